@@ -1,0 +1,51 @@
+# `make demo` and `make test` are the only commands a fresh machine needs: each sets up by itself first.
+# Another torch: `make test TORCH=2.15.0` uses an environment of its own beside the default one.
+
+PYTHON ?= python3
+PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH  ?= $(PINNED)
+VENV   := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-fast lint format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(READY)  ## create the environment with everything for development
+
+# Torch comes first and by an exact pin: anything looser would pull the newest build with its CUDA packages.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "torch==$(TORCH)"
+	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt hatchling editables
+	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $@
+
+demo: $(READY)  ## the main job, end to end
+	$(BIN)/python examples/demo.py
+
+test: $(READY)  ## all tests: the fast ones first
+	$(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
+
+test-fast: $(READY)  ## only the tests that run no compiler
+	$(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --dist worksteal
+
+lint: $(READY)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## rewrite the sources as `make lint` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## print the benchmark tables of docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove the environments and caches
+	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -1,0 +1,83 @@
+"""Signature: what makes two failures the same one. Minification keeps it; a corpus is bucketed by it.
+
+Two failures are the same if they happen at the same stage, in the same way, with the same exception and
+the same message once everything that varies between runs and sizes (numbers, addresses, paths, generated
+names) has been replaced by a placeholder.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from torchrepro.verdict import Kind, Stage, Verdict
+
+_MESSAGE_LIMIT = 300
+
+# In order: what contains others comes first.
+_VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"0x[0-9a-fA-F]+"), "<addr>"),
+    (re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+\-@]+){2,}"), "<path>"),
+    (re.compile(r"\b(buf|op|arg|primals_|tangents_|tmp|ps|ks|s|u|x|add|mul)\d+(_\d+)?\b"), r"\1<n>"),
+    (re.compile(r"\b([A-Za-z_]*[A-Za-z])_\d+\b"), r"\1_<n>"),
+    (re.compile(r"\b[0-9a-f]{12,}\b"), "<hash>"),
+    (re.compile(r"\bc[a-z0-9]{20,}\b"), "<hash>"),
+    (re.compile(r"(?<![\w<])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)"), "<n>"),
+    (re.compile(r"<n>(?:\s*,\s*<n>)+"), "<n>, ..."),
+    (re.compile(r"\s+"), " "),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The stage, the kind, and for an exception its type and the shape of its message."""
+
+    kind: Kind
+    stage: Stage = Stage.NONE
+    exception: str = ""
+    message: str = ""
+    op: str = ""
+
+    @classmethod
+    def of(cls, verdict: Verdict, op: str = "") -> Signature:
+        if verdict.kind is Kind.PASS:
+            return cls(Kind.PASS)
+        raised = verdict.raised
+        return cls(
+            kind=verdict.kind,
+            stage=verdict.stage,
+            exception=raised.type if raised else verdict.signal,
+            message=normalise_message(raised.message) if raised else "",
+            op=op,
+        )
+
+    def matches(self, other: Signature) -> bool:
+        """The same failure? An op is compared only where both know theirs."""
+        if (self.kind, self.exception, self.message) != (other.kind, other.exception, other.message):
+            return False
+        known = Stage.NONE not in (self.stage, other.stage)
+        if known and self.stage is not other.stage:
+            return False
+        return not (self.op and other.op) or self.op == other.op
+
+    def __str__(self) -> str:
+        parts = [self.stage.value, self.kind.value]
+        parts += [part for part in (self.exception, self.message, self.op) if part]
+        return " | ".join(parts)
+
+
+def normalise_message(message: str) -> str:
+    """The part of an exception's text that stays the same from run to run and from size to size."""
+    text = _telling_line(message)
+    for pattern, placeholder in _VOLATILE:
+        text = pattern.sub(placeholder, text)
+    return text.strip()[:_MESSAGE_LIMIT]
+
+
+def _telling_line(message: str) -> str:
+    """The first line that says something; for a C++ compiler's output the first `error:` line."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for line in lines:
+        if re.search(r"\berror: ", line):
+            return line[line.index("error: ") :]
+    return lines[0] if lines else ""
