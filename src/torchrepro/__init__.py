@@ -1,3 +1,78 @@
-"""torchrepro: from "my compiled model is broken" to a small, verified reproduction and a verdict."""
+"""torchrepro: from "my compiled model is broken" to a small, verified reproduction and a verdict.
+
+The public API, a page. Names are loaded when they are first used: importing torchrepro does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from torchrepro.ambient import Ambient as Ambient
+    from torchrepro.bundle.load import load_bundle as load_bundle
+    from torchrepro.bundle.save import save_bundle as save_bundle
+    from torchrepro.comparison import Comparison as Comparison
+    from torchrepro.errors import AccuracyError as AccuracyError
+    from torchrepro.errors import TorchReproError as TorchReproError
+    from torchrepro.flow import check_bundle as check_bundle
+    from torchrepro.flow import compare_model as compare_model
+    from torchrepro.judge.compare import same as same
+    from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
+    from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
+    from torchrepro.judge.models import same_two_models as same_two_models
+    from torchrepro.repro import Compiler as Compiler
+    from torchrepro.repro import Place as Place
+    from torchrepro.repro import Repro as Repro
+    from torchrepro.request import ModelRequest as ModelRequest
+    from torchrepro.runner.run import repro_common as repro_common
+    from torchrepro.runner.run import repro_run as repro_run
+    from torchrepro.signature import Signature as Signature
+    from torchrepro.verdict import Kind as Kind
+    from torchrepro.verdict import Stage as Stage
+    from torchrepro.verdict import Verdict as Verdict
+
+_HOMES = {
+    # the nouns
+    "Repro": "repro",
+    "Place": "repro",
+    "Compiler": "repro",
+    "Ambient": "ambient",
+    "Verdict": "verdict",
+    "Kind": "verdict",
+    "Stage": "verdict",
+    "Signature": "signature",
+    "Comparison": "comparison",
+    "ModelRequest": "request",
+    # errors
+    "AccuracyError": "errors",
+    "TorchReproError": "errors",
+    # the judge
+    "same": "judge.compare",
+    "same_two_models": "judge.models",
+    "run_fwd_maybe_bwd": "judge.execute",
+    "reduce_to_scalar_loss": "judge.loss",
+    # running
+    "repro_run": "runner.run",
+    "repro_common": "runner.run",
+    "check_bundle": "flow",
+    "compare_model": "flow",
+    # bundles
+    "load_bundle": "bundle.load",
+    "save_bundle": "bundle.save",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'torchrepro' has no attribute {name!r}")
+    return getattr(import_module(f"torchrepro.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -29,7 +29,7 @@ class Difference(StrEnum):
     STRIDE = "stride"
     NON_FINITE = "non_finite"
     VALUE = "value"
-    RANDOM = "random"
+    RAISED = "raised"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.ambient import Ambient
@@ -13,6 +12,8 @@ from torchrepro.signature import Signature
 
 if TYPE_CHECKING:
     import torch
+
+    from torchrepro.bundle.metadata import Symbol
 
 
 class Place(StrEnum):
@@ -32,7 +33,7 @@ class Compiler:
 
     name: str = "inductor"
     mode: str | None = None
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, Any] = field(default_factory=dict)
     dynamic: bool | None = None
     fullgraph: bool = False
 
@@ -52,6 +53,8 @@ class Repro:
     place: Place = Place.AFTER_CAPTURE
     compiler: Compiler = field(default_factory=Compiler)
     ambient: Ambient = field(default_factory=Ambient)
+    symbols: tuple[Symbol, ...] = ()
+    """The symbols of a graph with dynamic shapes, with their hints."""
     backward: bool | None = None
     """Run backward as well? None: if an output asks for gradients."""
     expected: Signature | None = None

@@ -18,13 +18,18 @@ _MESSAGE_LIMIT = 300
 _VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"0x[0-9a-fA-F]+"), "<addr>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+\-@]+){2,}"), "<path>"),
-    (re.compile(r"\b(buf|op|arg|primals_|tangents_|tmp|ps|ks|s|u|x|add|mul)\d+(_\d+)?\b"), r"\1<n>"),
-    (re.compile(r"\b([A-Za-z_]*[A-Za-z])_\d+\b"), r"\1_<n>"),
-    (re.compile(r"\b[0-9a-f]{12,}\b"), "<hash>"),
-    (re.compile(r"\bc[a-z0-9]{20,}\b"), "<hash>"),
+    (re.compile(r"\b(?=\w*\d)[0-9a-z]{20,}\b"), "<hash>"),
+    (re.compile(r"\b[A-Za-z_]+\d\w*\b"), "<name>"),
+    (re.compile(r"\b\d+(?:x\d+)+\b"), "<n>"),
     (re.compile(r"(?<![\w<])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)"), "<n>"),
     (re.compile(r"<n>(?:\s*,\s*<n>)+"), "<n>, ..."),
     (re.compile(r"\s+"), " "),
+)
+
+# `float32`, `e4m3`, `conv2d`, `log1p`: a number that is part of what the word means.
+_MEANINGFUL_NUMBER = re.compile(
+    r"\w*(?:float|int|complex|fp|bf|e\dm)\d+\w*|\w*[a-z]\d+d|[fiu](?:8|16|32|64)|(?:log|exp|atan|expm)\d+p?",
+    re.IGNORECASE,
 )
 
 
@@ -70,8 +75,14 @@ def normalise_message(message: str) -> str:
     """The part of an exception's text that stays the same from run to run and from size to size."""
     text = _telling_line(message)
     for pattern, placeholder in _VOLATILE:
-        text = pattern.sub(placeholder, text)
+        text = pattern.sub(_without_counters if placeholder == "<name>" else placeholder, text)
     return text.strip()[:_MESSAGE_LIMIT]
+
+
+def _without_counters(match: re.Match[str]) -> str:
+    """A name with the numbers that tell `buf1` from `buf7` taken out; types and ops keep theirs."""
+    name = match.group()
+    return name if _MEANINGFUL_NUMBER.fullmatch(name) else re.sub(r"\d+", "<n>", name)
 
 
 def _telling_line(message: str) -> str:

@@ -1,0 +1,163 @@
+"""Writing a bundle, a directory or a zip of it: it stands complete under its name, or not at all.
+
+Everything is written under a hidden name beside the target, synced to the disk, then renamed in one step that
+refuses to replace anything. A process killed in the middle leaves only the hidden name, which no reader takes
+for a bundle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torchrepro.bundle.member_names import check_member_name
+from torchrepro.bundle.naming import new_run_id
+from torchrepro.errors import BundleError
+
+PARTIAL_SUFFIX = ".partial"
+STORED_SUFFIXES = (".safetensors",)
+"""Not compressed in a zip, and aligned there, so that they can be mapped in place."""
+_ZIP_ALIGNMENT = 64
+_PADDING_FIELD = 0xD935  # the extra field that Android's zipalign uses for the same purpose
+_LOCAL_HEADER = 30
+
+Content = bytes | Callable[[Path], None]
+
+
+def write_bundle_files(target: Path, files: Mapping[str, Content], *, zipped: bool | None = None) -> Path:
+    """Write a bundle: `files` by name, as bytes or as a function that writes the file at a path it is given.
+
+    A target that ends in .zip becomes a zip, unless `zipped` says otherwise. Nothing is ever overwritten.
+    """
+    target = Path(os.path.abspath(target))
+    for name in files:
+        check_member_name(name)
+    if os.path.lexists(target):
+        raise _exists(target)
+    zipped = target.suffix == ".zip" if zipped is None else zipped
+    partial = target.with_name(f".{target.name[:100]}.{new_run_id()}{PARTIAL_SUFFIX}")
+    staged = partial / "members"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged.mkdir(parents=True)
+        _write_members(staged, files)
+        finished = staged
+        if zipped:
+            finished = partial / "bundle.zip"
+            _write_zip(finished, staged, list(files))
+            _sync(finished)
+        try:
+            move_without_replacing(finished, target)
+        except FileExistsError as error:
+            raise _exists(target) from error
+        _sync(target.parent)
+    except OSError as error:
+        raise BundleError(
+            f"cannot write {target}: {error.strerror or error}", next_step=_advice(error.errno)
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _exists(target: Path) -> BundleError:
+    other = target.with_name(f"{target.stem}-2{target.suffix}").name
+    return BundleError(f"{target} exists already", next_step=f"choose another name, for example {other}")
+
+
+def _advice(number: int | None) -> str:
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space, or choose a directory on another disk"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "choose a directory that you may write to"
+    return "choose another directory"
+
+
+def _write_members(directory: Path, files: Mapping[str, Content]) -> None:
+    directories = {directory}
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        directories.update(path.parents[: len(Path(name).parts)])
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            content(path)
+        _sync(path)
+    for each in directories:
+        _sync(each)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a directory.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_zip(path: Path, staged: Path, names: list[str]) -> None:
+    """The same content gives the same bytes: no times, no owners."""
+    with zipfile.ZipFile(path, "x", allowZip64=True) as archive:
+        for name in names:
+            member = zipfile.ZipInfo(name)  # the date is 1980, the first that a zip can hold
+            member.external_attr = 0o644 << 16
+            member.file_size = (staged / name).stat().st_size
+            if name.endswith(STORED_SUFFIXES):
+                member.compress_type = zipfile.ZIP_STORED
+                member.extra = _padding(archive.fp.tell() if archive.fp else 0, member)
+            else:
+                member.compress_type = zipfile.ZIP_DEFLATED
+            with (
+                open(staged / name, "rb") as source,
+                # Sizes in the 64-bit form always: then the length of the header, and the padding, is known.
+                archive.open(member, "w", force_zip64=True) as sink,
+            ):
+                shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _padding(header_start: int, member: zipfile.ZipInfo) -> bytes:
+    """An extra field that moves the member's data to an aligned position."""
+    zip64_field, own_header = 20, 4
+    fixed = header_start + _LOCAL_HEADER + len(member.filename.encode()) + zip64_field + own_header
+    length = -fixed % _ZIP_ALIGNMENT
+    return _PADDING_FIELD.to_bytes(2, "little") + length.to_bytes(2, "little") + bytes(length)
+
+
+def move_without_replacing(source: Path, target: Path) -> None:
+    """Rename a file or directory; FileExistsError if there is anything under the new name."""
+    if _rename_noreplace(source, target):
+        return
+    if source.is_dir():
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        os.rename(source, target)  # onto a directory that is not empty this fails by itself
+    else:
+        os.link(source, target)
+        os.unlink(source)
+
+
+def _rename_noreplace(source: Path, target: Path) -> bool:
+    """renameat2 with RENAME_NOREPLACE; False where the system or the file system does not have it."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    at_cwd, noreplace = -100, 1
+    if rename(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), noreplace) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(target))

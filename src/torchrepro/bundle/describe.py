@@ -1,0 +1,129 @@
+"""What is in a bundle, for a person: a few facts, the inputs as a table, what was not kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchrepro.bundle.entries import (
+    NestedStridedEntry,
+    RandomFloats,
+    RandomIntegers,
+    SparseEntry,
+    StridedEntry,
+    SubclassEntry,
+    ValueEntry,
+    ZeroTensorEntry,
+)
+from torchrepro.bundle.manifest import Manifest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class InputLine:
+    """One input in words."""
+
+    name: str
+    kind: str
+    shape: str = ""
+    dtype: str = ""
+    device: str = ""
+    remarks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    facts: dict[str, str]
+    inputs: tuple[InputLine, ...]
+    notes: tuple[str, ...]
+    verdict: dict[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        import msgspec
+
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
+
+    def table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+        for column in ("input", "kind", "shape", "dtype", "device", "remarks"):
+            table.add_column(column, overflow="fold")
+        for line in self.inputs:
+            table.add_row(line.name, line.kind, line.shape, line.dtype, line.device, line.remarks)
+        return table
+
+
+def describe_bundle(manifest: Manifest) -> Description:
+    environment, ambient = manifest.environment, manifest.ambient
+    facts = {
+        "failure": str(manifest.expected) if manifest.expected else "none recorded",
+        "taken": f"{manifest.place.value.replace('_', ' ')}, {manifest.created}",
+        "compiler": str(manifest.compiler),
+        "graph": f"{manifest.ops} ops, {manifest.inputs} inputs, {manifest.elements} elements",
+        "symbols": ", ".join(f"{symbol.name}={symbol.hint}" for symbol in manifest.symbols),
+        "state": ", ".join(f"{name}={value}" for name, value in ambient.non_default.items()),
+        "versions": f"torch {environment.torch}, Python {environment.python}, {environment.platform}",
+        "machine": ", ".join(part for part in (environment.cpu, *environment.gpus) if part),
+        "needs trust": ", ".join(manifest.needs_trust),
+    }
+    inputs = tuple(
+        _input_line(str(index), manifest.values[f"input.{index}"])
+        for index in range(manifest.inputs)
+        if f"input.{index}" in manifest.values
+    )
+    return Description(
+        facts={name: value for name, value in facts.items() if value},
+        inputs=inputs,
+        notes=manifest.notes,
+        verdict=manifest.verdict,
+    )
+
+
+def _input_line(name: str, entry: ValueEntry) -> InputLine:
+    match entry:
+        case StridedEntry():
+            return InputLine(
+                name,
+                "parameter" if entry.parameter else "tensor",
+                _shape(entry.size),
+                entry.dtype,
+                entry.storage.device,
+                ", ".join(_remarks(entry)),
+            )
+        case ZeroTensorEntry():
+            return InputLine(name, "zero tensor", _shape(entry.size), entry.dtype, entry.device)
+        case SparseEntry():
+            return InputLine(name, entry.layout, _shape(entry.size))
+        case SubclassEntry():
+            return InputLine(name, entry.type, _shape(entry.size))
+        case NestedStridedEntry():
+            return InputLine(name, "nested tensor")
+    kind = type(entry).__name__.removesuffix("Entry").lower()
+    return InputLine(name, kind, remarks=str(getattr(entry, "value", "")))
+
+
+def _shape(size: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, size))}]"
+
+
+def _remarks(entry: StridedEntry) -> list[str]:
+    remarks = ["needs grad"] if entry.requires_grad else []
+    remarks += [] if entry.leaf else ["not a leaf"]
+    if isinstance(entry.storage.recipe, RandomFloats | RandomIntegers):
+        remarks.append("data not kept: generated")
+    if not _is_contiguous(entry):
+        remarks.append(f"stride {_shape(entry.stride)}")
+    return remarks
+
+
+def _is_contiguous(entry: StridedEntry) -> bool:
+    expected = 1
+    for size, step in zip(reversed(entry.size), reversed(entry.stride), strict=True):
+        if size != 1 and step != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,86 @@
+"""From a bundle back to a repro: parsed, checked and complete, or a clear line that says what is wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.graph_text import read_graph
+from torchrepro.bundle.manifest import Manifest, safe_settings
+from torchrepro.bundle.metadata import Symbol
+from torchrepro.bundle.opening import open_bundle_files
+from torchrepro.bundle.read import GRAPH, TENSORS, manifest_of, text_of
+from torchrepro.bundle.storage_file import open_storages
+from torchrepro.bundle.values import device_notes, unpack_values
+from torchrepro.errors import BundleError
+from torchrepro.repro import Compiler, Repro
+
+
+def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
+    """The repro in a bundle. `trusted` names modules whose code its graph or its compiler may call."""
+    with open_bundle_files(path) as files:
+        manifest = manifest_of(files)
+        file, start, length = files.span(TENSORS)
+        values = unpack_values(manifest.values, open_storages(file, start, length).__getitem__)
+        text = text_of(files, GRAPH)
+    constants = _under(values, "constant.")
+    compiler, ambient, refused = _safe_state(manifest, trusted)
+    notes = (*manifest.notes, *device_notes(manifest.values), *refused)
+    try:
+        inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
+    except KeyError as exc:
+        raise BundleError(
+            f"{path}: the manifest does not describe {exc}", next_step="take the bundle again"
+        ) from exc
+    return Repro(
+        graph=read_graph(text, constants, trusted=trusted),
+        inputs=inputs,
+        place=manifest.place,
+        compiler=compiler,
+        ambient=replace(ambient, rng=_under(values, "rng.")),
+        symbols=tuple(
+            Symbol(entry.name, entry.hint, entry.lower, entry.upper, entry.unbacked)
+            for entry in manifest.symbols
+        ),
+        backward=manifest.backward,
+        expected=manifest.expected,
+        notes=notes,
+    )
+
+
+def trust_own(manifest: Manifest) -> tuple[str, ...]:
+    """Everything that a bundle of one's own may run."""
+    compiler = manifest.compiler.name
+    return (*owners(manifest.needs_trust), *((compiler.partition(":")[0],) if ":" in compiler else ()))
+
+
+def owners(callables: Collection[str]) -> tuple[str, ...]:
+    """The modules in which the given callables (`package.module.function`) live."""
+    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in callables))
+
+
+def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler, Ambient, tuple[str, ...]]:
+    """The compiler and the state that a stranger may choose for us, and notes on what was refused."""
+    compiler = manifest.compiler
+    module = compiler.name.partition(":")[0]
+    if ":" in compiler.name and module not in trusted and module.partition(".")[0] != "torch":
+        raise BundleError(
+            f"the bundle's compiler is {compiler.name}, a function that would be imported and run",
+            next_step=f"if you know it, allow it with --trust {module}",
+        )
+    options, refused = safe_settings(compiler.options)
+    configs = {}
+    for name, settings in manifest.ambient.configs.items():
+        configs[name], more = safe_settings(settings)
+        refused += [f"{name}.{setting}" for setting in more]
+    notes = tuple(f"the setting {name} is not applied: it could name a program or a file" for name in refused)
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    return replace(compiler, options=options), replace(manifest.ambient, configs=configs), notes
+
+
+def _under(values: dict[str, object], prefix: str) -> dict[str, object]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}

@@ -1,0 +1,106 @@
+"""The manifest of a bundle: everything about a repro that is neither graph text nor bytes of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.entries import ValueEntry
+from torchrepro.environment import Environment
+from torchrepro.errors import BundleError
+from torchrepro.repro import Compiler, Place
+from torchrepro.signature import Signature
+
+FORMAT = 1
+"""Raised whenever a reader of the former version would misunderstand a bundle."""
+
+# Settings name programs to run (`cpp.cxx`) and files to read. A stranger's bundle may set numbers, switches
+# and plain words, nothing else.
+_UNSAFE_NAMES = re.compile(r"cxx|flag|dir|path|file|command|compiler_bin|include|library|log|url|remote|host")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+\-]{0,64}")
+
+
+class SymbolEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A symbol of a graph with dynamic shapes."""
+
+    name: str
+    hint: float | int | None = None
+    lower: int | None = None
+    upper: int | None = None
+    unbacked: bool = False
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What `manifest.json` says. Values are described here and stored in `tensors.safetensors`."""
+
+    format: int = FORMAT
+    created: str = ""
+    run_id: str = ""
+    place: Place
+    compiler: Compiler
+    ambient: Ambient
+    environment: Environment
+    backward: bool | None = None
+    symbols: tuple[SymbolEntry, ...] = ()
+    inputs: int
+    """How many of the values are inputs: they are called `input.0`, `input.1`, ..."""
+    values: dict[str, ValueEntry]
+    """Inputs, `constant.NAME` of the graph and `rng.DEVICE`."""
+    needs_trust: tuple[str, ...] = ()
+    """Modules whose code the graph calls; running it imports them, so somebody has to vouch for them."""
+    ops: int = 0
+    elements: int = 0
+    """Elements of all input tensors together."""
+    expected: Signature | None = None
+    verdict: dict[str, Any] | None = None
+    """The verdict with its evidence, for a reader."""
+    notes: tuple[str, ...] = ()
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Read a manifest; damage and a newer format are each one clear line."""
+    try:
+        version = msgspec.json.decode(data, type=_FormatOnly).format
+    except msgspec.DecodeError as exc:
+        raise BundleError(
+            f"{where}: manifest.json is damaged ({exc})", next_step="take the bundle again"
+        ) from exc
+    if version > FORMAT:
+        raise BundleError(
+            f"{where}: the bundle has format {version}, this torchrepro reads up to {FORMAT}",
+            next_step="upgrade torchrepro (pip install -U torchrepro)",
+        )
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as exc:
+        raise BundleError(
+            f"{where}: manifest.json is damaged ({exc})", next_step="take the bundle again"
+        ) from exc
+
+
+def safe_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The settings that a stranger may choose for us, and the names of those that were refused."""
+    safe = {name: value for name, value in settings.items() if _is_safe(name, value)}
+    return safe, [name for name in settings if name not in safe]
+
+
+def _is_safe(name: str, value: Any) -> bool:
+    if _UNSAFE_NAMES.search(name):
+        return False
+    if isinstance(value, list):
+        return all(_is_safe(name, item) for item in value)
+    if isinstance(value, dict):
+        return all(_is_safe(str(key), item) for key, item in value.items())
+    return value is None or type(value) in (bool, int, float) or bool(_PLAIN_WORD.fullmatch(str(value)))

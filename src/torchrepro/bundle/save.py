@@ -1,0 +1,81 @@
+"""From a repro to a bundle: written whole under its name, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchrepro.bundle.archive import Content, write_bundle_files
+from torchrepro.bundle.graph_text import write_graph
+from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
+from torchrepro.bundle.naming import new_run_id
+from torchrepro.bundle.read import GRAPH, SCRIPT, TENSORS, VALUES
+from torchrepro.bundle.script import standalone_script, values_for_script
+from torchrepro.bundle.storage_file import write_storages
+from torchrepro.bundle.values import DEFAULT_SIZE_CAP, pack_values
+from torchrepro.environment import Environment
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.plain import as_data
+from torchrepro.repro import Repro
+from torchrepro.verdict import Verdict
+
+
+def save_bundle(
+    repro: Repro,
+    path: Path,
+    *,
+    verdict: Verdict | None = None,
+    size_cap: int = DEFAULT_SIZE_CAP,
+) -> Path:
+    """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists."""
+    written = write_graph(repro.graph)
+    values = {
+        **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
+        **{f"constant.{name}": value for name, value in written.constants.items()},
+        **{f"rng.{device}": state for device, state in repro.ambient.rng.items()},
+    }
+    packed = pack_values(values, size_cap=size_cap)
+    left_out = tuple(f"the setting {name} is not data and was left out" for name in repro.ambient.left_out)
+    manifest = Manifest(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=new_run_id(),
+        place=repro.place,
+        compiler=repro.compiler,
+        ambient=_without_rng(repro),
+        environment=Environment.capture(),
+        backward=repro.backward,
+        symbols=tuple(
+            SymbolEntry(symbol.name, symbol.hint, symbol.lower, symbol.upper, symbol.unbacked)
+            for symbol in repro.symbols
+        ),
+        inputs=len(repro.inputs),
+        values=packed.entries,
+        needs_trust=written.needs_trust,
+        ops=repro.ops,
+        elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
+        expected=repro.expected,
+        verdict=None if verdict is None else as_data(verdict.to_dict()),
+        notes=tuple(dict.fromkeys((*repro.notes, *packed.notes, *left_out))),
+    )
+    files: dict[str, Content] = {
+        "manifest.json": encode_manifest(manifest),
+        GRAPH: written.text.encode(),
+        TENSORS: _writer(packed.storages),
+        SCRIPT: standalone_script(manifest, written.text, verdict).encode(),
+    }
+    beside = values_for_script(manifest, values)
+    if beside is not None:
+        files[VALUES] = beside
+    return write_bundle_files(path, files)
+
+
+def _writer(storages: Any) -> Callable[[Path], None]:
+    return lambda path: write_storages(path, storages)
+
+
+def _without_rng(repro: Repro) -> Any:
+    from dataclasses import replace
+
+    return replace(repro.ambient, rng={})

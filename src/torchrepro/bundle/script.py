@@ -1,0 +1,256 @@
+"""The standalone `repro.py` of a bundle: plain torch, from any directory, exits 1 exactly if it reproduces.
+
+It is made for a maintainer without torchrepro. Tensors come from the file beside it; what a line of plain
+code cannot make (sparse, quantised, nested tensors) comes from `values.pt`.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torchrepro.bundle.entries import (
+    BoolEntry,
+    Constant,
+    FloatEntry,
+    IntEntry,
+    NoneEntry,
+    RandomFloats,
+    SameEntry,
+    StridedEntry,
+    SymbolEntry,
+    ValueEntry,
+    ZeroTensorEntry,
+)
+from torchrepro.bundle.executable import executable_modules
+from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.script_main import main_function
+from torchrepro.errors import TorchReproError
+from torchrepro.repro import Place
+from torchrepro.verdict import Kind, Verdict
+
+
+def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | None) -> str:
+    """The text of `repro.py`. Where it cannot be made, a script that says why and where to go instead."""
+    hints = {symbol.name: symbol.hint for symbol in manifest.symbols}
+    try:
+        modules, imports = executable_modules(graph_text, hints)
+    except TorchReproError as exc:
+        return f'raise SystemExit("no standalone script: {exc}; run torchrepro check on this bundle")\n'
+    makers = {name: _maker(name, entry, manifest) for name, entry in manifest.values.items()}
+    kind = manifest.expected.kind if manifest.expected is not None else Kind.PASS
+    script: str = _template().render(
+        title=_title(manifest, verdict),
+        facts=_facts(manifest),
+        kind=kind.value,
+        environ=_environment(manifest),
+        imports=imports,
+        settings=_settings(manifest, verdict),
+        makers=makers,
+        generated=any(maker.startswith("generated(") for maker in makers.values()),
+        kept_apart=bool(_kept_apart(manifest)),
+        modules=modules,
+        after_aot=manifest.place is Place.AFTER_AOT and manifest.compiler.name == "inductor",
+        dynamic=bool(manifest.symbols),
+        marks=_dynamic_dimensions(graph_text) if manifest.symbols else [],
+        compile_arguments=_compile_arguments(manifest),
+        inputs=manifest.inputs,
+        rng="rng.cpu" in manifest.values,
+        backward=manifest.place is not Place.AFTER_AOT and manifest.backward is not False,
+        contexts=_contexts(manifest),
+        verdict_functions=main_function(manifest.expected, verdict),
+    )
+    return script
+
+
+def values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> Callable[[Path], None] | None:
+    """Writes the values that the script cannot make by itself; None where there are none."""
+    names = _kept_apart(manifest)
+    if not names:
+        return None
+    import torch
+
+    kept = {
+        name: values[name].detach() if isinstance(values[name], torch.Tensor) else values[name]
+        for name in names
+    }
+    return lambda path: torch.save(kept, path)
+
+
+@cache
+def _template() -> Any:
+    import jinja2
+
+    source = (Path(__file__).parent / "templates" / "repro.py.j2").read_text()
+    return jinja2.Environment(keep_trailing_newline=True, autoescape=False).from_string(source)
+
+
+def _title(manifest: Manifest, verdict: Verdict | None) -> str:
+    if verdict is not None and verdict.fails:
+        sentence = f"{manifest.compiler}: {verdict}"
+    else:
+        sentence = f"A graph for {manifest.compiler}, not known to fail."
+    one_line = " ".join(sentence.split()).replace("\\", "/").replace('"""', "'''")
+    return textwrap.shorten(one_line, 400, placeholder=" ...").rstrip('"')
+
+
+def _facts(manifest: Manifest) -> list[str]:
+    environment = manifest.environment
+    lines = [
+        f"Seen with torch {environment.torch}, Python {environment.python}, "
+        f"{environment.cpu or environment.platform}."
+    ]
+    lines += [f"Note: {note}" for note in manifest.notes]
+    return [line.replace("\\", "/").replace('"""', "'''") for line in lines]
+
+
+def _environment(manifest: Manifest) -> dict[str, str]:
+    """Set before torch is imported. Caches of whole graphs are off: a hit would hide the failure."""
+    return {
+        **manifest.ambient.environ,
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+    }
+
+
+def _settings(manifest: Manifest, verdict: Verdict | None) -> list[str]:
+    ambient = manifest.ambient
+    lines = []
+    if ambient.default_dtype != "float32":
+        lines.append(f"torch.set_default_dtype(torch.{ambient.default_dtype})")
+    if ambient.matmul_precision != "highest":
+        lines.append(f"torch.set_float32_matmul_precision({ambient.matmul_precision!r})")
+    if ambient.deterministic != "off":
+        lines.append(f"torch.use_deterministic_algorithms(True, warn_only={ambient.deterministic == 'warn'})")
+    for module, values in ambient.configs.items():
+        lines.append(f"import torch._{module}.config")
+        lines += [f"torch._{module}.config.{name} = {value!r}" for name, value in values.items()]
+    if verdict is not None and any(note.startswith("random") for note in verdict.notes):
+        lines.append("import torch._inductor.config")
+        lines.append(
+            "torch._inductor.config.fallback_random = True  # draw as eager does, so that they compare"
+        )
+    return lines
+
+
+def _contexts(manifest: Manifest) -> list[str]:
+    ambient = manifest.ambient
+    contexts = []
+    if ambient.inference_mode:
+        contexts.append("torch.inference_mode()")
+    if not ambient.grad_enabled or manifest.place is Place.AFTER_AOT:
+        contexts.append("torch.no_grad()")
+    for cast in ambient.autocast:
+        contexts.append(
+            f"torch.autocast({cast.device!r}, dtype=torch.{cast.dtype}, enabled={cast.enabled}, "
+            f"cache_enabled={cast.cache_enabled})"
+        )
+    return contexts
+
+
+def _compile_arguments(manifest: Manifest) -> str:
+    compiler = manifest.compiler
+    if ":" in compiler.name:
+        module, _, function = compiler.name.partition(":")
+        arguments = [f"backend=getattr(__import__({module!r}, fromlist=['_']), {function!r})"]
+    else:
+        arguments = [f"backend={compiler.name!r}"]
+    if compiler.options:
+        arguments.append(f"options={dict(compiler.options)!r}")
+    elif compiler.mode:
+        arguments.append(f"mode={compiler.mode!r}")
+    if compiler.dynamic is not None:
+        arguments.append(f"dynamic={compiler.dynamic}")
+    elif manifest.symbols:
+        arguments.append("dynamic=True")
+    return ", ".join(arguments)
+
+
+def _dynamic_dimensions(graph_text: str) -> list[tuple[int, int]]:
+    """(input, dimension) of every size of an input that is an expression over symbols."""
+    (graph,) = (node for node in ast.parse(graph_text).body if isinstance(node, ast.ClassDef))
+    (forward,) = (node for node in graph.body if isinstance(node, ast.FunctionDef))
+    found = []
+    for position, argument in enumerate(forward.args.args[1:]):
+        note = argument.annotation
+        while isinstance(note, ast.Call) and isinstance(note.func, ast.Attribute):
+            note = note.func.value
+        if isinstance(note, ast.Subscript):
+            sizes = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
+            found += [(position, dim) for dim, size in enumerate(sizes) if not isinstance(size, ast.Constant)]
+    return found
+
+
+def _kept_apart(manifest: Manifest) -> list[str]:
+    return [
+        name for name, entry in manifest.values.items() if _maker(name, entry, manifest).startswith("kept(")
+    ]
+
+
+def _maker(name: str, entry: ValueEntry, manifest: Manifest) -> str:
+    """The expression that makes one value."""
+    match entry:
+        case NoneEntry():
+            return "None"
+        case BoolEntry(value=value) | IntEntry(value=value):
+            return str(value)
+        case SymbolEntry(value=value, type="int"):
+            return str(value)
+        case FloatEntry(value=text) if not text.startswith("nan"):
+            return f"float({text!r})"
+        case SameEntry(number=number):
+            return f"value({_by_number(number, manifest)!r})"
+        case ZeroTensorEntry(size=size, dtype=dtype, device=device):
+            return f"torch._efficientzerotensor({list(size)}, dtype=torch.{dtype}, device={device!r})"
+        case StridedEntry() if entry.quantizer is None and not entry.inference:
+            made = _strided(entry)
+            if made:
+                return made
+    return f"kept({name!r})"
+
+
+def _strided(entry: StridedEntry) -> str:
+    storage, size, stride = entry.storage, tuple(entry.size), tuple(entry.stride)
+    dtype = f"torch.{entry.dtype}"
+    match storage.recipe:
+        case None:
+            import torch
+
+            offset = entry.offset - storage.start // getattr(torch, entry.dtype).itemsize
+            arguments = [repr(storage.name), dtype, repr(size), repr(stride)]
+            arguments += [repr(offset)] if offset or storage.device != "cpu" else []
+            arguments += [repr(storage.device)] if storage.device != "cpu" else []
+            text = f"strided({', '.join(arguments)})"
+        case RandomFloats() as recipe:
+            elements = storage.nbytes // getattr(__import__("torch"), entry.dtype).itemsize
+            drawn = (
+                f"generated({elements}, {dtype}, {recipe.mean!r}, {recipe.std!r}, {recipe.minimum!r}, "
+                f"{recipe.maximum!r}, {recipe.seed})"
+            )
+            text = f"{drawn}.as_strided({size}, {stride}, {entry.offset})"
+        case Constant(element=element):
+            text = (
+                f"torch.frombuffer(bytearray({element!r}), dtype={dtype})"
+                f".as_strided({size}, {(0,) * len(size)}).clone().as_strided({size}, {stride})"
+            )
+        case _:
+            return ""
+    if entry.conj:
+        text += ".conj()"
+    if entry.neg:
+        text = f"torch._neg_view({text})"
+    if entry.parameter:
+        return f"torch.nn.Parameter({text}, requires_grad={entry.requires_grad})"
+    if entry.requires_grad:
+        text += ".requires_grad_()"
+        if not entry.leaf:
+            text = f"(lambda leaf: leaf.view_as(leaf))({text})"
+    return text
+
+
+def _by_number(number: int, manifest: Manifest) -> str:
+    return next(name for name, entry in manifest.values.items() if getattr(entry, "number", -1) == number)

@@ -1,0 +1,157 @@
+"""`tensors.safetensors`: storages as bytes in a file that the `safetensors` package reads too.
+
+The format allows no gaps between tensors, so they cannot all be aligned. Storages whose size is a multiple of
+64 come first and are aligned, which in practice is all the large ones; the others are copied when loaded.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import torch
+
+from torchrepro.bundle.storages import ALIGNMENT, human_size
+from torchrepro.bundle.torch_internals import plain_torch
+from torchrepro.errors import BundleError
+
+_MAX_HEADER = 100_000_000
+"""The limit of the `safetensors` package."""
+_PIECE = 1 << 30
+"""Linux writes at most 2 GiB in one call."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Record(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[Count]
+    data_offsets: tuple[Count, Count]
+
+
+def write_storages(path: Path, storages: Mapping[str, torch.Tensor]) -> None:
+    """Write flat uint8 CPU tensors to a new file, straight from their memory."""
+    header: dict[str, _Record] = {}
+    # Stable: by name within the aligned ones and within the rest.
+    names = sorted(storages, key=lambda name: (storages[name].numel() % ALIGNMENT != 0, name))
+    end = 0
+    for name in names:
+        start, end = end, end + storages[name].numel()
+        header[name] = _Record("U8", (end - start,), (start, end))
+    encoded = msgspec.json.encode(dict(sorted(header.items())))
+    encoded += b" " * (-(8 + len(encoded)) % ALIGNMENT)
+    with plain_torch(), open(path, "xb", buffering=0) as file:
+        _write_all(file.fileno(), memoryview(len(encoded).to_bytes(8, "little") + encoded))
+        for name in names:
+            if storages[name].numel():
+                _write_all(file.fileno(), storages[name].numpy().data)
+
+
+def _write_all(descriptor: int, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        done += os.write(descriptor, view[done : done + _PIECE])
+
+
+class StorageFile(Mapping[str, torch.Tensor]):
+    """The storages of a file by name: read when they are used, private and writable.
+
+    The file is mapped copy-on-write: a tensor may be changed, the file never is. Such a tensor cannot be
+    grown by `resize_`; its clone can.
+    """
+
+    def __init__(self, mapped: mmap.mmap | None, data_start: int, records: Mapping[str, _Record]) -> None:
+        self._mapped = mapped
+        self._data_start = data_start
+        self._records = records
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._records:
+            raise BundleError(
+                f"the storage {name!r} is not in the tensors of the bundle",
+                next_step="the bundle is damaged: get a fresh copy",
+            )
+        start, stop = self._records[name].data_offsets
+        with plain_torch():
+            if self._mapped is None or start == stop:
+                return torch.empty(0, dtype=torch.uint8)
+            return torch.frombuffer(
+                self._mapped, dtype=torch.uint8, offset=self._data_start + start, count=stop - start
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def open_storages(path: Path, start: int = 0, length: int | None = None) -> StorageFile:
+    """Open a file of storages, or the part of a file (a stored zip member) that is one.
+
+    The header is checked against the size of the file first: reading a mapping beyond the end of its file
+    would kill the process.
+    """
+    try:
+        return _map(path, start, length)
+    except OSError as error:
+        raise BundleError(
+            f"cannot read {path}: {error.strerror or error}", next_step="check the path and its permissions"
+        ) from error
+
+
+def _map(path: Path, start: int, length: int | None) -> StorageFile:
+    with open(path, "rb") as file:
+        available = os.fstat(file.fileno()).st_size - start
+        length = available if length is None else length
+        if length > available:
+            raise _damaged(path, f"{human_size(available)} of {human_size(length)} are there")
+        file.seek(start)
+        records, header_end = _read_header(path, file.read(8), length, file.read)
+        if length == header_end:
+            return StorageFile(None, 0, records)
+        # Mappings start at a page; the bytes of the zip before it are mapped with it and never touched.
+        page_start = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(
+            file.fileno(), start + length - page_start, access=mmap.ACCESS_COPY, offset=page_start
+        )
+    return StorageFile(mapped, start - page_start + header_end, records)
+
+
+def _read_header(
+    path: Path, prefix: bytes, length: int, read: Callable[[int], bytes]
+) -> tuple[dict[str, _Record], int]:
+    """The records of a header that describes every byte of the file once, and where the data begins."""
+    if len(prefix) < 8 or length < 8:
+        raise _damaged(path, f"it has only {length} bytes")
+    size = int.from_bytes(prefix, "little")
+    if size > _MAX_HEADER or 8 + size > length:
+        raise _damaged(path, f"its header claims {human_size(size)} of {human_size(length)}")
+    try:
+        raw = msgspec.json.decode(read(size))
+        metadata_left_out = {name: record for name, record in raw.items() if name != "__metadata__"}
+        records = msgspec.convert(metadata_left_out, dict[str, _Record])
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, "its header is not the JSON of a safetensors file") from error
+    end = 0
+    for name, record in sorted(records.items(), key=lambda item: item[1].data_offsets):
+        start, stop = record.data_offsets
+        if record.dtype != "U8" or stop - start != record.shape[0]:
+            raise _damaged(path, f"the storage {name!r} is not a row of bytes")
+        if start != end:
+            raise _damaged(path, f"the storage {name!r} starts at byte {start} instead of {end}")
+        end = stop
+    if 8 + size + end != length:
+        raise _damaged(path, f"it has {length} bytes where its header describes {8 + size + end}")
+    return records, 8 + size
+
+
+def _damaged(path: Path, what: str) -> BundleError:
+    return BundleError(
+        f"{path} is truncated or damaged: {what}",
+        next_step="get a fresh copy, or capture the failure again",
+    )

@@ -1,0 +1,187 @@
+"""Which memory the packed tensors use: every storage once, whole or only the part that is looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from torchrepro.bundle.entries import RandomFloats, StorageEntry
+from torchrepro.bundle.generation import can_resemble
+from torchrepro.bundle.recipes import exact_recipe, random_recipe, unknown_data
+from torchrepro.bundle.torch_internals import hint, is_fake, storage_identity
+
+WASTE_WORTH_CUTTING = 1 << 20
+"""A storage is kept whole unless more than this, and more than half of it, is outside all views.
+
+Keeping it whole is the safe choice: a graph may reach beyond its input with `as_strided`."""
+ALIGNMENT = 64
+"""Cuts fall on torch's own alignment, so that no view becomes less aligned than it was."""
+
+
+_ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
+
+
+class NoHint(ValueError):
+    """A symbolic size depends on data that does not exist yet."""
+
+
+def known(number: int | torch.SymInt) -> int:
+    """A size as a plain integer: the hint of a symbolic one."""
+    value = hint(number)
+    if value is None:
+        raise NoHint(f"its size {number} depends on data")
+    return int(value)
+
+
+def byte_span(size: Sequence[int], stride: Sequence[int], offset: int, dtype: torch.dtype) -> tuple[int, int]:
+    """First and last-plus-one byte that a strided view touches; equal where it has no elements."""
+    itemsize = dtype.itemsize
+    if 0 in size:
+        return offset * itemsize, offset * itemsize
+    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) + 1
+    if dtype in _ELEMENTS_PER_BYTE:
+        # torch packs these row by row in a contiguous tensor and knows no views of them.
+        return 0, -(-math.prod(size) // _ELEMENTS_PER_BYTE[dtype])
+    return offset * itemsize, last * itemsize
+
+
+@dataclass
+class _Use:
+    """One storage and all that is known about its use so far."""
+
+    entry: StorageEntry
+    storage: torch.UntypedStorage
+    nbytes: int
+    fake: bool
+    users: list[str] = field(default_factory=list)
+    dtypes: list[torch.dtype] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def has_bytes(self) -> bool:
+        return not self.fake and self.storage.device.type != "meta"
+
+    def kept_range(self) -> tuple[int, int]:
+        low = min(first for first, _ in self.spans) // ALIGNMENT * ALIGNMENT
+        high = max(last for _, last in self.spans)
+        waste = self.nbytes - (high - low)
+        # A view ends after its storage where that was freed under it (`resize_(0)`).
+        if high > self.nbytes or waste <= max(WASTE_WORTH_CUTTING, self.nbytes // 2):
+            return 0, self.nbytes
+        return low, high
+
+    def flat(self) -> torch.Tensor:
+        """The kept bytes as a uint8 tensor on the CPU; no copy if they are there already."""
+        view = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
+        return view.set_(self.storage, self.entry.start, (self.entry.nbytes,), (1,)).cpu()
+
+    def who(self) -> str:
+        shown = ", ".join(self.users[:3])
+        return shown if len(self.users) <= 3 else f"{shown} and {len(self.users) - 3} more"
+
+
+class StorageTable:
+    """Collects the storages of all tensors, then decides what is kept of each."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[str, int], _Use] = {}
+        self._names = {"__metadata__"}
+
+    def entry_for(self, tensor: torch.Tensor, where: str) -> StorageEntry:
+        """The entry shared by all tensors over this tensor's memory; filled in by `finish`."""
+        storage = tensor.untyped_storage()
+        nbytes = known(storage.nbytes())
+        key = storage_identity(tensor)
+        use = self._uses.get(key)
+        if use is None:
+            entry = StorageEntry(self._unused_name(where), nbytes, str(tensor.device))
+            use = self._uses[key] = _Use(entry, storage, nbytes, is_fake(tensor))
+        elif nbytes > use.nbytes:
+            use.storage, use.nbytes = storage, nbytes
+        use.users.append(where)
+        use.dtypes.append(tensor.dtype)
+        size, stride = [known(n) for n in tensor.size()], [known(n) for n in tensor.stride()]
+        use.spans.append(byte_span(size, stride, known(tensor.storage_offset()), tensor.dtype))
+        return use.entry
+
+    def _unused_name(self, where: str) -> str:
+        stem = where.encode("ascii", "backslashreplace").decode()
+        name, count = stem, 1
+        while name in self._names:
+            count += 1
+            name = f"{stem}#{count}"
+        self._names.add(name)
+        return name
+
+    def finish(self, size_cap: int) -> tuple[dict[str, torch.Tensor], list[str]]:
+        """Fill in every entry; give the bytes to write, by name, and what was not kept exactly."""
+        notes: list[str] = []
+        for seed, use in enumerate(self._uses.values()):
+            start, stop = use.kept_range()
+            use.entry.start, use.entry.nbytes = start, stop - start
+            if use.has_bytes and stop - start < use.nbytes:
+                notes.append(
+                    f"{use.who()}: only the {human_size(stop - start)} in use are kept of a storage of "
+                    f"{human_size(use.nbytes)}"
+                )
+            if use.fake:
+                dtypes = set(use.dtypes)
+                dtype = use.dtypes[0] if len(dtypes) == 1 else torch.uint8
+                use.entry.recipe = unknown_data(dtype, seed)
+                notes.append(f"{use.who()}: no data existed (fake tensor); values are generated on loading")
+        real = [use for use in self._uses.values() if use.has_bytes]
+        total = sum(use.entry.nbytes for use in real)
+        storages: dict[str, torch.Tensor] = {}
+        for seed, use in enumerate(sorted(real, key=lambda use: -use.entry.nbytes)):
+            if total > size_cap:
+                stored, note = _shorten(use, seed, size_cap)
+                notes += note
+                total -= use.entry.nbytes - (0 if stored is None else stored.numel())
+            else:
+                stored = use.flat()
+            if stored is not None:
+                storages[use.entry.name] = stored
+        return dict(sorted(storages.items())), notes
+
+
+def _shorten(use: _Use, seed: int, size_cap: int) -> tuple[torch.Tensor | None, list[str]]:
+    """Keep a storage in less room: what is still to be stored, and the note that this deserves."""
+    flat = use.flat()
+    dtypes = set(use.dtypes)
+    size, cap = human_size(flat.numel()), human_size(size_cap)
+    if len(dtypes) == 1:
+        dtype = use.dtypes[0]
+        short = exact_recipe(flat, dtype)
+        if short is not None:
+            use.entry.recipe, stored = short
+            return stored, []
+        if can_resemble(dtype) and flat.numel() % dtype.itemsize == 0:
+            use.entry.recipe = recipe = random_recipe(flat, dtype, seed)
+            return None, [f"{use.who()}: {size} of {dtype} above the cap of {cap}, {_in_words(recipe)}"]
+        return flat, [f"{use.who()}: {size} of {dtype} kept exactly, although above the cap of {cap}"]
+    return flat, [
+        f"{use.who()}: {size} seen as several dtypes, kept exactly, although above the cap of {cap}"
+    ]
+
+
+def _in_words(recipe: RandomFloats) -> str:
+    specials = recipe.nans + recipe.infinities + recipe.negative_infinities
+    extra = f", {recipe.zeros:.0%} zeros" if recipe.zeros >= 0.005 else ""
+    extra += f", {specials} not finite" if specials else ""
+    shape = "" if recipe.resembles == "other" else f"{recipe.resembles}, "
+    return (
+        f"replaced on loading by similar random values ({shape}mean {recipe.mean:.3g}, std {recipe.std:.3g}, "
+        f"from {recipe.minimum:.3g} to {recipe.maximum:.3g}{extra})"
+    )
+
+
+def human_size(nbytes: int) -> str:
+    """1536 -> '1.5 KiB'."""
+    amount, units = float(nbytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.0f} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"

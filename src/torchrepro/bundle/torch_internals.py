@@ -1,0 +1,114 @@
+"""The private corners of torch that keeping and rebuilding values needs, each behind one small function.
+
+Each was checked on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Run with no dispatch mode, default device, gradient or inference mode of the caller in the way.
+
+    Capture happens inside the compiler, where a fake or functional mode is usually on.
+    `_disable_current_modes`: Checked on torch 2.11 to 2.15.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.device("cpu"))
+        stack.enter_context(_disable_current_modes())
+        yield
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """True for a tensor without data that pretends to be on a real device. Checked on torch 2.11 to 2.15."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def is_transform_wrapper(tensor: torch.Tensor) -> bool:
+    """True inside vmap, grad or functionalisation, where a tensor stands for others.
+
+    Checked on torch 2.11 to 2.15.
+    """
+    functorch = torch._C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
+
+
+def storage_identity(tensor: torch.Tensor) -> tuple[str, int]:
+    """Equal for tensors that share memory.
+
+    The address, because two storages can be made over one buffer (`torch.from_numpy` twice); where there is
+    no memory (meta, fake, empty), torch's own storage object. `_cdata`: Checked on torch 2.11 to 2.15.
+    """
+    storage = tensor.untyped_storage()
+    address = 0 if is_fake(tensor) or tensor.device.type == "meta" else storage.data_ptr()
+    return (str(storage.device), address) if address else ("object", storage._cdata)
+
+
+def hint(number: Any) -> Any:
+    """The value a symbolic number had when it was traced, without adding a guard; None if it never had one.
+
+    `node.hint`: Checked on torch 2.11 to 2.15. A nested int (the ragged size of a jagged tensor) has none.
+    """
+    if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number
+    return getattr(number.node, "hint", None)
+
+
+def expression(number: Any) -> str:
+    """The formula of a symbolic number. `node.expr`: Checked on torch 2.11 to 2.15."""
+    return str(getattr(number.node, "expr", number))
+
+
+def set_lazy_bits(tensor: torch.Tensor, *, conj: bool, neg: bool) -> None:
+    """Make the tensor mean the conjugate or negative of its bytes.
+
+    Unlike `torch._conj`, which gives a view that autograd forbids to change in place.
+    `_set_conj`, `_set_neg`: Checked on torch 2.11 to 2.15.
+    """
+    if conj:
+        torch._C._set_conj(tensor, True)
+    if neg:
+        torch._C._set_neg(tensor, True)
+
+
+def zero_tensor(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
+    return torch._efficientzerotensor(size, dtype=dtype, device=device)
+
+
+def nested_from_buffer(
+    buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
+) -> torch.Tensor:
+    """A strided nested tensor over a flat buffer. Checked on torch 2.11 to 2.15."""
+    return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)
+
+
+def nested_geometry(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sizes, strides and offsets of the components of a strided nested tensor. Checked on 2.11 to 2.15."""
+    anything: Any = tensor
+    return (
+        anything._nested_tensor_size(),
+        anything._nested_tensor_strides(),
+        anything._nested_tensor_storage_offsets(),
+    )
+
+
+def empty_quantized(dtype: torch.dtype, device: torch.device, **quantizer: Any) -> torch.Tensor:
+    """An empty quantised tensor with this quantizer. Checked on torch 2.11 to 2.15."""
+    if "scales" in quantizer:
+        return torch._empty_per_channel_affine_quantized((0,), dtype=dtype, device=device, **quantizer)
+    if quantizer:
+        return torch._empty_affine_quantized((0,), dtype=dtype, device=device, **quantizer)
+    return torch.empty(0, dtype=dtype, device=device)

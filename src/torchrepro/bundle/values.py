@@ -1,0 +1,317 @@
+"""Values to data and back: what a graph was called with, described in JSON, with the bytes beside it.
+
+Never a pickle: what has no description here is left out and said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchrepro.bundle.entries import (
+    DeviceEntry,
+    DictEntry,
+    GeneratorEntry,
+    OpaqueEntry,
+    SameEntry,
+    SequenceEntry,
+    StorageEntry,
+    StridedEntry,
+    SymbolEntry,
+    TensorTraits,
+    TorchConstantEntry,
+    ValueEntry,
+)
+from torchrepro.bundle.rebuilding import (
+    DAMAGED,
+    DeviceMap,
+    LoadStorage,
+    StorageLoader,
+    available_device,
+    find_constant,
+    parse_device,
+    rebuild_tensor,
+)
+from torchrepro.bundle.scalars import pack_scalar, unpack_scalar
+from torchrepro.bundle.storages import StorageTable
+from torchrepro.bundle.tensors import pack_tensor, type_name
+from torchrepro.bundle.torch_internals import expression, hint, plain_torch
+from torchrepro.errors import BundleError, CannotSerialise
+
+DEFAULT_SIZE_CAP = 1 << 30
+_TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class PackedValues:
+    """Values as data. The storages are views of the live memory: write them before the values change."""
+
+    entries: dict[str, ValueEntry]
+    storages: dict[str, torch.Tensor]
+    """Flat uint8 tensors on the CPU, by the name that the entries use."""
+    notes: tuple[str, ...]
+    """What was not kept exactly, in words for a person."""
+
+
+def pack_values(values: Mapping[str, Any], *, size_cap: int = DEFAULT_SIZE_CAP) -> PackedValues:
+    """Describe values. Storages above `size_cap` bytes in total become recipes, the largest first.
+
+    Integers and booleans are kept exactly whatever their size. Objects under several names stay one object,
+    tensors over one memory keep sharing it.
+    """
+    with plain_torch():
+        packer = _Packer()
+        entries = {name: packer.pack(value, name) for name, value in values.items()}
+        storages, notes = packer.storages.finish(size_cap)
+    return PackedValues(entries, storages, (*packer.all_notes(), *notes))
+
+
+def unpack_values(
+    entries: Mapping[str, ValueEntry], load_storage: LoadStorage, *, device_map: DeviceMap = available_device
+) -> dict[str, Any]:
+    """The values again. Tensors own what `load_storage` gives for a name: a private uint8 tensor on the CPU.
+
+    `device_map` says where the tensors of a device go; by default, to the CPU where the device is missing
+    (`device_notes` says which). A value that could not be kept raises `CannotSerialise` and is named.
+    """
+    with plain_torch():
+        unpacker = _Unpacker(StorageLoader(load_storage, device_map))
+        values = {}
+        for name, entry in entries.items():
+            unpacker.current = name
+            values[name] = unpacker.unpack(entry)
+        unpacker.storages.free_again()
+    return values
+
+
+def device_notes(
+    entries: Mapping[str, ValueEntry], *, device_map: DeviceMap = available_device
+) -> tuple[str, ...]:
+    """Which devices of the values are replaced by others here, in words for a person."""
+    wanted = sorted({name for entry in entries.values() for name in _devices(entry)})
+    moves = [(name, device_map(parse_device(name))) for name in wanted]
+    return tuple(
+        f"values of {name} are loaded on {device}" for name, device in moves if device != parse_device(name)
+    )
+
+
+def _devices(entry: Any) -> Iterator[str]:
+    if isinstance(entry, StorageEntry | GeneratorEntry):
+        yield entry.device
+    elif isinstance(entry, tuple):
+        for item in entry:
+            yield from _devices(item)
+    elif isinstance(entry, dict):
+        yield from _devices(tuple(entry.values()))
+    elif hasattr(entry, "__struct_fields__"):
+        yield from _devices(tuple(getattr(entry, name) for name in entry.__struct_fields__))
+
+
+class _Packer:
+    """One walk over all values: knows what it has seen, so that identity survives."""
+
+    def __init__(self) -> None:
+        self.storages = StorageTable()
+        self.notes: list[str] = []
+        self._left_out: dict[str, list[str]] = {}
+        self._histories: dict[str, list[tuple[str, bool]]] = {}
+        self._numbers: dict[int, int] = {}
+        self._alive: list[Any] = []  # an id is only good while its object lives
+        self._depth = 0
+
+    def all_notes(self) -> tuple[str, ...]:
+        notes = list(self.notes)
+        notes += [f"the {what} of {', '.join(names)} is not kept" for what, names in self._left_out.items()]
+        for users in self._histories.values():
+            if len(users) > 1 and not all(leaf for _, leaf in users):
+                names = ", ".join(name for name, _ in users)
+                notes.append(
+                    f"{names} share memory and may share a gradient history; only the memory is kept"
+                )
+        return tuple(notes)
+
+    def pack(self, value: Any, where: str) -> ValueEntry:
+        if self._depth > _MAX_DEPTH:
+            return self._opaque(value, where, "it is nested too deeply, or contains itself")
+        self._depth += 1
+        try:
+            return self._pack(value, where)
+        finally:
+            self._depth -= 1
+
+    def _pack(self, value: Any, where: str) -> ValueEntry:
+        scalar = pack_scalar(value)
+        if scalar is not None:
+            return scalar
+        match value:
+            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+                return self._pack_symbol(value, where)
+            case torch.device():
+                return DeviceEntry(str(value))
+            case tuple() | slice() | range() | frozenset():
+                return self._pack_immutable(value, where)
+        if isinstance(value, _TORCH_CONSTANTS):
+            return TorchConstantEntry(str(value).removeprefix("torch."))
+        if not isinstance(value, torch.Tensor | torch.Generator | list | dict | set):
+            return self._opaque(
+                value, where, "only tensors, numbers, strings and containers of them are kept"
+            )
+        if id(value) in self._numbers:
+            return SameEntry(self._numbers[id(value)])
+        self._alive.append(value)
+        return self._pack_object(value, where)
+
+    def _pack_object(self, value: Any, where: str) -> ValueEntry:
+        """Values with an identity, which counts only once the whole is packed: no value contains itself."""
+        number = len(self._alive) - 1
+        entry: ValueEntry
+        if isinstance(value, torch.Tensor):
+            entry = pack_tensor(value, number, where, self)
+            if isinstance(entry, OpaqueEntry):
+                return self._opaque(value, where, entry.reason)
+            self._note_left_out(value, entry, where)
+        elif isinstance(value, torch.Generator):
+            state = value.get_state().cpu().numpy().tobytes()
+            entry = GeneratorEntry(number, str(value.device), value.initial_seed(), state)
+        elif type(value) is dict:
+            items = [
+                (self.pack(key, f"{where}.key"), self.pack(item, f"{where}[{key!r}]"))
+                for key, item in value.items()
+            ]
+            entry = DictEntry(number, tuple(items))
+        elif type(value) is list:
+            entry = SequenceEntry("list", self._pack_items(value, where), number)
+        elif type(value) is set:
+            entry = SequenceEntry("set", self._pack_items(value, where), number)
+        else:
+            return self._opaque(value, where, "subclasses of list, dict and set are not kept")
+        self._numbers[id(value)] = number
+        return entry
+
+    def _pack_immutable(self, value: Any, where: str) -> ValueEntry:
+        if type(value) is torch.Size:
+            return SequenceEntry("size", self._pack_items(value, where))
+        if type(value) is tuple:
+            return SequenceEntry("tuple", self._pack_items(value, where))
+        if type(value) is frozenset:
+            return SequenceEntry("frozenset", self._pack_items(value, where))
+        if isinstance(value, slice):
+            return SequenceEntry("slice", self._pack_items((value.start, value.stop, value.step), where))
+        if isinstance(value, range):
+            return SequenceEntry("range", self._pack_items((value.start, value.stop, value.step), where))
+        return self._opaque(value, where, "named tuples and other subclasses of tuple are not kept")
+
+    def _pack_items(self, items: Any, where: str) -> tuple[ValueEntry, ...]:
+        return tuple(self.pack(item, f"{where}[{index}]") for index, item in enumerate(items))
+
+    def _pack_symbol(self, value: Any, where: str) -> ValueEntry:
+        known = hint(value)
+        if known is None:
+            return self._opaque(value, where, "it is a symbolic number whose value depends on data")
+        self.notes.append(f"{where}: the symbolic number {expression(value)} is kept as its value {known}")
+        match value:
+            case torch.SymFloat():
+                return SymbolEntry(repr(float(known)), expression(value), "float")
+            case torch.SymBool():
+                return SymbolEntry(bool(known), expression(value), "bool")
+        return SymbolEntry(int(known), expression(value))
+
+    def _opaque(self, value: Any, where: str, reason: str) -> OpaqueEntry:
+        self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
+        return OpaqueEntry(type_name(value), reason)
+
+    def _note_left_out(self, tensor: torch.Tensor, entry: ValueEntry, where: str) -> None:
+        left_out = {
+            # A graph that reads a gradient has it as an input of its own.
+            ".grad": tensor.is_leaf and tensor.grad is not None,
+            "gradient hook": bool(tensor._backward_hooks),
+        }
+        for what in (what for what, present in left_out.items() if present):
+            self._left_out.setdefault(what, []).append(where)
+        if isinstance(entry, StridedEntry) and entry.requires_grad:
+            self._histories.setdefault(entry.storage.name, []).append((where, entry.leaf))
+
+
+class _Unpacker:
+    """One walk over all entries, in the order in which they were packed."""
+
+    def __init__(self, storages: StorageLoader) -> None:
+        self.storages = storages
+        self.current = ""
+        self._objects: dict[int, Any] = {}
+
+    def unpack(self, entry: ValueEntry) -> Any:
+        value = self._unpack(entry)
+        number = getattr(entry, "number", -1)
+        if number >= 0:
+            self._objects[number] = value
+        return value
+
+    def _unpack(self, entry: ValueEntry) -> Any:
+        if isinstance(entry, TensorTraits):
+            return rebuild_tensor(entry, self)
+        match entry:
+            case SameEntry(number=number):
+                if number not in self._objects:
+                    raise BundleError(
+                        f"{self.current} is the same as a value that is missing", next_step=DAMAGED
+                    )
+                return self._objects[number]
+            case SequenceEntry():
+                return self._unpack_sequence(entry)
+            case DictEntry(items=items):
+                return self._unpack_dict(items)
+            case DeviceEntry(name=name):
+                return parse_device(name)
+            case TorchConstantEntry(name=name):
+                return find_constant(name, *_TORCH_CONSTANTS)
+            case GeneratorEntry():
+                return self._unpack_generator(entry)
+            case OpaqueEntry(type=type_, reason=reason):
+                raise CannotSerialise(
+                    f"{self.current} holds a {type_}, which the bundle could not keep: {reason}",
+                    next_step="capture again without it, or give the value by hand",
+                )
+        return unpack_scalar(entry)
+
+    def _unpack_dict(self, items: tuple[tuple[ValueEntry, ValueEntry], ...]) -> dict[Any, Any]:
+        pairs = [(self.unpack(key), self.unpack(item)) for key, item in items]
+        try:
+            return dict(pairs)
+        except TypeError as error:
+            raise BundleError(f"{self.current} holds an impossible dict", next_step=DAMAGED) from error
+
+    def _unpack_sequence(self, entry: SequenceEntry) -> Any:
+        items = [self.unpack(item) for item in entry.items]
+        makers: dict[str, Any] = {
+            "tuple": tuple,
+            "list": list,
+            "size": torch.Size,
+            "set": set,
+            "frozenset": frozenset,
+            "slice": lambda parts: slice(*parts),
+            "range": lambda parts: range(*parts),
+        }
+        try:
+            return makers[entry.type](items)
+        except (TypeError, ValueError) as error:
+            raise BundleError(
+                f"{self.current} holds an impossible {entry.type}", next_step=DAMAGED
+            ) from error
+
+    def _unpack_generator(self, entry: GeneratorEntry) -> torch.Generator:
+        device = self.storages.device(entry.device)
+        generator = torch.Generator(device)
+        generator.manual_seed(entry.seed)
+        if device.type == parse_device(entry.device).type:
+            try:
+                generator.set_state(torch.frombuffer(bytearray(entry.state), dtype=torch.uint8))
+            except (RuntimeError, ValueError) as error:
+                raise BundleError(
+                    f"the generator state of {self.current} is damaged", next_step=DAMAGED
+                ) from error
+        return generator

@@ -1,0 +1,61 @@
+"""The verbs put together, and what happens when one of them cannot do its work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from torchrepro import __version__
+from torchrepro.cli import check, compare, show
+from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
+
+app = typer.Typer(
+    name="torchrepro",
+    help="Find out whether a compiled PyTorch model is wrong, and keep the proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("compare")(compare.compare)
+app.command("check")(check.check)
+app.command("show")(show.show)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"torchrepro {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point. A wrong flag exits with 125, "cannot be tested": 2 is a verdict of `check`."""
+    try:
+        result = app(standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has gone; what is left to flush at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = CANNOT_BE_TESTED
+    except Exception as exc:
+        shown = getattr(exc, "show", None)
+        if shown is None:
+            raise
+        shown()
+        code = CANNOT_BE_TESTED
+    sys.exit(code)

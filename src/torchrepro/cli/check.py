@@ -1,0 +1,75 @@
+"""`torchrepro check`: run a bundle and say whether it still fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchrepro.cli.failing import failures_as_lines
+from torchrepro.cli.options import Json, Strict, TimeLimit, Tolerance, Traceback, Trust
+
+
+def check(
+    bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
+    json_: Json = False,
+    strict: Strict = False,
+    tol: Tolerance = None,
+    time_limit: TimeLimit = 300.0,
+    trust: Trust = None,
+    traceback: Traceback = False,
+) -> None:
+    """Run a bundle in a process of its own and compare its failure with the recorded one.
+
+    Exit code: 0 it does not fail, 1 it fails as recorded, 2 it fails in another way, 125 it cannot be tested.
+    That is what `git bisect run torchrepro check BUNDLE` expects.
+    """
+    from rich.console import Console
+
+    from torchrepro import flow
+    from torchrepro.cli.render import print_verdict, progress
+    from torchrepro.plain import as_data
+
+    with (
+        failures_as_lines(as_json=json_, show_traceback=traceback),
+        progress(enabled=not json_) as on_phase,
+    ):
+        checked = flow.check_bundle(
+            bundle,
+            time_limit=time_limit,
+            strict=strict,
+            tolerance=tol,
+            trusted=tuple(trust or ()),
+            on_phase=on_phase,
+        )
+    code = flow.exit_code_of_check(checked)
+    if json_:
+        answer = {
+            "verdict": checked.verdict.kind.value,
+            "signature": str(checked.signature),
+            "reproduces": checked.reproduces,
+            "seconds": round(checked.verdict.seconds, 3),
+            "expected": None if checked.expected is None else str(checked.expected),
+            "details": as_data(checked.verdict.to_dict()),
+        }
+        print(json.dumps(answer))
+    else:
+        facts = {"reproduces": _in_words(code), "signature": str(checked.signature)}
+        if code == 2 and checked.expected is not None:
+            facts["recorded"] = str(checked.expected)
+        facts["seconds"] = f"{checked.verdict.seconds:.1f}"
+        print_verdict(Console(highlight=False), checked.verdict, facts)
+        if traceback and checked.verdict.raised is not None:
+            print(checked.verdict.raised.traceback)
+    raise typer.Exit(code)
+
+
+def _in_words(code: int) -> str:
+    return {
+        0: "no, it does not fail",
+        1: "yes, it fails as recorded",
+        2: "no, it fails in another way",
+        125: "cannot be tested",
+    }[code]

@@ -1,0 +1,107 @@
+"""`torchrepro compare`: is the user's own compiled model as close to the truth as eager is?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchrepro.cli.failing import failures_as_lines
+from torchrepro.cli.options import Json, Strict, TimeLimit, Tolerance, Traceback, parse_settings
+
+
+def compare(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py:FUNCTION", help="Or package.module:FUNCTION.", show_default=False),
+    ],
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend", "-b", help="The compiler under test: a backend or package.module:function."
+        ),
+    ] = "inductor",
+    mode: Annotated[str | None, typer.Option("--mode", help="Mode of torch.compile.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="Option of torch.compile (repeatable)."),
+    ] = None,
+    dynamic: Annotated[
+        bool | None,
+        typer.Option("--dynamic/--static", help="Dynamic or static shapes; torch's default if neither."),
+    ] = None,
+    backward: Annotated[
+        bool | None,
+        typer.Option(
+            "--backward/--forward-only",
+            help="With or without gradients; by default with, if an output needs them.",
+        ),
+    ] = None,
+    amp: Annotated[str | None, typer.Option("--amp", metavar="DTYPE", help="Run under autocast.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
+    strict: Strict = False,
+    tol: Tolerance = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="DIR", help="Save the failing graph as a bundle there.")
+    ] = None,
+    time_limit: TimeLimit = 300.0,
+    json_: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Compare a model with its compiled self: outputs, gradients, mutated inputs, buffers, raised errors.
+
+    FUNCTION takes no arguments and returns model, (model, inputs) or (model, args, kwargs).
+    Exit code: 0 the same, 1 they differ or the compiled one fails, 125 it cannot be tested.
+    """
+    from rich.console import Console
+
+    from torchrepro import flow
+    from torchrepro.cli.render import print_verdict, progress
+    from torchrepro.plain import as_data
+    from torchrepro.repro import Compiler
+    from torchrepro.request import ModelRequest
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        request = ModelRequest(
+            target=target,
+            compiler=Compiler(backend, mode, parse_settings(option or []), dynamic),
+            backward=backward,
+            amp=amp,
+            device=device,
+            strict=strict,
+            tolerance=tol,
+        )
+        with progress(enabled=not json_) as on_phase:
+            compared = flow.compare_model(request, save_to=save, time_limit=time_limit, on_phase=on_phase)
+    verdict = compared.verdict
+    code = flow.exit_code_of_compare(compared)
+    if json_:
+        answer = {
+            "verdict": verdict.kind.value,
+            "signature": str(compared.signature),
+            "worst_error": as_data(verdict.worst_error),
+            "blamed": verdict.blamed.value,
+            "bundle": None if compared.bundle is None else str(compared.bundle),
+            "seconds": round(verdict.seconds, 3),
+            "notes": list(compared.notes),
+            "details": as_data(verdict.to_dict()),
+        }
+        print(json.dumps(answer))
+    else:
+        console = Console(highlight=False)
+        facts = {
+            "blamed": verdict.blamed.value,
+            "signature": str(compared.signature),
+            "seconds": f"{verdict.seconds:.1f}",
+        }
+        print_verdict(console, verdict, facts)
+        if traceback and verdict.raised is not None:
+            print(verdict.raised.traceback)
+        for note in compared.notes:
+            console.print(f"  note: {note}", markup=False, soft_wrap=True)
+        if compared.bundle is not None:
+            console.print(f"bundle: {compared.bundle}", markup=False, soft_wrap=True)
+            console.print(f"run it again: torchrepro check {compared.bundle}", markup=False, soft_wrap=True)
+    raise typer.Exit(code)

@@ -1,0 +1,44 @@
+"""What a command prints, and the code it exits with, when it cannot do its work."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from torchrepro.errors import HarnessError, TorchReproError
+
+CANNOT_BE_TESTED = 125
+INTERRUPTED = 130
+
+
+@contextmanager
+def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
+    """An error is one line with the next step; a bug of ours says that it is one."""
+    try:
+        yield
+    except TorchReproError as exc:
+        if show_traceback:
+            traceback.print_exc()
+        _report(exc.fact, exc.next_step, as_json)
+        raise typer.Exit(CANNOT_BE_TESTED) from exc
+    except HarnessError as exc:
+        first, _, rest = str(exc).partition("\n")
+        if show_traceback:
+            print(rest, file=sys.stderr)
+        _report(first, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
+        raise typer.Exit(CANNOT_BE_TESTED) from exc
+    except KeyboardInterrupt:
+        print("torchrepro: interrupted; no process is left behind", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _report(fact: str, next_step: str, as_json: bool) -> None:
+    line = f"{fact}; {next_step}" if next_step else fact
+    print(f"torchrepro: {line}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": fact, "next_step": next_step}))

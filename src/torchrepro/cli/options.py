@@ -1,0 +1,44 @@
+"""Options that several verbs share, each with one wording."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from torchrepro.errors import TorchReproError
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Any difference of the bits counts.")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tol", help="|compiled - eager| <= TOL + TOL * |eager| instead of the rule of docs/judging.md."
+    ),
+]
+TimeLimit = Annotated[
+    float, typer.Option("--time-limit", min=1.0, help="Seconds after which a run counts as a hang.")
+]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust", metavar="MODULE", help="A module that the bundle may import and run (repeatable)."
+    ),
+]
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """`name=value` pairs, the values as Python literals where they are ones, else as text."""
+    import ast
+
+    settings: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise TorchReproError(f"{text!r} is not a setting", next_step="write --option name=value")
+        try:
+            settings[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[name] = value
+    return settings

@@ -1,0 +1,44 @@
+"""`torchrepro show`: what is in a bundle, without running any of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchrepro.cli.failing import failures_as_lines
+from torchrepro.cli.options import Json, Traceback
+
+
+def show(
+    bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
+    graph: Annotated[bool, typer.Option("--graph", help="Print the graph's text as well.")] = False,
+    json_: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Show what is in a bundle: the failure, graph, inputs, compiler, state and machine. Runs none of it."""
+    from rich.console import Console
+
+    from torchrepro.bundle.describe import describe_bundle
+    from torchrepro.bundle.read import read_graph_text, read_manifest
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        manifest = read_manifest(bundle)
+        description = describe_bundle(manifest)
+        text = read_graph_text(bundle) if graph else None
+    if json_:
+        print(json.dumps({**description.to_dict(), **({"graph": text} if text is not None else {})}))
+        return
+    console = Console(highlight=False)
+    for name, value in description.facts.items():
+        console.print(f"{name:<12} {value}", markup=False, soft_wrap=True)
+    if description.inputs:
+        console.print()
+        console.print(description.table())
+    for note in description.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if text is not None:
+        console.print()
+        print(text)

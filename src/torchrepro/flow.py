@@ -1,0 +1,198 @@
+"""The whole flow in one readable file: from a bundle or a user's model to a verdict and a bundle.
+
+    program ── capture ──► Repro ── judge ──► Verdict ── locate ──► Suspect ── minify ──► Repro ── report
+
+Each step that runs a compiler does so in a process of its own, so a segfault, a hang or a full memory is a
+verdict like any other and never the end of the tool. Nothing here imports torch: a wrong path is answered at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from torchrepro.ambient import telling_environment
+from torchrepro.signature import Signature
+from torchrepro.verdict import Kind, Verdict
+
+if TYPE_CHECKING:
+    from torchrepro.request import ModelRequest
+
+OnPhase = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The verdict on a bundle, beside what was recorded."""
+
+    verdict: Verdict
+    signature: Signature
+    expected: Signature | None
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether it fails as recorded; for a bundle without a record, whether it fails at all."""
+        if self.expected is None or not self.expected.kind.fails:
+            return self.verdict.fails
+        return self.verdict.fails and self.expected.matches(self.signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The verdict on a user's model, and the bundle that shows it (None: not asked for, or not possible)."""
+
+    verdict: Verdict
+    signature: Signature
+    bundle: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def check_bundle(
+    bundle: Path,
+    *,
+    time_limit: float = 300.0,
+    strict: bool = False,
+    tolerance: float | None = None,
+    trusted: tuple[str, ...] = (),
+    on_phase: OnPhase = lambda phase: None,
+) -> Checked:
+    """Run a bundle and compare its failure with the recorded one."""
+    from torchrepro.bundle.read import read_manifest
+    from torchrepro.isolate.supervise import judged_in_isolation
+
+    manifest = read_manifest(bundle)
+    payload = {
+        "bundle": str(bundle.resolve()),
+        "strict": strict,
+        "tolerance": tolerance,
+        "trusted": list(trusted),
+    }
+    verdict = judged_in_isolation(
+        "torchrepro.runner.jobs:check",
+        payload,
+        time_limit=time_limit,
+        environ=compiler_environment(manifest.ambient.environ),
+        on_phase=on_phase,
+    )
+    return Checked(verdict, Signature.of(verdict), manifest.expected)
+
+
+def compare_model(
+    request: ModelRequest,
+    *,
+    save_to: Path | None = None,
+    time_limit: float = 300.0,
+    on_phase: OnPhase = lambda phase: None,
+) -> Compared:
+    """Judge a user's model; where it fails and `save_to` is given, keep the guilty graph as a bundle."""
+    from torchrepro.isolate.supervise import judged_in_isolation
+
+    request = replace(request, environ=telling_environment())
+    verdict = judged_in_isolation(
+        "torchrepro.runner.jobs:compare",
+        msgspec.to_builtins(request),
+        time_limit=time_limit,
+        environ=compiler_environment(),
+        on_phase=on_phase,
+    )
+    compared = Compared(verdict, Signature.of(verdict))
+    if save_to is None or not verdict.fails:
+        return compared
+    bundle, notes = save_guilty_graph(request, verdict, save_to, time_limit=time_limit, on_phase=on_phase)
+    return replace(compared, bundle=bundle, notes=notes)
+
+
+def save_guilty_graph(
+    request: ModelRequest,
+    verdict: Verdict,
+    save_to: Path,
+    *,
+    time_limit: float,
+    on_phase: OnPhase = lambda phase: None,
+) -> tuple[Path | None, tuple[str, ...]]:
+    """Record the model's graphs, judge each, and save the first that fails in the same way as the whole."""
+    from torchrepro.bundle.load import load_bundle, trust_own
+    from torchrepro.bundle.naming import new_run_id
+    from torchrepro.bundle.read import read_manifest
+    from torchrepro.bundle.save import save_bundle
+    from torchrepro.isolate.process import run_isolated
+    from torchrepro.isolate.supervise import raise_reported
+
+    with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
+        on_phase("record")
+        outcome = run_isolated(
+            "torchrepro.runner.jobs:record",
+            {"request": msgspec.to_builtins(request), "directory": scratch},
+            time_limit=time_limit,
+            environ=compiler_environment(),
+        )
+        raise_reported(outcome)
+        if outcome.result is None:
+            return None, ("no bundle: recording the graphs did not come to an end",)
+        for path in map(Path, outcome.result["bundles"]):
+            trusted = trust_own(read_manifest(path))
+            checked = check_bundle(path, time_limit=time_limit, trusted=trusted, on_phase=on_phase)
+            if checked.verdict.kind is verdict.kind:
+                repro = replace(load_bundle(path, trusted=trusted), expected=checked.signature)
+                target = save_to / f"{new_run_id()}-{verdict.kind.value}"
+                return save_bundle(repro, target, verdict=checked.verdict), tuple(outcome.result["problems"])
+    count = len(outcome.result["bundles"])
+    reason = (
+        f"no bundle: none of the {count} captured graphs fails by itself, so capture is the suspect"
+        if count
+        else "no bundle: no graph could be recorded"
+    )
+    return None, (reason, *outcome.result["problems"])
+
+
+def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a judging process.
+
+    Inductor's caches go to a directory of our own and the caches of whole graphs are off: a hit in either can
+    hide the failure. What is shared there is keyed by the source of a kernel, and the precompiled header,
+    which costs ten seconds, stays warm. Of a recorded environment only switches are taken, no program to run.
+    """
+    chosen = {
+        name: value
+        for name, value in telling_environment(recorded or {}).items()
+        if name not in ("CC", "CXX") and "/" not in value
+    }
+    return {
+        **chosen,
+        "TORCHINDUCTOR_CACHE_DIR": str(cache_directory() / "inductor"),
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+
+
+def cache_directory() -> Path:
+    """`TORCHREPRO_CACHE_DIR`, else the user's cache directory."""
+    chosen = os.environ.get("TORCHREPRO_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "torchrepro"
+
+
+def exit_code_of_check(checked: Checked) -> int:
+    """0 passes, 1 fails as recorded, 2 fails otherwise, 125 cannot be tested: as `git bisect run` wants."""
+    if checked.verdict.kind in (Kind.INVALID, Kind.NOT_COMPARABLE):
+        return 125
+    if not checked.verdict.fails:
+        return 0
+    return 1 if checked.reproduces else 2
+
+
+def exit_code_of_compare(compared: Compared) -> int:
+    """0 same, 1 differs or fails, 125 cannot be tested."""
+    if compared.verdict.kind in (Kind.INVALID, Kind.NOT_COMPARABLE):
+        return 125
+    return 1 if compared.verdict.fails else 0

@@ -1,0 +1,111 @@
+"""Turn the way a judging process ended into a verdict.
+
+A process that reports has the last word. One that dies tells by its phase whose fault it is: before the
+compiler ran, nothing can be said about the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from torchrepro.errors import HarnessError, TorchReproError
+from torchrepro.isolate.process import Outcome, run_isolated
+from torchrepro.verdict import Kind, Stage, Verdict
+
+_COMPILED_PHASES = ("compile", "run", "compare")
+
+
+def judged_in_isolation(
+    job: str,
+    payload: Mapping[str, Any],
+    *,
+    time_limit: float,
+    environ: Mapping[str, str] | None = None,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Verdict:
+    """Run a job that returns a verdict. If the float64 reference kills it, judge again without one."""
+    outcome = run_isolated(job, payload, time_limit=time_limit, environ=environ, on_phase=on_phase)
+    if outcome.phase == "reference" and outcome.result is None and outcome.error is None:
+        death = "did not finish" if outcome.timed_out else f"died ({_death(outcome)})"
+        again = run_isolated(
+            job, {**payload, "fp64": False}, time_limit=time_limit, environ=environ, on_phase=on_phase
+        )
+        return verdict_of(again, time_limit).with_notes(f"no float64 reference: its run {death}")
+    return verdict_of(outcome, time_limit)
+
+
+def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
+    """The verdict a process reported, or the one its death amounts to."""
+    if outcome.result is not None:
+        verdict = msgspec.convert(outcome.result, Verdict)
+        return replace(verdict, seconds=outcome.seconds)
+    raise_reported(outcome)
+    evidence = {"stderr_tail": outcome.output_tail, "seconds": outcome.seconds}
+    blaming_compiled = outcome.phase in _COMPILED_PHASES
+    if outcome.timed_out:
+        if not blaming_compiled:
+            raise TorchReproError(
+                f"nothing could be tested: {_doing(outcome.phase)} took longer than {time_limit:g} s",
+                next_step="raise --time-limit",
+            )
+        return Verdict(
+            Kind.HANG,
+            Stage.BACKEND,
+            summary=f"no end after {time_limit:g} s ({_doing(outcome.phase)})",
+            **evidence,  # type: ignore[arg-type]
+        )
+    if not blaming_compiled:
+        return Verdict(
+            Kind.INVALID,
+            summary=f"{_doing(outcome.phase)} died ({_death(outcome)}), before any compiler ran",
+            signal=outcome.signal,
+            **evidence,  # type: ignore[arg-type]
+        )
+    if outcome.signal == "SIGKILL":
+        return Verdict(
+            Kind.OUT_OF_MEMORY,
+            Stage.BACKEND,
+            summary=f"killed by the system, most likely for memory ({_doing(outcome.phase)})",
+            signal=outcome.signal,
+            **evidence,  # type: ignore[arg-type]
+        )
+    return Verdict(
+        Kind.CRASH,
+        Stage.BACKEND,
+        summary=f"{_death(outcome)} ({_doing(outcome.phase)})",
+        signal=outcome.signal or f"exit {outcome.exit_code}",
+        **evidence,  # type: ignore[arg-type]
+    )
+
+
+def raise_reported(outcome: Outcome) -> None:
+    """Raise what the child reported as an error: the user's to mend, or ours."""
+    error = outcome.error
+    if error is None:
+        return
+    if error["kind"] == "user":
+        exc = TorchReproError(error["fact"], next_step=error["next_step"])
+        exc.add_note(error["traceback"])
+        raise exc
+    raise HarnessError(f"torchrepro itself failed ({error['fact']})\n{error['traceback']}")
+
+
+def _death(outcome: Outcome) -> str:
+    return outcome.signal or f"exit code {outcome.exit_code}"
+
+
+def _doing(phase: str) -> str:
+    return {
+        "start": "starting the process",
+        "build": "building the model",
+        "load": "loading the bundle",
+        "eager": "the eager run",
+        "reference": "the float64 run",
+        "compile": "compiling",
+        "run": "running the compiled function",
+        "compare": "comparing",
+    }.get(phase, phase)

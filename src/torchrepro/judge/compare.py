@@ -1,0 +1,281 @@
+"""`same`: compares two nested results leaf by leaf and says where and how they differ.
+
+`ref` is eager's result, `res` the compiled one's, `fp64_ref` the same computation in float64. Nothing here
+raises on odd values, changes an argument or uses a compiler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.judge.exotic import tensor_of_array
+from torchrepro.judge.rule import Rule
+from torchrepro.judge.tensors import compare_number, compare_tensors
+
+_PLAIN_SEQUENCES = (list, tuple)
+_MISSING = object()
+
+
+def same(
+    ref: Any,
+    res: Any,
+    fp64_ref: Any = None,
+    *,
+    tol: float | None = None,
+    strict: bool = False,
+    cos_similarity: bool = False,
+    equal_nan: bool = True,
+    exact_dtype: bool = True,
+    ignore_non_fp: bool = False,
+    check_stride: bool = False,
+    check_device: bool = True,
+    path: str = "",
+    rule: Rule | None = None,
+) -> Comparison:
+    """Is the compiled result as close to the truth as eager's? Truthy exactly when it counts as the same.
+
+    A leaf without a counterpart in `fp64_ref` is compared with eager by a tolerance for its dtype. `rule`
+    replaces all the keywords before `path`; each is explained at `Rule` and in docs/judging.md.
+    """
+    if rule is None:
+        rule = Rule(
+            tol=tol,
+            strict=strict,
+            cos_similarity=cos_similarity,
+            equal_nan=equal_nan,
+            exact_dtype=exact_dtype,
+            ignore_non_fp=ignore_non_fp,
+            check_stride=check_stride,
+            check_device=check_device,
+        )
+    comparing = _Comparing(rule)
+    with torch.no_grad():
+        if _is_plain_sequence(ref) and _is_plain_sequence(res):
+            # A graph returns a tuple where the function compiled from it returns a list.
+            res = type(ref)(res) if type(ref) is not type(res) else res
+        comparing.compare(ref, res, fp64_ref, path)
+    return Comparison(tuple(comparing.leaves), tuple(dict.fromkeys(comparing.notes)))
+
+
+class _Comparing:
+    """One comparison under way: the rule, and the leaves found so far."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.leaves: list[LeafComparison] = []
+        self.notes: list[str] = []
+        self._open: set[tuple[int, int]] = set()
+
+    def compare(self, ref: Any, res: Any, truth: Any, path: str) -> None:
+        both = (id(ref), id(res))
+        if both in self._open:  # a value that contains itself
+            return
+        self._open.add(both)
+        try:
+            self._dispatch(ref, res, truth, path)
+        except Exception as error:  # an odd value becomes a difference, never a crash
+            self._found(path, Difference.VALUE, f"cannot be compared: {type(error).__name__}: {error}")
+        finally:
+            self._open.discard(both)
+
+    def _dispatch(self, ref: Any, res: Any, truth: Any, path: str) -> None:
+        if isinstance(ref, torch.Tensor) and isinstance(res, torch.Tensor):
+            target = truth if isinstance(truth, torch.Tensor) else None
+            leaves, notes = compare_tensors(ref, res, target, path, self.rule)
+            self.leaves += leaves
+            self.notes += notes
+        elif isinstance(ref, (np.ndarray, np.generic)):
+            self._arrays(ref, res, truth, path)
+        elif isinstance(ref, (bool, int, float, complex)):
+            self._numbers(ref, res, truth, path)
+        elif isinstance(ref, Mapping):
+            self._mappings(ref, res, truth, path)
+        elif isinstance(ref, Sequence) and not isinstance(ref, (str, bytes, bytearray, memoryview, range)):
+            self._sequences(ref, res, truth, path)
+        else:
+            self._objects(ref, res, truth, path)
+
+    def _numbers(self, ref: complex, res: Any, truth: Any, path: str) -> None:
+        if type(ref) is not type(res):
+            self._type_differs(path, ref, res)
+        elif isinstance(ref, enum.Enum) or not isinstance(ref, (float, complex)):
+            self._exactly(path, ref, res)
+        else:
+            self.leaves.append(compare_number(ref, res, truth, path, self.rule))
+
+    def _arrays(self, ref: Any, res: Any, truth: Any, path: str) -> None:
+        if type(ref) is not type(res):
+            self._type_differs(path, ref, res)
+            return
+        if ref.dtype != res.dtype and (self.rule.exact_dtype or "O" in (ref.dtype.kind, res.dtype.kind)):
+            self._found(path, Difference.DTYPE, f"{ref.dtype} in eager, {res.dtype} compiled")
+            return
+        left, right = tensor_of_array(ref), tensor_of_array(res)
+        if left is None or right is None:
+            if np.shape(ref) != np.shape(res):
+                self._found(path, Difference.SHAPE, f"{np.shape(ref)} in eager, {np.shape(res)} compiled")
+            else:
+                self._verdict(path, bool(np.all(np.asarray(ref == res))), ref, res)
+            return
+        if isinstance(truth, (np.ndarray, np.generic, float)):
+            truth = tensor_of_array(np.asarray(truth))
+        self._dispatch(left, right, truth, path)
+
+    def _sequences(self, ref: Sequence[Any], res: Any, truth: Any, path: str) -> None:
+        if not _same_kind(ref, res):
+            self._structure_differs(path, ref, res)
+            return
+        if len(ref) != len(res):
+            self._found(path, Difference.STRUCTURE, f"{len(ref)} elements in eager, {len(res)} compiled")
+            return
+        names = getattr(type(ref), "_fields", None)
+        for number, (left, right) in enumerate(zip(ref, res, strict=True)):
+            step = f".{names[number]}" if names else f"[{number}]"
+            self.compare(left, right, _item(truth, number), path + step)
+
+    def _mappings(self, ref: Mapping[Any, Any], res: Any, truth: Any, path: str) -> None:
+        if not _same_kind(ref, res):
+            self._structure_differs(path, ref, res)
+            return
+        missing = [key for key in ref if key not in res]
+        extra = [key for key in res if key not in ref]
+        if missing or extra:
+            told = [f"only eager has {_list(missing)}"] if missing else []
+            told += [f"only the compiled one has {_list(extra)}"] if extra else []
+            self._found(path, Difference.STRUCTURE, ", ".join(told))
+            return
+        attributes = dataclasses.is_dataclass(ref)
+        for key in ref:
+            step = f".{key}" if attributes else f'["{key}"]' if isinstance(key, str) else f"[{key!r}]"
+            self.compare(ref[key], res[key], _item(truth, key), path + step)
+
+    def _objects(self, ref: Any, res: Any, truth: Any, path: str) -> None:
+        if isinstance(ref, torch.Tensor) or type(ref) is not type(res):
+            self._type_differs(path, ref, res)
+        elif isinstance(ref, AbstractSet):
+            self._sets(ref, res, path)
+        elif isinstance(ref, slice):
+            ends = ("start", "stop", "step")
+            self._attributes(ref, res, truth, path, ends)
+        elif isinstance(ref, types.FunctionType):
+            # A function defined in the compiled one is a new object on every call.
+            self._verdict(path, ref is res or ref.__code__ is res.__code__, ref, res)
+        elif dataclasses.is_dataclass(ref) and not isinstance(ref, type):
+            fields = [field.name for field in dataclasses.fields(ref)]
+            self._attributes(ref, res, truth, path, fields)
+        elif isinstance(ref, torch.distributions.Distribution):
+            self._attributes(ref, res, truth, path, _parameters_of(ref))
+        elif _holds_values(ref):
+            self._attributes(ref, res, truth, path, sorted({*vars(ref), *vars(res)}))
+        else:
+            self._exactly(path, ref, res)
+
+    def _attributes(self, ref: Any, res: Any, truth: Any, path: str, names: Sequence[str]) -> None:
+        for name in names:
+            left, right = getattr(ref, name, _MISSING), getattr(res, name, _MISSING)
+            if (left is _MISSING) != (right is _MISSING):
+                who = "the compiled one" if left is _MISSING else "eager"
+                self._found(f"{path}.{name}", Difference.STRUCTURE, f"only {who} has it")
+            elif left is not _MISSING:
+                self.compare(left, right, getattr(truth, name, None), f"{path}.{name}")
+
+    def _sets(self, ref: AbstractSet[Any], res: AbstractSet[Any], path: str) -> None:
+        if any(isinstance(value, torch.Tensor) for value in ref):
+            self.notes.append(f"{path or 'the value'}: tensors in a set have no order and were not compared")
+            self._verdict(path, len(ref) == len(res), f"{len(ref)} tensors", f"{len(res)} tensors")
+        else:
+            self._exactly(path, ref, res)
+
+    def _exactly(self, path: str, ref: Any, res: Any) -> None:
+        equal = ref is res or bool(ref == res)
+        self._verdict(path, equal, ref, res)
+
+    def _verdict(self, path: str, equal: bool, ref: Any, res: Any) -> None:
+        if equal or self.rule.ignore_non_fp:
+            detail = "" if equal else "not floating: ignored"
+            self.leaves.append(LeafComparison(path=path, detail=detail, elements=1))
+        else:
+            told = _short(ref), _short(res)
+            self._found(path, Difference.VALUE, f"{told[0]} in eager, {told[1]} compiled", *told)
+
+    def _type_differs(self, path: str, ref: Any, res: Any) -> None:
+        text = f"{_name(ref)} in eager, {_name(res)} compiled"
+        self._found(path, Difference.TYPE, text, _short(ref), _short(res))
+
+    def _structure_differs(self, path: str, ref: Any, res: Any) -> None:
+        self._found(path, Difference.STRUCTURE, f"{_name(ref)} in eager, {_name(res)} compiled")
+
+    def _found(self, path: str, difference: Difference, detail: str, ref: str = "", res: str = "") -> None:
+        self.leaves.append(
+            LeafComparison(
+                path=path,
+                difference=difference,
+                detail=detail,
+                blamed=Blame.COMPILED,
+                ref_value=ref,
+                res_value=res,
+                elements=1,
+                mismatched=1,
+            )
+        )
+
+
+def _is_plain_sequence(value: Any) -> bool:
+    return type(value) in _PLAIN_SEQUENCES
+
+
+def _same_kind(ref: Any, res: Any) -> bool:
+    """Compilers keep the types of containers; only `torch.Size` and `tuple` stand for one another."""
+    kinds = [tuple if type(value) is torch.Size else type(value) for value in (ref, res)]
+    return kinds[0] is kinds[1]
+
+
+def _item(truth: Any, key: Any) -> Any:
+    """The counterpart in the truth, None where the truth does not have one."""
+    if not isinstance(truth, (Mapping, Sequence)) or isinstance(truth, str):
+        return None
+    try:
+        return truth[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _parameters_of(distribution: torch.distributions.Distribution) -> list[str]:
+    """What it was made from; properties such as `probs` of a distribution given `logits` are derived."""
+    stored = vars(distribution)
+    names = [name for name in distribution.arg_constraints if name in stored]
+    return names or sorted(name for name in stored if name != "_validate_args")
+
+
+def _holds_values(value: Any) -> bool:
+    """Whether an object without an equality of its own should be compared by its attributes."""
+    inherited = getattr(type(value), "__eq__", None) is getattr(object, "__eq__", None)
+    return bool(getattr(value, "__dict__", None)) and inherited and not callable(value)
+
+
+def _list(keys: list[Any]) -> str:
+    told = ", ".join(repr(key) for key in keys[:5])
+    return f"{told} and {len(keys) - 5} more" if len(keys) > 5 else told
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, torch.Tensor) and type(value) is torch.Tensor:
+        return "Tensor" if value.dim() else "zero-dimensional Tensor"
+    return type(value).__qualname__
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float) and not math.isnan(value):
+        return f"{value:.9g}"
+    text = value if isinstance(value, str) and value.endswith("tensors") else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,277 @@
+"""Judge a compiled model against eager: is it as close to the truth as eager is?
+
+The order matters. Eager runs first, twice from the same random state: what does not agree with itself cannot
+be compared with anything. Then the same computation in float64, which is the truth both are measured by. The
+compiled one runs last, because it is the one that may crash, hang or exhaust the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchrepro.ambient import capture_rng, restore_rng
+from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.errors import ReferenceError64, TorchReproError
+from torchrepro.judge.clone import clone_inputs, clone_module
+from torchrepro.judge.compare import same
+from torchrepro.judge.execute import Run, observe_call, run_fwd_maybe_bwd
+from torchrepro.judge.raised import describe, verdict_of
+from torchrepro.judge.randomness import Draws, RecordRandom
+from torchrepro.judge.reference import run_in_fp64
+from torchrepro.judge.rule import Rule
+from torchrepro.verdict import Kind, Raised, Stage, Verdict
+
+Phase = Callable[[str], None]
+"""Told what is about to run, so that a crash or a hang can be put down to it."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A computation that can be run afresh, any number of times, without one run touching the next.
+
+    Each way to run it is given a context to enter around the call itself, but not around building or copying
+    the model: those may draw random numbers as well. `truth` is the run in float64, with the random draws to
+    replay, and returns notes beside; None where there is to be none.
+    """
+
+    eager: Callable[[AbstractContextManager[Any]], Run]
+    compiled: Callable[[AbstractContextManager[Any]], Run]
+    truth: Callable[[Draws], tuple[Run, tuple[str, ...]]] | None = None
+
+
+def same_two_models(
+    gm: Callable[..., Any],
+    opt_gm: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    only_fwd: bool = False,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    require_fp64: bool = False,
+    ignore_non_fp: bool = False,
+    strict: bool = False,
+    cos_similarity: bool = False,
+    tol: float | None = None,
+    equal_nan: bool = True,
+) -> Comparison:
+    """Compare two models on the same inputs, with float64 as the truth; true exactly when they are the same.
+
+    An exception of either side is a difference of its own, never "same".
+    """
+    rule = Rule(
+        ignore_non_fp=ignore_non_fp,
+        strict=strict,
+        cos_similarity=cos_similarity,
+        tol=tol,
+        equal_nan=equal_nan,
+    )
+    subject = subject_of(gm, opt_gm, tuple(example_inputs), dict(kwargs or {}), only_fwd=only_fwd)
+    verdict = judge(subject, rule=rule, require_fp64=require_fp64)
+    if verdict.comparison is not None and bool(verdict.comparison) == (verdict.kind is Kind.PASS):
+        return replace(verdict.comparison, notes=verdict.comparison.notes + verdict.notes)
+    leaf = LeafComparison("", Difference.RAISED, detail=str(verdict), blamed=verdict.blamed)
+    return Comparison((leaf,), notes=verdict.notes)
+
+
+def subject_of(
+    eager: Callable[..., Any],
+    compiled: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    only_fwd: bool = False,
+) -> Subject:
+    """A model and its compiled form, on clones of the same inputs."""
+
+    def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
+        model = clone_module(eager, dtype=torch.float64) if isinstance(eager, torch.nn.Module) else eager
+        args64, kwargs64 = clone_inputs((args, kwargs), dtype=torch.float64)
+        reference = run_in_fp64(lambda: observe_call(model, args64, kwargs64, only_fwd=only_fwd), draws=draws)
+        return reference.value, reference.notes
+
+    return Subject(
+        eager=lambda around: run_fwd_maybe_bwd(eager, args, only_fwd, kwargs=kwargs, around=around),
+        compiled=lambda around: run_fwd_maybe_bwd(compiled, args, only_fwd, kwargs=kwargs, around=around),
+        truth=truth,
+    )
+
+
+def judge(
+    subject: Subject,
+    *,
+    rule: Rule | None = None,
+    require_fp64: bool = False,
+    rng: Mapping[str, torch.Tensor] | None = None,
+    phase: Phase = lambda name: None,
+) -> Verdict:
+    """The verdict on a subject. The caller's random generators are as they were afterwards."""
+    rule = rule or Rule()
+    before = capture_rng()
+    start = rng or before
+    try:
+        return _judge(subject, rule, require_fp64, start, phase)
+    finally:
+        restore_rng(before)
+
+
+def _judge(
+    subject: Subject, rule: Rule, require_fp64: bool, start: Mapping[str, torch.Tensor], phase: Phase
+) -> Verdict:
+    phase("eager")
+    recorder = RecordRandom()
+    eager_raised: BaseException | None = None
+    try:
+        eager = subject.eager(_starting_from(start, recorder))
+    except Exception as exc:
+        eager_raised = exc
+    notes: list[str] = []
+    if eager_raised is None:
+        again = subject.eager(_starting_from(start))
+        steadiness = compare_runs(eager, again, None, rule=Rule(strict=True))
+        if not steadiness:
+            noise = f"eager differs from itself: {steadiness}"
+            if not compare_runs(eager, again, None, rule=rule):
+                return Verdict(Kind.NOT_COMPARABLE, summary=f"non-deterministic: {noise}")
+            notes.append(f"not bitwise deterministic: {noise}")
+        del again
+
+    truth: Run | None = None
+    if eager_raised is None:
+        truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
+        notes.extend(reasons)
+
+    phase("compile")
+    try:
+        randomness = eager_randomness() if recorder.is_random else nullcontext()
+        compiled = subject.compiled(_starting_from(start, randomness))
+    except Exception as exc:
+        if eager_raised is not None:
+            return invalid(describe(eager_raised))
+        return verdict_of(exc).with_notes(*notes)
+    phase("compare")
+    if eager_raised is not None:
+        raised = describe(eager_raised)
+        return Verdict(
+            Kind.MISSING_ERROR,
+            summary=f"eager raises {raised}; the compiled function does not",
+            raised=raised,
+        )
+    comparison = compare_runs(eager, compiled, truth, rule=rule)
+    verdict = verdict_of_comparison(comparison).with_notes(*notes)
+    if verdict.fails and recorder.is_random:
+        return _if_draws_agree(verdict, subject, eager, compiled)
+    return verdict
+
+
+def _truth(
+    subject: Subject,
+    draws: Draws,
+    require_fp64: bool,
+    start: Mapping[str, torch.Tensor],
+    phase: Phase,
+) -> tuple[Run | None, tuple[str, ...]]:
+    """The float64 run, or the reason why there is none."""
+    if subject.truth is None:
+        reason = "no float64 reference: this run was asked to do without"
+    else:
+        phase("reference")
+        restore_rng(start)
+        try:
+            return subject.truth(draws)
+        except TorchReproError as exc:
+            reason = f"no float64 reference: {exc}"
+        except Exception as exc:
+            reason = f"no float64 reference: the model fails in float64 ({describe(exc)})"
+    if require_fp64:
+        raise ReferenceError64(reason, next_step="leave out require_fp64 to judge against eager alone")
+    return None, (reason,)
+
+
+def compare_runs(ref: Run, res: Run, truth: Run | None, *, rule: Rule) -> Comparison:
+    """Everything that a user could see of two runs: results, gradients, mutated inputs, state."""
+    changed = ref.changed | res.changed
+    names = [name for name in ref.state if name in changed]
+
+    def part(run: Run | None, name: str) -> Any:
+        if run is None:
+            return None
+        if name == "state":
+            return {key: run.state.get(key) for key in names}
+        return getattr(run, name)
+
+    leaves: list[LeafComparison] = []
+    notes: list[str] = []
+    for name, path in (
+        ("outputs", "out"),
+        ("gradients", "grad"),
+        ("inputs", "inputs"),
+        ("state", "state"),
+        ("python", "python"),
+    ):
+        found = same(part(ref, name), part(res, name), part(truth, name), rule=rule, path=path)
+        leaves.extend(found.leaves)
+        notes.extend(found.notes)
+    return Comparison(tuple(leaves), tuple(dict.fromkeys(notes)))
+
+
+def verdict_of_comparison(comparison: Comparison) -> Verdict:
+    """Pass, mismatch or non-finite; a pass in which eager is the wrong one says so."""
+    if comparison:
+        summary = f"as close to the truth as eager in {len(comparison.leaves)} values"
+        if comparison.blamed is Blame.EAGER:
+            worst = next(leaf for leaf in comparison.leaves if leaf.blamed is Blame.EAGER)
+            summary = f"the compiled result is right, eager is wrong: {worst.path}: {worst.detail}"
+        return Verdict(Kind.PASS, summary=summary, comparison=comparison)
+    non_finite = any(leaf.difference is Difference.NON_FINITE for leaf in comparison.differing)
+    kind = Kind.NON_FINITE if non_finite else Kind.MISMATCH
+    return Verdict(kind, summary=str(comparison), comparison=comparison)
+
+
+def invalid(raised: Raised) -> Verdict:
+    """Eager itself fails, and the compiled function as well: nothing to compare."""
+    return Verdict(Kind.INVALID, Stage.NONE, summary=f"eager itself fails: {raised}", raised=raised)
+
+
+def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Run) -> Verdict:
+    """A mismatch of a random model counts only if both sides drew the same numbers.
+
+    Equal generator states afterwards mean that they did. Where they differ, values that do not depend on the
+    draws can still be judged: those that stay the same under another seed.
+    """
+    if all(torch.equal(state, compiled.rng[device]) for device, state in eager.rng.items()):
+        return verdict.with_notes("random, with the same draws on both sides")
+    torch.manual_seed(torch.initial_seed() + 1)
+    reseeded = compare_runs(eager, subject.eager(nullcontext()), None, rule=Rule(strict=True))
+    random_paths = {leaf.path for leaf in reseeded.differing}
+    comparison = verdict.comparison
+    assert comparison is not None
+    if any(leaf.path not in random_paths for leaf in comparison.differing):
+        return verdict.with_notes("random, but values that do not depend on the draws differ as well")
+    return replace(
+        verdict,
+        kind=Kind.NOT_COMPARABLE,
+        summary="random: eager and compiled did not draw the same numbers",
+    )
+
+
+@contextmanager
+def _starting_from(
+    state: Mapping[str, torch.Tensor], context: AbstractContextManager[Any] | None = None
+) -> Iterator[None]:
+    """The generators in the given state at the start of the body, and a further context around it."""
+    restore_rng(state)
+    with context or nullcontext():
+        yield
+
+
+@contextmanager
+def eager_randomness() -> Iterator[None]:
+    """Inductor draws from eager's generators. Checked on torch 2.11 to 2.15 (`fallback_random`)."""
+    import torch._inductor.config as config
+
+    with config.patch(fallback_random=True):
+        yield

@@ -1,0 +1,242 @@
+"""Random draws: record those of the eager run, replay them in the reference, leave the user's generators alone.
+
+The same seed gives other numbers in float64 than in float32, so the reference cannot draw for itself. What it
+replays are the recorded results, widened: numbers that were drawn are data, exactly as an input is.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrepro.judge.higher_order import run_plainly
+from torchrepro.judge.precision import ReferenceUnavailable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """One random op and what came out of it: its results and the arguments that it wrote to."""
+
+    op: str
+    results: tuple[torch.Tensor, ...]
+
+
+Draws = tuple[Draw, ...]
+
+
+class RecordRandom(TorchDispatchMode):
+    """Around an eager run: keeps what each random op gave, in order."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draws: list[Draw] = []
+
+    @property
+    def draws(self) -> Draws:
+        return tuple(self._draws)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the run drew at all."""
+        return bool(self._draws)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            with self:
+                return run_plainly(func, args, kwargs)
+        if not is_random_op(func):
+            return func(*args, **kwargs)
+        if is_composite(func):  # in inference mode `dropout` arrives whole; elsewhere in parts
+            with self:
+                return func.decompose(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if draws_now(func, args, kwargs):
+            kept = tuple(tensor.detach().clone() for tensor in _drawn(func, args, kwargs, result))
+            self._draws.append(Draw(_name(func), kept))
+        return result
+
+
+class ReplayRandom:
+    """Hands the recorded draws to another run of the same computation, in the same order."""
+
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+        self._used = 0
+
+    def replay(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a random op for the shape of its results, then put the recorded numbers into them."""
+        if self._used == len(self._draws):
+            raise ReferenceUnavailable(
+                f"the reference run draws more often than the eager run, which drew {len(self._draws)} times"
+                f" (next: {_name(func)})"
+            )
+        draw = self._draws[self._used]
+        self._used += 1
+        if _name(func) != draw.op:
+            raise ReferenceUnavailable(
+                f"random draw {self._used} is {_name(func)} in the reference run and {draw.op} in the eager run"
+            )
+        if _is_fused_with_arithmetic(func):
+            raise ReferenceUnavailable(f"{draw.op} draws inside a fused kernel: its mask cannot be replayed")
+        result = func(*args, **kwargs)
+        targets = _drawn(func, args, kwargs, result)
+        shapes = [tuple(tensor.shape) for tensor in targets]
+        recorded = [tuple(tensor.shape) for tensor in draw.results]
+        if shapes != recorded:
+            raise ReferenceUnavailable(
+                f"random draw {self._used} ({draw.op}) has shapes {shapes} in the reference run and"
+                f" {recorded} in the eager run"
+            )
+        for target, value in zip(targets, draw.results, strict=True):
+            target.copy_(value)
+        recompute = _RECOMPUTED.get(func.overloadpacket)
+        if recompute is not None:
+            recompute(targets, *args)
+        return result
+
+    def check_all_used(self) -> None:
+        if self._used != len(self._draws):
+            raise ReferenceUnavailable(
+                f"the reference run drew {self._used} times, the eager run {len(self._draws)} times"
+            )
+
+
+def _dropout(results: list[torch.Tensor], values: torch.Tensor, p: float, *_: Any) -> None:
+    out, mask = results
+    out.copy_(values * mask * (0.0 if p == 1.0 else 1.0 / (1.0 - p)))
+
+
+def _fused_dropout(results: list[torch.Tensor], values: torch.Tensor, kept: float, *_: Any) -> None:
+    _dropout(results, values, 1.0 - kept)
+
+
+def _rrelu(results: list[torch.Tensor], values: torch.Tensor, *_: Any) -> None:
+    out, noise = results
+    out.copy_(values * noise)
+
+
+_RECOMPUTED: dict[Any, Callable[..., None]] = {
+    torch.ops.aten.native_dropout: _dropout,
+    torch.ops.aten._fused_dropout: _fused_dropout,
+    torch.ops.aten.rrelu_with_noise: _rrelu,
+    torch.ops.aten.rrelu_with_noise_functional: _rrelu,
+}
+"""Ops that draw and compute at once: the result follows in float64 from the recorded mask."""
+
+
+@lru_cache(maxsize=4096)
+def is_random_op(func: Any) -> bool:
+    """Whether the op may take numbers from a generator."""
+    returns_tensors = any("Tensor" in str(item.type) for item in func._schema.returns)
+    return torch.Tag.nondeterministic_seeded in func.tags and returns_tensors
+
+
+@lru_cache(maxsize=4096)
+def is_composite(func: Any) -> bool:
+    """Whether the op is only ever a sequence of other ops. Checked on torch 2.11 to 2.15."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
+def draws_now(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether this call of a random op draws: dropout in evaluation mode or with probability zero does not."""
+    values = dict(zip((item.name for item in func._schema.arguments), args, strict=False)) | kwargs
+    if values.get("train") is False or (func._opname.startswith("rrelu") and not values.get("training")):
+        return False
+    return not any(name in values and values[name] == 0 for name in ("dropout_p", "dropout")) and not (
+        "dropout_p" in _argument_names(func) and "dropout_p" not in values
+    )
+
+
+def _is_fused_with_arithmetic(func: Any) -> bool:
+    return any(name in _argument_names(func) for name in ("dropout_p", "dropout"))
+
+
+@lru_cache(maxsize=4096)
+def _argument_names(func: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in func._schema.arguments)
+
+
+def _name(func: Any) -> str:
+    return str(func.name())
+
+
+def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
+    """The tensors that hold what was drawn: the results, then arguments written to that are no results."""
+    results = [item for item in (result if isinstance(result, (tuple, list)) else (result,))]
+    for position, item in enumerate(func._schema.arguments):
+        if item.alias_info is not None and item.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(item.name)
+            if not any(value is known for known in results):
+                results.append(value)
+    return [item for item in results if isinstance(item, torch.Tensor)]
+
+
+@dataclass(frozen=True, eq=False)
+class RngState:
+    """Where every generator stands that a computation could draw from."""
+
+    cpu: torch.Tensor
+    devices: tuple[tuple[str, int, torch.Tensor], ...]
+    python: Any
+    numpy: Any
+    generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
+
+
+def capture_rng_state(*generators: torch.Generator) -> RngState:
+    """The state of the global generators (torch's on every device in use, Python's, NumPy's) and of these.
+
+    A device that has not been initialised is left alone: asking it would create its context.
+    """
+    devices: list[tuple[str, int, torch.Tensor]] = []
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind)
+        if module.is_initialized():
+            devices += [(kind, i, module.get_rng_state(i)) for i in range(module.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append(("mps", 0, torch.mps.get_rng_state()))
+    numpy = sys.modules.get("numpy")
+    return RngState(
+        cpu=torch.get_rng_state(),
+        devices=tuple(devices),
+        python=random.getstate(),
+        numpy=None if numpy is None else numpy.random.get_state(),
+        generators=tuple((generator, generator.get_state()) for generator in generators),
+    )
+
+
+def restore_rng_state(state: RngState) -> None:
+    """Put every generator back to where it stood."""
+    torch.set_rng_state(state.cpu)
+    for kind, index, value in state.devices:
+        if kind == "mps":
+            torch.mps.set_rng_state(value)
+        else:
+            getattr(torch, kind).set_rng_state(value, index)
+    random.setstate(state.python)
+    if state.numpy is not None:
+        sys.modules["numpy"].random.set_state(state.numpy)
+    for generator, value in state.generators:
+        generator.set_state(value)
+
+
+@contextmanager
+def same_randomness(state: RngState) -> Iterator[None]:
+    """Draw from `state` inside; afterwards the generators stand where they stood before."""
+    outside = capture_rng_state(*(generator for generator, _ in state.generators))
+    restore_rng_state(state)
+    try:
+        yield
+    finally:
+        restore_rng_state(outside)

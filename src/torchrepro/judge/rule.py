@@ -1,0 +1,215 @@
+"""The decision rule: how far from the truth a compiled result may be, given how far eager is.
+
+Pure arithmetic on a few numbers; every constant is explained in docs/judging.md. Two questions are asked
+of a floating leaf: is the error as a whole (RMSE) in line with eager's, and is every single element?
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import torch
+
+# An error measured on n elements is itself uncertain: at n = 2 the ratio of two healthy RMSEs exceeds 20
+# once in 400, at n = 12 it hardly exceeds 4 (quantiles of the F distribution).
+_FEW = 12
+_SINGLE = 2.0**-23
+_STRATUM = 64
+# Absolute noise of a small element: this many element floors at the magnitude of the smaller elements.
+_CANCELLATION = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What counts as the same. The defaults are the rule of docs/judging.md."""
+
+    tol: float | None = None
+    """|compiled - eager| <= tol + tol * |eager| for every element, instead of the rule."""
+    strict: bool = False
+    """Any difference of the bits counts, except in the payload of a NaN."""
+    cos_similarity: bool = False
+    """The angle between the two counts (cosine at least 0.99, or 1 - tol), and the NaN and Inf pattern."""
+    equal_nan: bool = True
+    exact_dtype: bool = True
+    ignore_non_fp: bool = False
+    check_stride: bool = False
+    check_device: bool = True
+
+    @property
+    def cosine_limit(self) -> float:
+        return 0.99 if self.tol is None else 1.0 - self.tol
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What a floating dtype promises, and the slack the rule gives it; relative but for the last three."""
+
+    eps: float
+    rms_floor: float
+    """RMSE that is always granted, relative to the RMS of the truth."""
+    element_floor: float
+    """Error of one element that is always granted, relative to its magnitude."""
+    rms_factor: float
+    """How many times eager's RMSE is granted."""
+    blind_rms: float
+    """RMSE granted where there is no truth and eager stands in for it."""
+    blind_element: float
+    smallest: float
+    """Absolute error that is always granted: flushed denormals, the spacing of the smallest numbers."""
+    normal: float
+    """The smallest normal number: relative errors are not measured against anything smaller."""
+    largest: float
+    blame_margin: float
+    """Eager is blamed only when it misses the other side's bound by this factor: it often is less precise."""
+
+
+_ULPS: dict[torch.dtype, tuple[float, float, float, float, float, float]] = {
+    # rms floor, element floor (ulp); factor on eager's RMSE; blind RMSE, blind element (ulp); blame margin
+    torch.float64: (2.0**12, 2.0**14, 10.0, 2.0**15, 2.0**18, 4.0),
+    torch.float32: (32.0, 64.0, 10.0, 256.0, 2048.0, 4.0),
+    torch.float16: (2.0, 6.0, 3.0, 16.0, 64.0, 16.0),
+    torch.bfloat16: (1.5, 3.0, 3.0, 5.0, 32.0, 16.0),
+}
+_NARROW = (1.0, 1.5, 2.0, 1.0, 2.0, 4.0)
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+def precision_of(dtype: torch.dtype) -> Precision:
+    """The promise of a floating or complex dtype."""
+    dtype = _REAL.get(dtype, dtype)
+    info = torch.finfo(dtype)
+    rms, element, factor, blind_rms, blind_element, margin = _ULPS.get(dtype, _NARROW)
+    # GPUs and fast-math CPUs flush denormals of the wide types; those of half and fp8 are ordinary values.
+    flushed = dtype in (torch.float64, torch.float32, torch.bfloat16)
+    return Precision(
+        eps=info.eps,
+        rms_floor=rms * info.eps,
+        element_floor=element * info.eps,
+        rms_factor=factor,
+        blind_rms=blind_rms * info.eps,
+        blind_element=blind_element * info.eps,
+        smallest=info.smallest_normal * (1.0 if flushed else 2.0 * info.eps),
+        normal=info.smallest_normal,
+        largest=info.max,
+        blame_margin=margin,
+    )
+
+
+def coarser(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    """The dtype with fewer digits of the two."""
+    eps = {dtype: torch.finfo(_REAL.get(dtype, dtype)).eps for dtype in (first, second)}
+    return max(eps, key=eps.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """How far one element may be off: `absolute + relative * |truth|`, a model of eager's own noise.
+
+    Cancellation leaves noise that does not depend on the result's magnitude, rounding leaves noise in
+    proportion to it. A tensor that holds 1e-3 and -1e9 side by side needs both terms: with one bound for the
+    whole tensor the large elements would excuse any error in the small ones.
+    """
+
+    absolute: float
+    relative: float
+
+    @classmethod
+    def tolerance(cls, tol: float) -> Envelope:
+        return cls(tol, tol)
+
+    @classmethod
+    def blind(cls, magnitude: torch.Tensor, precision: Precision) -> Envelope:
+        """For lack of a truth: a tolerance by dtype, at the scale of the tensor's middle elements."""
+        scale = _order_statistic(magnitude, 0.5)
+        return cls(precision.blind_element * scale + precision.smallest, precision.blind_element)
+
+    @classmethod
+    def measured(
+        cls, error: torch.Tensor, magnitude: torch.Tensor, precision: Precision, count: int
+    ) -> Envelope:
+        """From a sample of eager's errors and the magnitudes of the truth they belong to."""
+        typical = _order_statistic(magnitude, 0.125)
+        floor = _CANCELLATION * precision.element_floor * typical + precision.smallest
+        if not error.numel():
+            return cls(floor, precision.element_floor)
+        strata = _strata(magnitude)
+        sizes, spreads = _rms(magnitude[strata]), _rms(error[strata])
+        noise = [
+            (size, _beyond_rounding(spread, size, precision))
+            for size, spread in zip(sizes, spreads, strict=True)
+        ]
+        top_size, top_noise = noise[-1]
+        relative = top_noise / top_size if top_size else 0.0
+        absolute = max(max(0.0, spread - relative * size) for size, spread in noise)
+        factor = 8.0 * _uncertainty(count)
+        return cls(floor + factor * absolute, precision.element_floor + factor * relative)
+
+
+def rms_limit(precision: Precision, count: int, rms_truth: float, rmse_eager: float) -> float:
+    """The RMSE against the truth that the compiled side may have."""
+    noise = _beyond_rounding(rmse_eager, rms_truth, precision)
+    granted = precision.rms_floor * rms_truth + precision.smallest
+    return granted + precision.rms_factor * _uncertainty(count) * noise
+
+
+def blind_rms_limit(precision: Precision, rms_eager: float) -> float:
+    return precision.blind_rms * rms_eager + precision.smallest
+
+
+def element_limit(envelope: Envelope, worst_eager: float) -> float:
+    """The excess over the envelope's relative part that one element may have.
+
+    `worst_eager` is the largest such excess of eager: the tail of eager's noise, which a sample cannot show.
+    """
+    return max(envelope.absolute, 4.0 * worst_eager)
+
+
+def noise_of_zero(*, blind: bool, dtype_eps: float) -> float:
+    """The size below which a whole leaf may be what rounding left of a mathematical zero.
+
+    A sum that cancels (the mean of a normalised row, the gradient of a bias before a batch norm) is noise of
+    a few ulp of values of order one that the leaf does not show. Only a truth with more digits tells such
+    noise from small results; float64 leaves never have one.
+    """
+    if dtype_eps < _SINGLE:
+        return 2.0**12 * dtype_eps
+    return _SINGLE if blind else 0.0
+
+
+def _uncertainty(count: int) -> float:
+    return 1.0 + _FEW / max(count, 1)
+
+
+def _beyond_rounding(rmse: float, rms: float, precision: Precision) -> float:
+    """The part of an RMSE that rounding the exact result to the dtype does not explain."""
+    rounding = precision.eps / 2 * rms
+    if not rmse > rounding:
+        return 0.0
+    return math.sqrt(1.0 - (rounding / rmse) ** 2) * rmse
+
+
+def _strata(magnitude: torch.Tensor) -> torch.Tensor:
+    """Rows of indices: elements of similar magnitude, from the smallest to the largest, none left out."""
+    count = magnitude.numel()
+    rows = max(1, min(_STRATUM, count // _STRATUM))
+    width = -(-count // rows)
+    starts = torch.linspace(0, count - width, rows).long()
+    return magnitude.argsort()[starts[:, None] + torch.arange(width)]
+
+
+def _rms(rows: torch.Tensor) -> list[float]:
+    """Of every row; scaled, so that float64 values near either end of the range do not overflow."""
+    largest = rows.abs().amax(1, keepdim=True).clamp_(min=sys.float_info.min)
+    scaled = (rows / largest).square().mean(1, keepdim=True).sqrt() * largest
+    return [float(value) for value in scaled.flatten().tolist()]
+
+
+def _order_statistic(magnitude: torch.Tensor, fraction: float) -> float:
+    """A quantile of the non-zero magnitudes; the largest where there are too few to have quantiles."""
+    nonzero = magnitude[magnitude > 0]
+    if nonzero.numel() <= _STRATUM:
+        return float(nonzero.max()) if nonzero.numel() else 0.0
+    rank = max(_STRATUM, int(nonzero.numel() * fraction))
+    return float(nonzero.kthvalue(rank).values)

@@ -1,0 +1,120 @@
+"""Wide stand-ins for narrow tensors that the reference run meets but does not own (closures, globals, constants).
+
+A stand-in is made per storage, so that an in-place write through one view is seen through every other, and
+the tensor it stands for is never written. Tensors that were cloned to float64 beforehand never come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from torchrepro.judge.precision import Precision
+
+
+@contextmanager
+def below_dispatch_modes() -> Iterator[None]:
+    """Run tensor code that no dispatch mode sees. Checked on torch 2.11 to 2.15."""
+    with torch._C._DisableTorchDispatch():
+        yield
+
+
+class Shadows:
+    """The stand-ins of one reference run. They live as long as the run does."""
+
+    def __init__(self, precision: Precision) -> None:
+        self._precision = precision
+        self._by_tensor: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rows: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def is_narrow(self, tensor: torch.Tensor) -> bool:
+        return self._precision.is_narrower(tensor.dtype)
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The stand-in of this tensor, the same object each time, so that its autograd history is kept."""
+        known = self._by_tensor.get(id(tensor))
+        if known is None:
+            with torch.no_grad(), below_dispatch_modes():
+                known = (tensor, self._build(tensor))
+            known[1].requires_grad_(tensor.requires_grad)
+            self._by_tensor[id(tensor)] = known
+        return known[1]
+
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The stand-in, if this tensor or its storage has one already."""
+        if id(tensor) in self._by_tensor:
+            return self._by_tensor[id(tensor)][1]
+        if self._rows and is_plain(tensor) and storage_key(tensor) in self._rows:
+            return self.of(tensor)
+        return None
+
+    def widened(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The value to read: of the stand-in where there is one, else a wide copy that nobody keeps."""
+        known = self.known(tensor)
+        return known if known is not None else widen(tensor, self._precision)
+
+    def _build(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not is_plain(tensor):
+            return widen(tensor.detach(), self._precision)
+        key = storage_key(tensor)
+        if key not in self._rows:
+            row = elements_of_storage(tensor)
+            self._rows[key] = (row, widen(row, self._precision))
+        return over_storage(self._rows[key][1], tensor, self._precision.widened(tensor.dtype))
+
+
+def widen(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """A wide copy (the tensor itself where it is wide already and on the right device)."""
+    return tensor.to(device=precision.moved(tensor.device), dtype=precision.widened(tensor.dtype))
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a strided window on a storage of its own dtype and nothing more."""
+    return (
+        tensor.layout is torch.strided
+        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor._is_zerotensor()
+        and not is_functorch_wrapped(tensor)
+    )
+
+
+def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether a transform (vmap, grad, functionalize) hides the real tensor. Checked on torch 2.11 to 2.15."""
+    functorch = torch._C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
+
+
+def storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+    """What windows on one storage have in common, as long as they agree on the real numbers in it."""
+    return tensor.untyped_storage()._cdata, _real(tensor.dtype)
+
+
+def elements_of_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole storage of a plain tensor as one row of real numbers (two for each complex element)."""
+    return window(tensor.untyped_storage(), _real(tensor.dtype))
+
+
+def window(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
+    """A whole storage as one row of this dtype."""
+    row = torch.empty(0, dtype=dtype, device=storage.device)
+    return row.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
+
+
+def over_storage(row: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over the storage of `row` with the geometry of `like`; no view of it as autograd sees it.
+
+    A tracked view made without grad mode could not be written to in place later.
+    """
+    made = torch.empty(0, dtype=dtype, device=row.device)
+    made.set_(row.untyped_storage(), like.storage_offset(), like.size(), like.stride())
+    if like.is_conj():
+        made = made.conj()
+    return torch._neg_view(made) if like.is_neg() else made
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype

@@ -1,0 +1,223 @@
+"""Compares two tensors of any dtype, layout and subclass: metadata first, then the values they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchrepro.comparison import Blame, Difference, LeafComparison
+from torchrepro.judge.exact import unequal
+from torchrepro.judge.exotic import PACKED_DTYPES, is_fake, is_wrapper_subclass, parts_of
+from torchrepro.judge.floating import judge_floating, value_at
+from torchrepro.judge.rule import Rule, coarser, precision_of
+
+_Found = tuple[list[LeafComparison], list[str]]
+
+
+def compare_tensors(
+    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
+) -> _Found:
+    """A leaf for a plain tensor, one for every part of an exotic one; and notes on what was not compared."""
+    differing = _metadata(ref, res, rule)
+    if differing is not None:
+        kind, eager, compiled = differing
+        detail = f"{eager} in eager, {compiled} compiled"
+        return [
+            LeafComparison(
+                path=path,
+                difference=kind,
+                detail=detail,
+                blamed=Blame.COMPILED,
+                ref_value=str(eager),
+                res_value=str(compiled),
+                elements=_count(ref),
+                mismatched=1,
+            )
+        ], []
+    if is_fake(ref) or ref.is_meta:
+        what = "a fake tensor" if is_fake(ref) else "a meta tensor"
+        text = f"{what} has no data: only shape, dtype and device were compared"
+        leaf = LeafComparison(path=path, detail=text, elements=_count(ref))
+        return [leaf], [f"{path or 'the value'}: {text}"]
+    pieces, other = parts_of(ref), parts_of(res)
+    if pieces is not None and other is not None:
+        return _parts(pieces, other, None if truth is None else parts_of(truth), path, rule)
+    return [_plain(_bare(ref), _bare(res), None if truth is None else _bare(truth), path, rule)], []
+
+
+def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule) -> LeafComparison:
+    """A Python float or complex: like a tensor of one element, with the slack of float32.
+
+    Such a number usually comes out of a float32 tensor (`item()`), and carries that tensor's rounding.
+    """
+    wide, narrow = (
+        (torch.complex128, torch.complex64) if isinstance(ref, complex) else (torch.float64, torch.float32)
+    )
+    left, right = torch.tensor(ref, dtype=wide), torch.tensor(res, dtype=wide)
+    target = None
+    if isinstance(truth, (float, complex)) and isinstance(truth, complex) == isinstance(ref, complex):
+        target = torch.tensor(truth, dtype=wide)
+    elif (
+        isinstance(truth, torch.Tensor)
+        and truth.dim() == 0
+        and truth.is_complex() == isinstance(ref, complex)
+    ):
+        target = truth
+    return _values(left, right, target, path, rule, narrow)
+
+
+def _metadata(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> tuple[Difference, Any, Any] | None:
+    """The first difference between what the two tensors are, before what they hold."""
+    kinds = [_kind(ref), _kind(res)]
+    if kinds[0] is not kinds[1]:
+        return Difference.TYPE, kinds[0].__qualname__, kinds[1].__qualname__
+    nested = ref.is_nested and res.is_nested
+    if not nested and tuple(ref.shape) != tuple(res.shape):
+        return Difference.SHAPE, tuple(ref.shape), tuple(res.shape)
+    comparable = all(_is_floating(dtype) for dtype in (ref.dtype, res.dtype))
+    if ref.dtype != res.dtype and (rule.exact_dtype or not comparable):
+        return Difference.DTYPE, ref.dtype, res.dtype
+    if ref.device != res.device and (rule.check_device or ref.is_meta or res.is_meta):
+        return Difference.DEVICE, ref.device, res.device
+    if ref.layout != res.layout:
+        return Difference.LAYOUT, ref.layout, res.layout
+    if ref.is_nested != res.is_nested:
+        return Difference.LAYOUT, _nested(ref), _nested(res)
+    if rule.check_stride and ref.layout is torch.strided and not nested:
+        strides = [_telling_strides(tensor) for tensor in (ref, res)]
+        if strides[0] != strides[1]:
+            return Difference.STRIDE, ref.stride(), res.stride()
+    return None
+
+
+def _parts(
+    ref: dict[str, Any], res: dict[str, Any], truth: dict[str, Any] | None, path: str, rule: Rule
+) -> _Found:
+    leaves: list[LeafComparison] = []
+    notes: list[str] = []
+    if list(ref) != list(res):
+        text = f"{len(ref)} parts in eager, {len(res)} compiled"
+        return [_differing(path, Difference.STRUCTURE, text)], []
+    aligned = truth if truth is not None and list(truth) == list(ref) else {}
+    for name, piece in ref.items():
+        other, target = res[name], aligned.get(name)
+        where = path + name
+        if isinstance(piece, torch.Tensor) and isinstance(other, torch.Tensor):
+            found, said = compare_tensors(piece, other, target, where, rule)
+            leaves += found
+            notes += said
+            if isinstance(target, torch.Tensor) and not piece.is_floating_point() and not bool(found[0]):
+                aligned = {}
+            if _is_index(name) and not (isinstance(target, torch.Tensor) and _equal(piece, target)):
+                aligned = {}  # the values of the truth belong to other places
+        elif isinstance(piece, float) and isinstance(other, float):
+            leaves.append(compare_number(piece, other, None, where, rule))
+        elif piece != other:
+            leaves.append(_differing(where, Difference.VALUE, f"{piece} in eager, {other} compiled"))
+    return leaves, notes
+
+
+def _plain(
+    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
+) -> LeafComparison:
+    if not _is_floating(ref.dtype):
+        return _exact(ref, res, path, rule)
+    return _values(ref, res, _usable(truth, ref), path, rule, coarser(ref.dtype, res.dtype))
+
+
+def _values(
+    ref: torch.Tensor,
+    res: torch.Tensor,
+    truth: torch.Tensor | None,
+    path: str,
+    rule: Rule,
+    dtype: torch.dtype,
+) -> LeafComparison:
+    if rule.strict and ref.dtype == res.dtype:
+        return _exact(ref, res, path, rule)
+    if ref.numel() == 0:
+        return LeafComparison(path=path)
+    return judge_floating(path, ref, res, truth, rule, precision_of(dtype))
+
+
+def _exact(ref: torch.Tensor, res: torch.Tensor, path: str, rule: Rule) -> LeafComparison:
+    floating = _is_floating(ref.dtype)
+    if rule.ignore_non_fp and not floating:
+        return LeafComparison(path=path, elements=ref.numel(), detail="not floating: ignored")
+    found = unequal(ref, res, bits=floating)
+    if not found.count or found.index is None:
+        return LeafComparison(path=path, elements=ref.numel())
+    eager, compiled = value_at(ref, found.index), value_at(res, found.index)
+    text = f"{found.count} of {ref.numel()} elements are not equal (compiled {compiled}, eager {eager})"
+    return LeafComparison(
+        path=path,
+        difference=Difference.VALUE,
+        detail=text,
+        blamed=Blame.COMPILED,
+        index=found.index,
+        ref_value=eager,
+        res_value=compiled,
+        elements=ref.numel(),
+        mismatched=found.count,
+        max_abs=found.max_abs,
+    )
+
+
+def _usable(truth: torch.Tensor | None, ref: torch.Tensor) -> torch.Tensor | None:
+    """The truth where it can serve as one: the same shape and kind of number, and real data."""
+    if truth is None or truth.shape != ref.shape or truth.layout is not torch.strided:
+        return None
+    if truth.is_meta or is_fake(truth) or truth.dtype not in (torch.float64, torch.complex128):
+        return None
+    return truth if truth.is_complex() == ref.is_complex() else None
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself: no gradient, no subclass, no deferred zeros."""
+    tensor = tensor.detach()
+    if type(tensor) is not torch.Tensor and not is_wrapper_subclass(tensor) and not is_fake(tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor = tensor.as_subclass(torch.Tensor)
+    if tensor._is_zerotensor():
+        tensor = torch.zeros(1, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+    return tensor
+
+
+def _is_floating(dtype: torch.dtype) -> bool:
+    return (dtype.is_floating_point or dtype.is_complex) and dtype not in PACKED_DTYPES
+
+
+def _kind(tensor: torch.Tensor) -> type:
+    """The class that matters: a parameter or a buffer is a tensor with a role."""
+    plain = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)) and not is_wrapper_subclass(tensor)
+    return torch.Tensor if plain or type(tensor) is torch.Tensor else type(tensor)
+
+
+def _telling_strides(tensor: torch.Tensor) -> list[int]:
+    """A dimension of size one (or an empty tensor) has a stride that means nothing."""
+    if tensor.numel() == 0:
+        return []
+    return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def _nested(tensor: torch.Tensor) -> str:
+    return "nested" if tensor.is_nested else "not nested"
+
+
+def _is_index(name: str) -> bool:
+    return name.endswith("indices()")
+
+
+def _equal(piece: torch.Tensor, target: torch.Tensor) -> bool:
+    return piece.shape == target.shape and not unequal(piece, target).count
+
+
+def _count(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_nested else int(tensor.numel())
+
+
+def _differing(path: str, difference: Difference, detail: str) -> LeafComparison:
+    return LeafComparison(
+        path=path, difference=difference, detail=detail, blamed=Blame.COMPILED, elements=1, mismatched=1
+    )

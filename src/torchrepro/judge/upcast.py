@@ -1,0 +1,286 @@
+"""Run any computation in float64: its tensors, its dtype arguments, its promotions, its in-place writes.
+
+The rule is "data is exact, operations are not rounded". A tensor that holds narrow values when an op reads it
+(an input, a parameter, a closure, `torch.tensor(0.1)`) keeps those values: eager and compiled start from the
+same bits. Whatever an op computes, a cast (`x.half()`) or a factory (`torch.full((2,), 0.1)`) included, is not
+rounded. So a compiler that rounds less often than eager, as fusing ones do, is nearer to this truth and never
+blamed for it, and a rounding that both sides make is an error that both have.
+
+Two modes work together. The outer one sees calls above autograd and swaps narrow tensors that the run does not
+own for wide stand-ins: a gradient has to have the dtype of the tensor that it belongs to, so a narrow leaf could
+not receive a wide one. The inner one sees every single op below autograd and widens what is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrepro.judge.float64_forms import decomposition
+from torchrepro.judge.higher_order import has_plain_form, run_plainly
+from torchrepro.judge.op_plan import OpPlan, default_dtype, plan_of, python_body_of
+from torchrepro.judge.precision import FLOAT64, Precision, ReferenceUnavailable, map_tensors
+from torchrepro.judge.randomness import ReplayRandom, draws_now
+from torchrepro.judge.shadow import Shadows, is_functorch_wrapped, widen
+
+_NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Upcast:
+    """`with Upcast() as run: f()` runs `f` in float64; afterwards `run.notes` says what could not be.
+
+    `current(tensor)` gives the wide value that a narrow tensor from outside has now: a write to it inside never
+    reaches the tensor itself.
+    """
+
+    def __init__(self, precision: Precision = FLOAT64, replay: ReplayRandom | None = None) -> None:
+        self.precision = precision
+        self.unavailable: ReferenceUnavailable | None = None
+        """Set when the run met something impossible, even if the user's code swallowed the exception."""
+        self._shadows = Shadows(precision)
+        self._rounded: Counter[str] = Counter()
+        self._fresh_draws = 0
+        self._replay = replay
+        self._ops = _WidenOps(self)
+        self._calls = _SwapNarrowTensors(self)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        notes = [
+            f"{what} ({count} time{'s' if count > 1 else ''})" for what, count in sorted(self._rounded.items())
+        ]
+        if self._fresh_draws:
+            notes.append(f"{self._fresh_draws} random ops drew new numbers: the eager run's were not given")
+        return tuple(notes)
+
+    def current(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._shadows.widened(tensor)
+
+    def __enter__(self) -> Upcast:
+        self._ops.__enter__()
+        self._calls.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._calls.__exit__(kind, error, trace)
+        finally:
+            self._ops.__exit__(kind, error, trace)
+
+    def _refuse(self, error: ReferenceUnavailable) -> ReferenceUnavailable:
+        self.unavailable = self.unavailable or error
+        return error
+
+    def _argument(self, value: Any) -> Any:
+        """What an op is given in place of an argument that is no tensor."""
+        if isinstance(value, torch.dtype):
+            return self.precision.widened(value)
+        if isinstance(value, torch.device):
+            return self.precision.moved(value)
+        return value
+
+
+class _SwapNarrowTensors(TorchFunctionMode):
+    """Above autograd: tensors from outside give way to their wide stand-ins; higher-order ops become plain code."""
+
+    def __init__(self, run: Upcast) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _ASK_NO_VALUE:
+            return func(*args, **kwargs)
+        if func is _GET_DTYPE:
+            return self._run.precision.widened(func(*args))
+        args, kwargs = map_tensors(args, self._swap), map_tensors(kwargs, self._swap)
+        if isinstance(func, torch._ops.HigherOrderOperator) and has_plain_form(func):
+            with self:
+                return run_plainly(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
+        shadows = self._run._shadows
+        if not shadows.is_narrow(tensor) or is_functorch_wrapped(tensor):
+            return tensor
+        return shadows.of(tensor)
+
+
+_GET_DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+_ASK_NO_VALUE = frozenset(
+    [getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "device", "layout", "is_cuda", "is_mps")]
+    + [getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_contiguous", "__len__")]
+)
+"""Answered by the narrow tensor itself: building a stand-in for a question about shape would waste memory."""
+
+
+class _WidenOps(TorchDispatchMode):
+    """Below autograd: one op at a time, with wide arguments, rewritten dtypes and replayed draws."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, run: Upcast) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            with self:
+                return run_plainly(func, args, kwargs)
+        if types:  # a tensor subclass: it takes the op apart first, and its parts come back here
+            return NotImplemented
+        plan = plan_of(func)
+        if plan.composite:
+            with self:
+                return func.decompose(*args, **kwargs)
+        if plan.untouched:
+            return func(*args, **kwargs)
+        if plan.reinterprets_bits:
+            return self._reinterpret(func, *args)
+        return self._widened(func, plan, args, kwargs)
+
+    def _widened(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> Any:
+        run = self._run
+        floating = False
+
+        def wide(tensor: torch.Tensor, write: bool) -> torch.Tensor:
+            nonlocal floating
+            floating = floating or tensor.is_floating_point() or tensor.is_complex()
+            if not run._shadows.is_narrow(tensor):
+                return tensor if run.precision.device is None else widen(tensor, run.precision)
+            return run._shadows.of(tensor) if write else run._shadows.widened(tensor)
+
+        wide_args = [
+            map_tensors(run._argument(value), lambda tensor, i=i: wide(tensor, i in plan.writes))
+            for i, value in enumerate(args)
+        ]
+        wide_kwargs = {
+            name: map_tensors(run._argument(value), lambda tensor, name=name: wide(tensor, name in plan.writes))
+            for name, value in kwargs.items()
+        }
+        if plan.half_to_float is not None and len(wide_args) > plan.half_to_float:
+            wide_args[plan.half_to_float] = False
+        if floating or not plan.returns_tensors:
+            result = self._run_op(func, plan, wide_args, wide_kwargs, kwargs)
+        else:  # integers promote to the default dtype, and so do factories without a dtype
+            with default_dtype(run.precision.real):
+                result = self._run_op(func, plan, wide_args, wide_kwargs, kwargs)
+        return self._returned(plan, result, args, kwargs)
+
+    def _run_op(self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any) -> Any:
+        run = self._run
+        if plan.random and draws_now(func, args, kwargs):
+            if run._replay is None:
+                run._fresh_draws += 1
+            else:
+                try:
+                    return run._replay.replay(func, args, kwargs)
+                except ReferenceUnavailable as refused:
+                    raise run._refuse(refused) from None
+        if plan.form is not None:
+            return plan.form(*args, **kwargs)
+        body = python_body_of(func)
+        if body is not None:
+            with self:
+                return body(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
+                raise
+            return self._without_a_wide_kernel(func, plan, args, kwargs, given_kwargs, error)
+
+    def _without_a_wide_kernel(
+        self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any, error: Exception
+    ) -> Any:
+        """A decomposition, else the op in a dtype that it has, on rounded inputs; an honest error stays as it is."""
+        simpler = decomposition(func)
+        if simpler is not None:
+            try:
+                with self:
+                    return simpler(*args, **kwargs)
+            except (RuntimeError, TypeError, NotImplementedError):
+                pass  # the op itself is tried next, and `error` tells what was wrong
+        kept = {name: value for name, value in given_kwargs.items() if isinstance(value, torch.dtype)}
+        for dtype in _NARROW_ATTEMPTS:
+            pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+            def rounded(
+                tensor: torch.Tensor, dtype: torch.dtype = dtype, pairs: list[Any] = pairs
+            ) -> torch.Tensor:
+                if not tensor.is_floating_point():
+                    return tensor
+                pairs.append((tensor, tensor.to(dtype)))
+                return pairs[-1][1]
+
+            narrow_args, narrow_kwargs = map_tensors(args, rounded), map_tensors(kwargs, rounded) | kept
+            if not pairs:
+                break
+            try:
+                result = func(*narrow_args, **narrow_kwargs)
+            except (RuntimeError, TypeError, NotImplementedError):
+                continue
+            if plan.writes:
+                for wide, narrow in pairs:
+                    wide.copy_(narrow)
+            self._run._rounded[f"{func.name()} has no float64 kernel and ran in {str(dtype)[6:]}"] += 1
+            return result
+        if _is_about_dtypes(str(error)):
+            first = str(error).strip().splitlines()[0]
+            raise self._run._refuse(
+                ReferenceUnavailable(f"{func.name()} cannot run in float64: {first}")
+            ) from error
+        raise error
+
+    def _returned(self, plan: OpPlan, result: Any, args: Any, kwargs: Any) -> Any:
+        """The result as autograd expects it: a written argument itself, everything else wide."""
+        if not plan.returns_tensors:
+            return result
+        precision = self._run.precision
+
+        def wide(tensor: torch.Tensor) -> torch.Tensor:
+            return widen(tensor, precision) if precision.is_narrower(tensor.dtype) else tensor
+
+        if not plan.returned_arguments:
+            return map_tensors(result, wide)
+        several = isinstance(result, (tuple, list))
+        items = list(result) if several else [result]
+        for position, argument in plan.returned_arguments:
+            items[position] = args[argument] if isinstance(argument, int) else kwargs[argument]
+        items = [
+            item if any(i == position for position, _ in plan.returned_arguments) else map_tensors(item, wide)
+            for i, item in enumerate(items)
+        ]
+        return tuple(items) if several else items[0]
+
+    def _reinterpret(self, func: Any, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`x.view(torch.int32)`: bits have no float64 counterpart."""
+        run = self._run
+        target = run.precision.widened(dtype)
+        if tensor.dtype is target or run._shadows.is_narrow(tensor):
+            return func(tensor, dtype) if tensor.dtype is not target else func(tensor, target)  # type: ignore[no-any-return]
+        if tensor.dtype.itemsize == dtype.itemsize or not tensor.is_floating_point():
+            return func(tensor, dtype)  # type: ignore[no-any-return]
+        if dtype in (torch.int32, torch.uint32):
+            run._rounded["bits of a float were read as those of float32"] += 1
+            return func(tensor.to(torch.float32), dtype)  # type: ignore[no-any-return]
+        raise run._refuse(ReferenceUnavailable(f"the bits of a floating tensor are read as {str(dtype)[6:]}"))
+
+
+def _is_about_dtypes(message: str) -> bool:
+    text = message.lower()
+    return any(
+        word in text
+        for word in ("not implemented for", "dtype", "double", "scalar type", "not supported", "unsupported")
+    )

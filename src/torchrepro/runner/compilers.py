@@ -1,0 +1,170 @@
+"""The compilers under test, by name, at the two places where a graph can be handed to them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from torchrepro.errors import UnknownCompilerError
+from torchrepro.repro import Compiler, Place
+
+CompilerFn = Callable[..., Callable[..., Any]]
+"""`(graph_module, example_inputs) -> callable`, what torch calls a backend."""
+
+# The backends that only rearrange the graph: at the AOT level the graph itself is what they would run.
+_AOT_EAGER = frozenset({"eager", "aot_eager", "eager_noexcept"})
+
+
+def compile_model(
+    compiler: Compiler, model: Callable[..., Any], *, backend: CompilerFn | None = None
+) -> Callable[..., Any]:
+    """A user's model through the public API, capture included; `backend` takes the compiler's place."""
+    options = dict(compiler.options) or None
+    mode = None if options else compiler.mode
+    return torch.compile(
+        model,
+        backend=backend or _backend_for_public_api(compiler),
+        mode=mode,
+        options=options,
+        dynamic=compiler.dynamic,
+        fullgraph=compiler.fullgraph,
+    )
+
+
+def compile_graph(
+    compiler: Compiler,
+    place: Place,
+    graph: torch.fx.GraphModule,
+    fake_mode: Any,
+    example_inputs: Sequence[Any],
+) -> Callable[..., Any]:
+    """A graph handed straight to the compiler under test, as the stage before it would have done."""
+    if place is Place.AFTER_AOT:
+        compile_fn = _aot_level(compiler)
+    else:
+        compile_fn = backend_function(compiler)
+    with _as_if_captured(fake_mode):
+        return compile_fn(graph, list(example_inputs))
+
+
+def known_compilers() -> list[str]:
+    """Every backend that torch knows here, debugging ones included."""
+    return sorted(torch._dynamo.list_backends(exclude_tags=()))
+
+
+def require_known(compiler: Compiler, trusted: Collection[str] = ()) -> None:
+    """Fail early, and with the nearest name, for a compiler that does not exist."""
+    if ":" in compiler.name:
+        _imported(compiler.name)
+        return
+    known = known_compilers()
+    if compiler.name not in known:
+        near = difflib.get_close_matches(compiler.name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        raise UnknownCompilerError(
+            f"no backend is called {compiler.name!r}",
+            next_step=f"{hint} (a function of yours is written package.module:function)",
+        )
+
+
+def backend_function(compiler: Compiler) -> CompilerFn:
+    """What `torch.compile` would hand a captured graph to.
+
+    Checked on torch 2.11 to 2.15 (`torch._TorchCompileInductorWrapper`, `torch._dynamo.lookup_backend`).
+    """
+    require_known(compiler)
+    if ":" in compiler.name:
+        return _imported(compiler.name)
+    if compiler.name == "inductor":
+        wrapper: CompilerFn = torch._TorchCompileInductorWrapper(
+            compiler.mode, dict(compiler.options), compiler.dynamic
+        )
+        return wrapper
+    looked_up: CompilerFn = torch._dynamo.lookup_backend(compiler.name)
+    return looked_up
+
+
+def _backend_for_public_api(compiler: Compiler) -> str | CompilerFn:
+    require_known(compiler)
+    return _imported(compiler.name) if ":" in compiler.name else compiler.name
+
+
+def _aot_level(compiler: Compiler) -> CompilerFn:
+    require_known(compiler)
+    if compiler.name in _AOT_EAGER:
+        return lambda graph, inputs: graph
+    if compiler.name == "aot_eager_decomp_partition":
+        return _decomposed
+    if compiler.name == "inductor":
+        return _inductor_inner(compiler)
+    return backend_function(compiler)
+
+
+def _inductor_inner(compiler: Compiler) -> CompilerFn:
+    """Inductor's own entry below AOT. Checked on torch 2.11 to 2.15 (`compile_fx_inner`)."""
+    from torch._inductor import config, list_mode_options
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        options = list_mode_options(compiler.mode, compiler.dynamic) if compiler.mode else {}
+        with config.patch({**options, **compiler.options}):
+            return _Boxed(compile_fx_inner(graph, inputs))
+
+    return compile_fn
+
+
+def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The graph after inductor's decompositions, run eagerly."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced: Callable[..., Any] = make_fx(
+        torch.fx.Interpreter(graph).run, decomposition_table=select_decomp_table(), tracing_mode="fake"
+    )(*inputs)
+    return traced
+
+
+class _Boxed:
+    """Calls with one list of arguments, which the callee may empty: inductor's convention."""
+
+    _boxed_call = True
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self._compiled(args)
+
+
+@contextmanager
+def _as_if_captured(fake_mode: Any) -> Iterator[None]:
+    """The context in which capture calls a backend. Checked on torch 2.11 to 2.15 (`torch._guards`)."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.virtualized import V
+
+    with ExitStack() as stack:
+        if fake_mode is not None:
+            stack.enter_context(tracing(TracingContext(fake_mode)))
+            stack.enter_context(V.set_fake_mode(fake_mode))
+        yield
+
+
+def _imported(name: str) -> CompilerFn:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise UnknownCompilerError(
+            f"cannot import the compiler {name!r} ({exc})",
+            next_step="write package.module:function, importable from the working directory",
+        ) from exc
+    if not callable(found):
+        raise UnknownCompilerError(f"{name!r} is a {type(found).__name__}, not a compiler function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,49 @@
+"""What runs in a process of its own: each job takes plain data and returns plain data (see isolate/)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.judge.models import Phase
+from torchrepro.judge.rule import Rule
+
+
+def check(payload: dict[str, Any], phase: Phase) -> Any:
+    """Judge a bundle."""
+    phase("load")
+    from torchrepro.bundle.load import load_bundle
+    from torchrepro.runner.run import judge_repro
+
+    repro = load_bundle(Path(payload["bundle"]), trusted=tuple(payload.get("trusted", ())))
+    rule = Rule(strict=payload.get("strict", False), tol=payload.get("tolerance"))
+    verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)
+    return msgspec.to_builtins(verdict.with_notes(*repro.notes))
+
+
+def compare(payload: dict[str, Any], phase: Phase) -> Any:
+    """Judge a user's own model."""
+    phase("build")
+    from torchrepro.request import ModelRequest
+    from torchrepro.runner.model import judge_model
+
+    return msgspec.to_builtins(judge_model(msgspec.convert(payload, ModelRequest), phase))
+
+
+def record(payload: dict[str, Any], phase: Phase) -> Any:
+    """Write a bundle for every graph that capture makes of a user's model; not judged yet."""
+    phase("build")
+    from torchrepro.bundle.save import save_bundle
+    from torchrepro.request import ModelRequest
+    from torchrepro.runner.model import load_trial
+    from torchrepro.runner.recorder import record_graphs
+
+    request = msgspec.convert(payload["request"], ModelRequest)
+    trial = load_trial(request)
+    phase("record")
+    repros, problems = record_graphs(trial.record_call, trial.compiler, environ=request.environ)
+    directory = Path(payload["directory"])
+    paths = [str(save_bundle(repro, directory / f"graph_{index}")) for index, repro in enumerate(repros)]
+    return {"bundles": paths, "problems": problems}

@@ -1,0 +1,64 @@
+"""Record the graphs that capture makes of a model, each with its real inputs, while it runs eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.graph_text import read_graph, write_graph
+from torchrepro.bundle.load import owners
+from torchrepro.bundle.metadata import symbols_of
+from torchrepro.errors import CannotSerialise, GraphTextError
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.repro import Compiler, Place, Repro
+
+
+def record_graphs(
+    call: Callable[[Callable[..., Any]], Any], compiler: Compiler, *, environ: Mapping[str, str]
+) -> tuple[list[Repro], list[str]]:
+    """Every graph that `call(backend)` runs, in order of their first call, and what could not be kept.
+
+    `call` compiles with the backend it is given and runs the model once. An exception on the way ends the
+    recording, not the caller: the graph that raised is among those recorded. `environ` is the user's
+    environment: that of this process was changed on the way here.
+    """
+    repros: list[Repro] = []
+    problems: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        def record_first_call(*args: Any) -> Any:
+            if not recorded:
+                recorded.append(True)
+                try:
+                    repros.append(as_repro(graph, args, compiler, environ))
+                except (CannotSerialise, GraphTextError) as exc:
+                    problems.append(str(exc))
+            return graph.forward(*args)
+
+        recorded: list[bool] = []
+        return record_first_call
+
+    try:
+        call(backend)
+    except Exception as exc:
+        problems.append(f"the recording ended early: {type(exc).__name__}: {exc}")
+    return repros, problems
+
+
+def as_repro(
+    graph: torch.fx.GraphModule, inputs: tuple[Any, ...], compiler: Compiler, environ: Mapping[str, str]
+) -> Repro:
+    """A captured graph as it will be read back from a bundle, with clones of its inputs and its state."""
+    written = write_graph(graph)
+    return Repro(
+        graph=read_graph(written.text, written.constants, trusted=owners(written.needs_trust)),
+        inputs=clone_inputs(inputs),
+        place=Place.AFTER_CAPTURE,
+        compiler=compiler,
+        ambient=replace(Ambient.capture(), environ=environ),
+        symbols=symbols_of(graph),
+    )

@@ -1,0 +1,201 @@
+"""Run a repro: prepare graph and inputs, compile with the compiler under test, compare with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchrepro.bundle.metadata import fake_inputs, restore_metadata
+from torchrepro.errors import AccuracyError, TorchReproError
+from torchrepro.judge.clone import clone_inputs, clone_module
+from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
+from torchrepro.judge.models import Phase, Subject, judge
+from torchrepro.judge.randomness import Draws
+from torchrepro.judge.reference import run_graph_in_fp64, run_in_fp64
+from torchrepro.judge.rule import Rule
+from torchrepro.repro import Place, Repro
+from torchrepro.runner.compilers import compile_graph, require_known
+from torchrepro.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A repro whose graph and inputs are ready to run; each run gets clones of both."""
+
+    repro: Repro
+
+    def graph(self) -> torch.fx.GraphModule:
+        """The graph as it was before any compiler touched it."""
+        graph = clone_module(self.repro.graph)
+        assert isinstance(graph, torch.fx.GraphModule)
+        return graph.eval()
+
+    def inputs(self) -> tuple[Any, ...]:
+        return clone_inputs(self.repro.inputs)
+
+    @property
+    def only_fwd(self) -> bool:
+        return self.repro.place is Place.AFTER_AOT or self.repro.backward is False
+
+    @contextmanager
+    def modes(self) -> Iterator[None]:
+        """What stood around the call. Below AOT autograd has done its work: the graphs run without it."""
+        with self.repro.ambient.modes():
+            if self.repro.place is Place.AFTER_AOT:
+                with torch.no_grad():
+                    yield
+            else:
+                yield
+
+    def compile(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
+        """A graph and what the compiler under test makes of it, dynamic where it was captured dynamic."""
+        graph, inputs, repro = self.graph(), self.inputs(), self.repro
+        with self.modes():
+            if repro.place is Place.AFTER_AOT or repro.symbols:
+                fake_mode = restore_metadata(graph, inputs, repro.symbols)
+                example = fake_inputs(graph)
+                return graph, compile_graph(repro.compiler, repro.place, graph, fake_mode, example)
+            return graph, compile_graph(repro.compiler, repro.place, graph, None, inputs)
+
+    def observe(
+        self, graph: torch.nn.Module, function: Callable[..., Any], inputs: tuple[Any, ...]
+    ) -> Run:
+        """One run of the graph or of a compiled form of it, on the given objects themselves."""
+
+        def call(*args: Any) -> Any:
+            with self.modes():
+                return call_as_it_asks(function, args, {})
+
+        return observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
+
+
+def repro_common(repro: Repro) -> Prepared:
+    """Check that a repro can be run at all: its compiler is known, its inputs fit its graph.
+
+    After AOT nothing may be left in the module: parameters are inputs there.
+    """
+    require_known(repro.compiler)
+    if repro.place is Place.AFTER_AOT and any(True for _ in repro.graph.parameters()):
+        names = ", ".join(name for name, _ in repro.graph.named_parameters())
+        raise TorchReproError(
+            f"a graph after AOT has parameters of its own ({names})", next_step="pass them as inputs"
+        )
+    wanted = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
+    required = sum(not node.args for node in wanted)
+    if not required <= len(repro.inputs) <= len(wanted):
+        raise TorchReproError(
+            f"the graph takes {len(wanted)} inputs, the repro has {len(repro.inputs)}",
+            next_step="save it again",
+        )
+    return Prepared(repro)
+
+
+def repro_run(
+    repro: Repro,
+    *,
+    accuracy: bool = True,
+    rule: Rule | None = None,
+    require_fp64: bool = False,
+) -> Any:
+    """Run a repro in this process: the compiled function's own exception, or `AccuracyError` on a mismatch.
+
+    Without `accuracy` the compiled function is only run, and its outputs are returned.
+    """
+    prepared = repro_common(repro)
+    if not accuracy:
+        with repro.ambient.settings():
+            _, function = prepared.compile()
+            with prepared.modes():
+                outputs = call_as_it_asks(function, prepared.inputs(), {})
+                synchronise()
+            return outputs
+    raised: list[BaseException] = []
+    verdict = judge_repro(repro, rule=rule, require_fp64=require_fp64, raised=raised)
+    if raised and verdict.raised is not None and verdict.fails:
+        raise raised[-1]
+    if verdict.fails:
+        raise AccuracyError(str(verdict), verdict)
+    return verdict
+
+
+def judge_repro(
+    repro: Repro,
+    *,
+    rule: Rule | None = None,
+    require_fp64: bool = False,
+    fp64: bool = True,
+    phase: Phase = lambda name: None,
+    raised: list[BaseException] | None = None,
+) -> Verdict:
+    """The verdict on a repro in this process; a crash or a hang takes the process with it (see isolate/).
+
+    An exception object of the compiled side is appended to `raised`: the verdict keeps only its text.
+    """
+    prepared = repro_common(repro)
+
+    def eager(around: AbstractContextManager[Any]) -> Run:
+        graph, inputs = prepared.graph(), prepared.inputs()
+        with around:
+            return prepared.observe(graph, graph, inputs)
+
+    def compiled(around: AbstractContextManager[Any]) -> Run:
+        try:
+            with phases_of_compilation(phase), around:
+                graph, function = prepared.compile()
+                phase("run")
+                run = prepared.observe(graph, function, prepared.inputs())
+                synchronise()
+                return run
+        except Exception as exc:
+            if raised is not None:
+                raised.append(exc)
+            raise
+
+    subject = Subject(eager, compiled, (lambda draws: _truth(prepared, draws)) if fp64 else None)
+    with repro.ambient.settings():
+        return judge(
+            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
+        )
+
+
+def _truth(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+    inputs = clone_inputs(prepared.repro.inputs, dtype=torch.float64)
+    if prepared.repro.place is Place.AFTER_AOT:
+        reference = run_graph_in_fp64(prepared.graph(), inputs, draws=draws)
+        return Run(outputs=reference.value, inputs=inputs), reference.notes
+    graph = clone_module(prepared.repro.graph, dtype=torch.float64)
+    reference = run_in_fp64(lambda: prepared.observe(graph, graph, inputs), draws=draws)
+    return reference.value, reference.notes
+
+
+def synchronise() -> None:
+    """Wait for the device, so that an asynchronous fault belongs to the call that caused it."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def phases_of_compilation(phase: Phase) -> Iterator[None]:
+    """Report "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
+
+    Checked on torch 2.11 to 2.15 (`torch._dynamo.callback.callback_handler`).
+    """
+    from torch._dynamo.callback import callback_handler
+
+    def start(args: Any) -> None:
+        phase("compile")
+
+    def end(args: Any) -> None:
+        phase("run")
+
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        callback_handler.remove_start_callback(start)
+        callback_handler.remove_end_callback(end)

@@ -1,0 +1,69 @@
+"""`torchrepro compare` on real bugs of torch 2.13.0: the right verdict, and the right one blamed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from commands import CASES, answer, torchrepro
+from expected import ANSWERS, Answer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not torch.__version__.startswith("2.13."),
+        reason=f"the cases are bugs of torch 2.13, this is {torch.__version__}: they may be mended or others",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), ANSWERS.items(), ids=ANSWERS)
+def test_the_verdict_is_the_known_one(name: str, expected: Answer) -> None:
+    finished = torchrepro("compare", f"{CASES / name}.py:build", "--json")
+    found = answer(finished)
+    assert found["verdict"] in expected.verdicts, found
+    assert found["blamed"] == expected.blamed
+    assert finished.returncode == expected.exit_code
+    if expected.path:
+        assert any(expected.path in leaf["path"] for leaf in found["details"]["comparison"]["differing"])
+
+
+def test_a_correct_compiler_is_not_blamed_for_an_overflow_of_eager() -> None:
+    finished = torchrepro("compare", f"{CASES / 'case_fuzz_gelu'}.py:build")
+    assert finished.returncode == 0
+    assert "eager is wrong" in finished.stdout
+
+
+WITH_BUNDLE = (
+    "case_191499b",
+    "case_198131",
+    "case_197067",
+    "case_194706",
+    "case_179804",
+    "case_185246",
+    "case_fuzz_softshrink_nan",
+)
+
+
+@pytest.mark.parametrize("name", WITH_BUNDLE)
+def test_the_saved_bundle_fails_as_recorded_and_so_does_its_script(name: str, tmp_path: Path) -> None:
+    found = answer(torchrepro("compare", f"{CASES / name}.py:build", "--save", tmp_path, "--json"))
+    assert found["bundle"] is not None, found["notes"]
+    bundle = Path(found["bundle"])
+    checked = torchrepro("check", bundle, "--json")
+    assert answer(checked)["reproduces"] is True, checked.stdout
+    assert checked.returncode == 1
+    script = subprocess.run([sys.executable, str(bundle / "repro.py")], cwd="/", capture_output=True, text=True)
+    assert script.returncode != 0, script.stdout + script.stderr
+    assert "Traceback" not in script.stderr, script.stderr
+
+
+@pytest.mark.parametrize("name", ["case_192985", "case_197896"])
+def test_a_failure_of_capture_has_no_guilty_graph_and_says_so(name: str, tmp_path: Path) -> None:
+    found = answer(torchrepro("compare", f"{CASES / name}.py:build", "--save", tmp_path, "--json"))
+    assert found["bundle"] is None
+    assert any("capture" in note for note in found["notes"])
+    assert not list(tmp_path.iterdir())

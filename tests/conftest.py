@@ -1,0 +1,15 @@
+"""One cache of compiled kernels for all tests, apart from the user's; one thread per compile on a small machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parent.parent / ".cache" / "tests"
+
+os.environ["TORCHREPRO_CACHE_DIR"] = str(CACHE)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nothing here may reach for a model hub.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,0 +1,81 @@
+"""What an exception tells: what was raised, while compiling or running, and at which stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchrepro.judge.raised import verdict_of
+from torchrepro.verdict import Kind, Stage, Verdict
+
+
+def verdict_with(backend: Any, fn: Any = torch.sin) -> Verdict:
+    torch._dynamo.reset()
+    try:
+        torch.compile(fn, backend=backend)(torch.ones(2))
+    except Exception as exc:
+        return verdict_of(exc)
+    raise AssertionError("nothing was raised")
+
+
+def failing_compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    raise KeyError("buf7")
+
+
+def failing_function(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    def call(*args: Any) -> Any:
+        raise IndexError("row 3")
+
+    return call
+
+
+def test_a_failing_compiler_is_a_compile_error_without_its_wrappers() -> None:
+    verdict = verdict_with(failing_compiler)
+    assert verdict.kind is Kind.COMPILE_ERROR
+    assert verdict.raised is not None
+    assert (verdict.raised.type, verdict.raised.message) == ("KeyError", "'buf7'")
+
+
+def test_a_failing_compiled_function_is_a_run_error_of_the_backend() -> None:
+    verdict = verdict_with(failing_function)
+    assert (verdict.kind, verdict.stage) == (Kind.RUN_ERROR, Stage.BACKEND)
+    assert verdict.raised is not None
+    assert verdict.raised.type == "IndexError"
+
+
+def test_a_failure_of_capture_says_so() -> None:
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
+        torch.compile(breaks, backend="eager", fullgraph=True)(torch.ones(2))
+    verdict = verdict_of(caught.value)
+    assert (verdict.kind, verdict.stage) == (Kind.COMPILE_ERROR, Stage.CAPTURE)
+
+
+def test_a_failing_decomposition_is_told_from_the_backend() -> None:
+    from torch._inductor.decomposition import decompositions
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        raise ZeroDivisionError("decomposition")
+
+    op = torch.ops.aten.silu.default
+    kept = decompositions[op]
+    decompositions[op] = wrong
+    try:
+        verdict = verdict_with("aot_eager_decomp_partition", torch.nn.functional.silu)
+    finally:
+        decompositions[op] = kept
+    assert verdict.kind is Kind.COMPILE_ERROR
+    assert verdict.stage is Stage.DECOMPOSITION
+
+
+@pytest.mark.parametrize(
+    "exc", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory: 9 GB")]
+)
+def test_no_memory_is_its_own_verdict(exc: Exception) -> None:
+    assert verdict_of(exc).kind is Kind.OUT_OF_MEMORY
