@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from torchrepro.ambient import telling_environment
+from torchrepro.errors import TorchReproError
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Verdict
 
@@ -196,3 +197,9 @@ def exit_code_of_compare(compared: Compared) -> int:
     if compared.verdict.kind in (Kind.INVALID, Kind.NOT_COMPARABLE):
         return 125
     return 1 if compared.verdict.fails else 0
+
+
+def require_testable(verdict: Verdict) -> None:
+    """Raise for a verdict that says nothing about the compiler, because eager itself fails."""
+    if verdict.kind is Kind.INVALID:
+        raise TorchReproError(verdict.summary, next_step="make it run without torch.compile first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,7 @@ def _copy(graph: GraphModule) -> GraphModule:
 
 
 def _decompositions() -> Any:
+    importlib.import_module("torch._inductor.lowering")  # decompositions use it without importing it
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()

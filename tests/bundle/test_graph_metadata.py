@@ -34,6 +34,16 @@ def assert_metadata_restored(item: Captured) -> None:
                 assert note_of_node(new) == note_of_node(old), old.name
 
 
+def adding_one(parameters: str) -> torch.fx.GraphModule:
+    lines = (
+        "class Graph:",
+        f"    def forward(self, {parameters}):",
+        "        y = x + 1",
+        "        return (y,)",
+    )
+    return read_graph("\n".join(lines), {})
+
+
 def clones(inputs: tuple[Any, ...]) -> list[Any]:
     return [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in inputs]
 
@@ -103,17 +113,13 @@ def test_an_input_that_no_longer_fits_its_expression_is_taken_as_it_is() -> None
 
 
 def test_a_value_outside_the_recorded_range_wins_over_it() -> None:
-    graph = read_graph(
-        "class Graph:\n    def forward(self, x: f32[s0]):\n        y = x + 1\n        return (y,)\n", {}
-    )
+    graph = adding_one("x: f32[s0]")
     restore_metadata(graph, [torch.randn(3)], [Symbol("s0", hint=9, lower=5, upper=10)])
     assert fake_inputs(graph)[0].shape[0].node.hint == 3
 
 
 def test_a_size_that_became_one_is_no_obstacle() -> None:
-    graph = read_graph(
-        "class Graph:\n    def forward(self, x: f32[s3]):\n        y = x + 1\n        return (y,)\n", {}
-    )
+    graph = adding_one("x: f32[s3]")
     restore_metadata(graph, [torch.randn(1)], [Symbol("s3", hint=4, lower=2)])
     assert fake_inputs(graph)[0].shape[0] == 1
 
@@ -130,6 +136,19 @@ def test_modes_that_a_failing_graph_sets_do_not_leak() -> None:
     with pytest.raises(RuntimeError):
         restore_metadata(read_graph(text, {}), [torch.randn(3)])
     assert torch.is_grad_enabled()
+
+
+def test_an_input_of_another_dtype_than_the_text_says_wins() -> None:
+    graph = adding_one("x: f32[s0]")
+    restore_metadata(graph, [torch.randn(3, dtype=torch.float64)])
+    assert [node.meta["val"].dtype for node in graph.graph.nodes if "val" in node.meta] == [torch.float64] * 2
+
+
+def test_sizes_without_a_value_keep_their_names() -> None:
+    graph = adding_one("n: sym(u3), x: f32[u3, 2]")
+    restore_metadata(graph, [4, torch.randn(4, 2)], [Symbol("u3", unbacked=True, lower=0, upper=9)])
+    assert [str(value) for value in (fake_inputs(graph)[0], fake_inputs(graph)[1].shape[0])] == ["u3", "u3"]
+    assert symbols_of(graph) == (Symbol("u3", unbacked=True, lower=0, upper=9),)
 
 
 @pytest.mark.slow

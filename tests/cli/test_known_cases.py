@@ -56,7 +56,9 @@ def test_the_saved_bundle_fails_as_recorded_and_so_does_its_script(name: str, tm
     checked = torchrepro("check", bundle, "--json")
     assert answer(checked)["reproduces"] is True, checked.stdout
     assert checked.returncode == 1
-    script = subprocess.run([sys.executable, str(bundle / "repro.py")], cwd="/", capture_output=True, text=True)
+    script = subprocess.run(
+        [sys.executable, str(bundle / "repro.py")], cwd="/", capture_output=True, text=True
+    )
     assert script.returncode != 0, script.stdout + script.stderr
     assert "Traceback" not in script.stderr, script.stderr
 

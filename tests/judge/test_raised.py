@@ -75,7 +75,12 @@ def test_a_failing_decomposition_is_told_from_the_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    "exc", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory: 9 GB")]
+    "exc",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("can't allocate memory: 9 GB"),
+    ],
 )
 def test_no_memory_is_its_own_verdict(exc: Exception) -> None:
     assert verdict_of(exc).kind is Kind.OUT_OF_MEMORY

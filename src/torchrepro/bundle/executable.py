@@ -123,6 +123,9 @@ class _Writer:
         return f"{text}," + (f"  # {ast.unparse(annotation)}" if annotation is not None else "")
 
     def _statement(self, statement: ast.stmt) -> str:
+        written = self._written_in_place(statement)
+        if written:
+            return written
         match statement:
             case ast.AnnAssign(target=target, value=value, annotation=note) if value is not None:
                 return f"{ast.unparse(target)} = {self._expression(value)}  # {ast.unparse(note)}"
@@ -133,6 +136,21 @@ class _Writer:
             case ast.Pass():
                 return "pass"
         raise _unknown(statement)
+
+    def _written_in_place(self, statement: ast.stmt) -> str:
+        """`x[i] = y` and `x += y`: as a call of `operator` capture would break the graph there."""
+        match statement:
+            case (
+                ast.AnnAssign(target=target, value=ast.Call() as call)
+                | ast.Assign(targets=[target], value=ast.Call() as call)
+            ):
+                name = _operator(call.func)
+                parts = [self._expression(argument) for argument in call.args]
+                if name == "setitem" and len(parts) == 3:
+                    return f"{parts[0]}[{parts[1]}] = {parts[2]}; {ast.unparse(target)} = {parts[0]}"
+                if name in _AUGMENTED and len(parts) == 2 and parts[0].isidentifier():
+                    return f"{parts[0]} {_AUGMENTED[name]} {parts[1]}; {ast.unparse(target)} = {parts[0]}"
+        return ""
 
     def _expression(self, tree: ast.expr) -> str:
         return ast.unparse(self._words.visit(tree))
@@ -190,6 +208,28 @@ class _PlainWords(ast.NodeTransformer):
                 f"{text} has no value before the graph runs", next_step="use torchrepro check instead"
             )
         return int(found)
+
+
+_AUGMENTED = {
+    "iadd": "+=",
+    "isub": "-=",
+    "imul": "*=",
+    "itruediv": "/=",
+    "ifloordiv": "//=",
+    "imod": "%=",
+    "ipow": "**=",
+    "iand": "&=",
+    "ior": "|=",
+    "ixor": "^=",
+    "imatmul": "@=",
+}
+
+
+def _operator(function: ast.expr) -> str:
+    match function:
+        case ast.Attribute(value=ast.Name(id="operator"), attr=name):
+            return name
+    return ""
 
 
 def _names(tree: ast.expr) -> list[str]:

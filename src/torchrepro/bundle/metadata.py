@@ -19,6 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.fx.node import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchrepro.bundle.graph_text.annotations import (
     NOTE_KEY,
@@ -29,7 +30,7 @@ from torchrepro.bundle.graph_text.annotations import (
     note_of_node,
     write_note,
 )
-from torchrepro.bundle.graph_text.symbols import Symbols, symbolic_number
+from torchrepro.bundle.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.errors import GraphTextError
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -117,7 +118,7 @@ class _FakeInputs:
             return
         known = self._described.get(name, Symbol(name))
         if known.unbacked or name.startswith("u"):
-            self.symbols.define(name, None, known.lower, known.upper)
+            self.symbols.define(name, None, known.lower or 0, known.upper)
             return
         lower, upper = known.lower, known.upper
         if value is not None and ((lower or value) > value or (upper or value) < value):
@@ -125,13 +126,10 @@ class _FakeInputs:
         self.symbols.define(name, known.hint if value is None else value, lower, upper)
 
     def number_next_unbacked(self, note: Note | None) -> None:
-        """Lets the symbol that a node is about to create bear the number it has in the text.
-
-        Checked on torch 2.11 to 2.15.
-        """
-        numbers = [int(number) for number in re.findall(r"\bu(\d+)\b", write_note(note))]
-        if numbers and max(numbers) > self.symbols.env.unbacked_symint_counter:
-            self.symbols.env.unbacked_symint_counter = max(numbers)
+        """Lets the symbols that a node is about to create bear the numbers they have in the text."""
+        self.symbols.number_next_unbacked(
+            int(number) for number in re.findall(r"\bu(\d+)\b", write_note(note))
+        )
 
     def make(self, note: Note | None, value: Any) -> Any:
         """The fake value of one input: by its note where that has symbols, else as `value` is."""
@@ -157,14 +155,15 @@ class _FakeInputs:
 
     def _symbolic_tensor(self, note: TensorNote, value: torch.Tensor | None) -> torch.Tensor:
         shape = self._dimensions(note.shape, None if value is None else tuple(value.shape))
+        dtype, device = (note.dtype, note.device) if value is None else (value.dtype, value.device)
         with self.mode:
             if note.stride is None and (value is None or value.is_contiguous()):
-                fake = torch.empty(shape, dtype=note.dtype, device=note.device)
+                fake = torch.empty(shape, dtype=dtype, device=device)
             else:
                 actual = None if value is None else tuple(value.stride())
                 steps = note.stride if note.stride is not None else actual
                 stride = self._dimensions(steps or (), actual)
-                fake = torch.empty_strided(shape, stride, dtype=note.dtype, device=note.device)
+                fake = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         if value is None:
             return fake
         if isinstance(value, torch.nn.Parameter):
@@ -219,7 +218,7 @@ class _Propagation(Interpreter):
         if n.op == "output":
             return result
         value = torch.fx.node.map_aggregate(result, self._example)
-        if n.op == "placeholder" and isinstance(result, torch.Tensor):
+        if n.op == "placeholder" and isinstance(value, torch.Tensor):
             value = value.requires_grad_(result.requires_grad)
         if value is not None:
             n.meta["val"] = value
@@ -239,11 +238,11 @@ class _Propagation(Interpreter):
         if isinstance(value, FakeTensor):
             return _snapshot(value)
         if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
-            return (
-                _snapshot(self._fakes.mode.from_tensor(value, static_shapes=True))
-                if _is_real(value)
-                else None
-            )
+            if not _is_real(value):
+                return None
+            return _snapshot(self._fakes.mode.from_tensor(value, static_shapes=True))
+        if is_traceable_wrapper_subclass(value):
+            return value
         return value if isinstance(value, (*_SYMBOLIC, int, float, bool)) else None
 
 
@@ -259,14 +258,17 @@ def _propagate(module: GraphModule, fakes: _FakeInputs, values: Sequence[Any]) -
 
         return forward
 
+    forwards = [graph_module.__dict__.get("forward") for graph_module in nested]
     for graph_module in nested:
         graph_module.__dict__["forward"] = watch(graph_module)
     try:
         with fakes.mode:
             _Propagation(module, fakes).run(*values)
     finally:
-        for graph_module in nested:
-            graph_module.__dict__.pop("forward", None)
+        for graph_module, forward in zip(nested, forwards, strict=True):
+            graph_module.__dict__.pop("forward")
+            if forward is not None:
+                graph_module.__dict__["forward"] = forward
     return visited
 
 
@@ -307,7 +309,7 @@ def _describe(symbol: sympy.Symbol, env: Any) -> Symbol:
     known = env.var_to_range.get(symbol)
     return Symbol(
         name=symbol.name,
-        hint=None if hint is None else int(hint) if hint.is_integer else float(hint),
+        hint=plain_number(hint),
         lower=_bound(known.lower) if known is not None else None,
         upper=_bound(known.upper) if known is not None else None,
         unbacked=hint is None,
@@ -323,12 +325,17 @@ def _bound(value: Any) -> int | None:
 
 @contextlib.contextmanager
 def _state_of_modes_kept() -> Iterator[None]:
-    """Grad mode and autocast as they were: a graph sets them, and one that fails midway leaves them set."""
+    """Grad mode, autocast and functorch's levels as they were: a graph that fails midway leaves its own.
+
+    Checked on torch 2.11 to 2.15.
+    """
     grad = torch.is_grad_enabled()
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     dtypes = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
     try:
         yield
     finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         torch.set_grad_enabled(grad)
         for device, enabled in dtypes.items():
             torch.set_autocast_enabled(device, enabled)
@@ -343,6 +350,7 @@ def _is_captured(node: Node) -> bool:
 
 
 def _is_real(value: torch.Tensor) -> bool:
+    """Not a wrapper of functorch, which is only valid inside its transform. Checked on torch 2.11 to 2.15."""
     return not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 

@@ -44,6 +44,8 @@ def check(
             trusted=tuple(trust or ()),
             on_phase=on_phase,
         )
+        if not json_:
+            flow.require_testable(checked.verdict)
     code = flow.exit_code_of_check(checked)
     if json_:
         answer = {

@@ -75,6 +75,8 @@ def compare(
         )
         with progress(enabled=not json_) as on_phase:
             compared = flow.compare_model(request, save_to=save, time_limit=time_limit, on_phase=on_phase)
+        if not json_:
+            flow.require_testable(compared.verdict)
     verdict = compared.verdict
     code = flow.exit_code_of_compare(compared)
     if json_:

@@ -1,7 +1,7 @@
-"""Clone inputs and modules so that a run can do to them what it likes: aliasing, strides and leafness are kept.
+"""Clone inputs and modules, aliasing and all, so that a run can do to them what it likes.
 
-`dtype=torch.float64` widens floating tensors on the way: each storage goes from its own dtype to float64 in one
-copy, and no narrow copy exists in between.
+`dtype=torch.float64` widens floating tensors on the way: each storage goes from its own dtype to float64 in
+one copy, and no narrow copy exists in between.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from torchrepro.judge.clone_tensor import TensorCloner
 
 T = TypeVar("T")
 
+_IMMUTABLE = (bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
+
 
 def clone_inputs(
     values: T,
@@ -34,7 +36,9 @@ def clone_inputs(
     It never fails: what can be neither rebuilt nor deep-copied (a lock, an open file, a process group) is the
     same object in the copy, and a line about it is appended to `shared`.
     """
-    return _Cloner(TensorCloner(dtype, device), [] if shared is None else shared).clone(values, "input")
+    cloner = _Cloner(TensorCloner(dtype, device), [] if shared is None else shared)
+    made: T = cloner.clone(values, "input")
+    return made
 
 
 def clone_module(
@@ -49,7 +53,7 @@ def clone_module(
         raise CannotSerialise(
             f"{type(module).__name__} cannot be copied: {culprit or 'its'} deep copy raises"
             f" {type(exc).__name__}: {exc}",
-            next_step="give the object that cannot be copied a __deepcopy__, or make the model anew in a function",
+            next_step="give that object a __deepcopy__, or pass a function that makes the model anew",
         ) from exc
 
 
@@ -62,7 +66,7 @@ class _Cloner:
         self._memo: dict[int, Any] = {}
 
     def clone(self, value: Any, path: str) -> Any:
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
+        if value is None or isinstance(value, _IMMUTABLE):
             return value
         if id(value) in self._memo:
             return self._memo[id(value)]
@@ -99,7 +103,7 @@ class _Cloner:
             items = [self.clone(item, f"{path}[{i}]") for i, item in enumerate(value)]
             return tuple(items) if kind is tuple else kind._make(items)
         if kind in (dict, OrderedDict, defaultdict):
-            table = defaultdict(value.default_factory) if kind is defaultdict else kind()
+            table: Any = defaultdict(value.default_factory) if kind is defaultdict else kind()
             self._memo[id(value)] = table
             table.update(
                 {self.clone(key, path): self.clone(item, f"{path}[{key!r}]") for key, item in value.items()}
@@ -108,7 +112,7 @@ class _Cloner:
         return self._or_shared(lambda: self._deepcopied(value), value, path)
 
     def _fields(self, value: Any, path: str) -> Any:
-        """A dataclass or dict-like `ModelOutput`: copied without calling its constructor, which may compute."""
+        """A dataclass or `ModelOutput`: copied without calling its constructor, which may compute."""
         if isinstance(value, dict) or hasattr(type(value), "__deepcopy__"):
             return self._or_shared(lambda: self._deepcopied(value), value, path)
         made = object.__new__(type(value))
@@ -133,7 +137,7 @@ class _Cloner:
     def _or_shared(self, attempt: Callable[[], Any], value: Any, path: str) -> Any:
         try:
             return attempt()
-        except Exception as exc:  # noqa: BLE001 - anything can be raised by an object's own __deepcopy__
+        except Exception as exc:  # an object's own __deepcopy__ can raise anything
             self._shared.append(
                 f"{path} ({type(value).__name__}) is shared with the original: {type(exc).__name__}: {exc}"
             )
@@ -141,7 +145,7 @@ class _Cloner:
 
 
 class _CloneTensorsInside(TorchFunctionMode):
-    """During `copy.deepcopy`, tensors are cloned our way: aliasing kept, non-leaves allowed, widened if asked.
+    """During `copy.deepcopy`, tensors are cloned our way: aliasing kept, non-leaves allowed, widened.
 
     Parameters copy themselves through `self.data.clone()`, which is seen here as well.
     """
@@ -173,6 +177,6 @@ def _uncopyable_attribute(module: torch.nn.Module) -> str:
                 continue
             try:
                 copy.deepcopy(value)
-            except Exception:  # noqa: BLE001 - which exception it is was reported already
+            except Exception:
                 return f"'{prefix}.{name}' ({type(value).__name__}):".replace("'.", "'")
     return ""

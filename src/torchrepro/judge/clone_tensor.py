@@ -1,4 +1,4 @@
-"""Clone single tensors: each storage once, and every window on it, with all that autograd and users see of it."""
+"""Clone single tensors: each storage once, every window on it, with all that users see of them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class TensorCloner:
         return known[1]
 
     def _cloned(self, tensor: torch.Tensor) -> torch.Tensor:
-        with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
-                return copy.deepcopy(tensor)
+        with torch._C.DisableTorchFunction(), torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if is_lazy(tensor):
+                lazy: torch.Tensor = copy.deepcopy(tensor)
+                return lazy
             value = self._value(tensor)
             made = self._same_class(value, tensor)
             if not is_plain(tensor) or tensor.is_leaf:
@@ -66,7 +67,7 @@ class TensorCloner:
         if self._precision is not None and not tensor.is_quantized:
             wide = widen(detached, self._precision)
             return wide if wide is not detached else detached.clone()
-        if is_traceable_wrapper_subclass(tensor) and not is_functorch_wrapped(tensor):
+        if _has_parts(tensor):
             return self._from_its_parts(tensor)
         return detached.clone()
 
@@ -95,7 +96,7 @@ class TensorCloner:
             value = torch.Tensor._make_subclass(type(tensor), value)
         attributes = getattr(tensor, "__dict__", {})
         if getattr(tensor, "_is_param", False):  # a Parameter that is a tensor subclass
-            value._is_param = True  # type: ignore[attr-defined]
+            value._is_param = True
         if is_plain(tensor) and attributes:
             value.__dict__.update({name: self._attribute(item) for name, item in attributes.items()})
         return value
@@ -105,8 +106,18 @@ class TensorCloner:
         return self.clone(value) if isinstance(value, torch.Tensor) else value
 
 
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """A parameter of a lazy module: it has no shape yet."""
+    return isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))
+
+
+def _has_parts(tensor: Any) -> bool:
+    return bool(is_traceable_wrapper_subclass(tensor)) and not is_functorch_wrapped(tensor)
+
+
 def _precision(dtype: torch.dtype | None, device: torch.device | None) -> Precision:
-    return Precision(dtype or torch.uint8, device)  # nothing is narrower than a byte: the device alone changes
+    """Nothing is narrower than a byte: without a dtype, the device alone changes."""
+    return Precision(dtype or torch.uint8, device)
 
 
 def _set_requires_grad(tensor: torch.Tensor, wanted: bool) -> None:
@@ -133,5 +144,5 @@ class _Rooted(torch.autograd.Function):
 def _as_non_leaf(tensor: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
         leaf = torch.empty_like(tensor, requires_grad=True)
-        made: torch.Tensor = _Rooted.apply(leaf, tensor)
+        made: torch.Tensor = _Rooted.apply(leaf, tensor)  # type: ignore[no-untyped-call]
     return made

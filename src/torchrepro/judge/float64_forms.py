@@ -1,7 +1,8 @@
 """Ops that have no float64 kernel, written out in ops that have one.
 
-Only what a captured graph can name and a decomposition table does not cover: fused attention on an accelerator,
-scaled matrix products, products with a dtype of their own. Everything else is found out by trying.
+Only what a captured graph can name and a decomposition table does not cover: fused attention on an
+accelerator, scaled matrix products, products with a dtype of their own. Everything else is
+found out by trying.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ def decomposition(func: Any) -> Callable[..., Any] | None:
     return found
 
 
+def _factor(query: torch.Tensor, scale: float | None) -> float:
+    return scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
+
+
 def _attend(
     query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float | None
 ) -> torch.Tensor:
     """Scores before the softmax, shape (..., queries, keys)."""
-    scores = query @ key.transpose(-2, -1) * (scale if scale is not None else 1.0 / math.sqrt(query.shape[-1]))
+    scores = query @ key.transpose(-2, -1) * _factor(query, scale)
     if bias is not None:
         scores = scores + bias
     if causal:
@@ -53,7 +58,7 @@ def _backward(
     grad: Any, query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of query, key, value and bias, from the inputs alone (what forward kept is narrower)."""
-    factor = scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
+    factor = _factor(query, scale)
     weights = torch.softmax(_attend(query, key, bias, causal, scale), dim=-1)
     grad_weights = grad @ value.transpose(-2, -1)
     grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
@@ -193,7 +198,7 @@ def _scaled_mm(
 ) -> torch.Tensor:
     if scale_a.numel() not in (1, a.shape[0]) or scale_b.numel() not in (1, b.shape[1]):
         raise NotImplementedError("block-wise scales of _scaled_mm have no float64 form")
-    out = (a * scale_a.reshape(-1, 1)) @ (b * scale_b.reshape(1, -1))
+    out: torch.Tensor = (a * scale_a.reshape(-1, 1)) @ (b * scale_b.reshape(1, -1))
     if bias is not None:
         out = out + bias
     return out if scale_result is None else out * scale_result

@@ -89,7 +89,7 @@ def _hints_wrapper(body: Any, args: Any, kwargs: Any, hints: Any) -> Any:
 
 
 def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> Any:
-    """The op on arguments that are exact in the wider dtype: integers as they are converted, floats widened."""
+    """The op on arguments that were converted to the wider dtype first."""
     widened = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
     return op(*widened)
 

@@ -34,10 +34,10 @@ class Sizes:
     def for_device(cls, device: torch.device) -> Sizes:
         """On a CPU the buffers should stay in the cache, elsewhere launches should be few.
 
-        Measured on two EPYC cores with 1 MiB of L2 each: 64 Ki elements take 1.7 times as long as 256 Ki
-        (each operation wakes the other thread), 1 Mi elements 1.2 times.
+        Measured for 64 Mi elements on two EPYC cores: blocks of 128 Ki take 0.12 s, 256 Ki 0.096 s, 512 Ki
+        0.090 s, 1 Mi 0.108 s. On a busy machine fewer, larger ones win: each operation awaits every thread.
         """
-        return cls(1 << 18 if device.type == "cpu" else 1 << 20)
+        return cls(1 << 19 if device.type == "cpu" else 1 << 20)
 
 
 class _Column(IntEnum):

@@ -1,4 +1,4 @@
-"""What the reference run has to know about an op: decided once for each op from its schema, then looked up."""
+"""What the reference run has to know about an op: decided once for each op, from its schema."""
 
 from __future__ import annotations
 

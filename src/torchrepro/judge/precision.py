@@ -1,4 +1,4 @@
-"""The precision of the truth: which dtype and device the reference run computes in, and what counts as narrower."""
+"""The precision of the truth: which dtype and device the reference runs in, and what is narrower."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReferenceUnavailable(TorchReproError):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What the truth is computed in: a real dtype, and a device of its own where the user's has no such dtype."""
+    """What the truth is computed in: a real dtype, and another device where the user's lacks that dtype."""
 
     real: torch.dtype = torch.float64
     device: torch.device | None = None
@@ -45,9 +45,7 @@ _DEVICES_WITHOUT_FLOAT64 = frozenset({"mps"})
 def precision_for(device_types: Iterable[str]) -> tuple[Precision, tuple[str, ...]]:
     """The best precision that all these devices can give, and a note where it is not float64.
 
-    A device without float64 (MPS) sends the whole run to the CPU: there float64 would be possible too, but
-    float32 keeps the run at the memory and the speed that the user's machine is known to bear, and the truth
-    is then one rounding away from half precision, which is what runs on such devices.
+    A device without float64 (MPS) sends the whole run to the CPU, in float32.
     """
     lacking = sorted(set(device_types) & _DEVICES_WITHOUT_FLOAT64)
     if not lacking:

@@ -1,4 +1,4 @@
-"""Random draws: record those of the eager run, replay them in the reference, leave the user's generators alone.
+"""Random draws: record those of the eager run, replay them in the reference, disturb no generator.
 
 The same seed gives other numbers in float64 than in float32, so the reference cannot draw for itself. What it
 replays are the recorded results, widened: numbers that were drawn are data, exactly as an input is.
@@ -38,7 +38,7 @@ class RecordRandom(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._draws: list[Draw] = []
 
     @property
@@ -85,7 +85,7 @@ class ReplayRandom:
         self._used += 1
         if _name(func) != draw.op:
             raise ReferenceUnavailable(
-                f"random draw {self._used} is {_name(func)} in the reference run and {draw.op} in the eager run"
+                f"random draw {self._used} is {_name(func)} in the reference run, {draw.op} in the eager run"
             )
         if _is_fused_with_arithmetic(func):
             raise ReferenceUnavailable(f"{draw.op} draws inside a fused kernel: its mask cannot be replayed")
@@ -150,7 +150,7 @@ def is_composite(func: Any) -> bool:
 
 
 def draws_now(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether this call of a random op draws: dropout in evaluation mode or with probability zero does not."""
+    """Whether this call of a random op draws: dropout in evaluation or with probability zero does not."""
     values = dict(zip((item.name for item in func._schema.arguments), args, strict=False)) | kwargs
     if values.get("train") is False or (func._opname.startswith("rrelu") and not values.get("training")):
         return False
@@ -174,7 +174,7 @@ def _name(func: Any) -> str:
 
 def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
     """The tensors that hold what was drawn: the results, then arguments written to that are no results."""
-    results = [item for item in (result if isinstance(result, (tuple, list)) else (result,))]
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
     for position, item in enumerate(func._schema.arguments):
         if item.alias_info is not None and item.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(item.name)

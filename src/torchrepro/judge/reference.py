@@ -1,15 +1,16 @@
 """The float64 reference: the truth against which eager and compiled are both measured.
 
-For a module or function, clone it and its inputs to float64 first (`judge.clone`), so that parameters and inputs
-are float64 leaves and gradients accumulate in float64; then run it through `run_in_fp64`. For a graph,
-`run_graph_in_fp64` does both, one value at a time.
+For a module or function, clone it and its inputs to float64 first (`judge.clone`), so that parameters and
+inputs are float64 leaves and gradients accumulate in float64; then run it through `run_in_fp64`. For a
+graph, `run_graph_in_fp64` does both, one value at a time.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torchrepro.judge.clone_tensor import TensorCloner
 from torchrepro.judge.precision import FLOAT64, Precision, ReferenceUnavailable, precision_for
 from torchrepro.judge.randomness import Draws, ReplayRandom, capture_rng_state, same_randomness
-from torchrepro.judge.shadow import is_plain
+from torchrepro.judge.shadow import below_dispatch_modes, is_plain
 from torchrepro.judge.upcast import Upcast
 
 
@@ -38,12 +39,12 @@ def run_in_fp64(
 ) -> Reference:
     """Call `fn` so that everything in it happens in float64, backward passes included.
 
-    `draws` are those that `RecordRandom` kept of the eager run. Raises `ReferenceUnavailable` where there is no
-    such run. The random generators, the default dtype and all modes are afterwards as they were.
+    `draws` are those that `RecordRandom` kept of the eager run. Raises `ReferenceUnavailable` where there is
+    no such run. The random generators, the default dtype and all modes are afterwards as they were.
     """
     with _reference_run(draws, precision) as run:
         value = fn()
-    return Reference(value, precision.real, run.notes)
+    return Reference(_with_current_values(value, run), precision.real, run.notes)
 
 
 def run_graph_in_fp64(
@@ -59,13 +60,40 @@ def run_graph_in_fp64(
         precision, notes = precision_for(tensor.device.type for tensor in tensors)
     with _reference_run(draws, precision) as run, torch.no_grad():
         interpreter = _WideningInterpreter(gm, precision)
-        value = interpreter.run(*inputs)
-    return Reference(value, precision.real, notes + run.notes, interpreter.mutated)
+        value = interpreter.run_graph(inputs)
+    return Reference(_with_current_values(value, run), precision.real, notes + run.notes, interpreter.mutated)
+
+
+def _with_current_values(value: Any, run: Upcast) -> Any:
+    """The result with narrow tensors (a closure handed out as it is) as the run left them: wide."""
+    if isinstance(value, torch.Tensor):
+        return run.current(value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(_with_current_values(item, run) for item in value)
+    if type(value) in (list, tuple):
+        return type(value)(_with_current_values(item, run) for item in value)
+    if isinstance(value, dict):
+        parts = dict(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = {item.name: getattr(value, item.name) for item in fields(value)}
+    else:
+        return value
+    changed = {name: _with_current_values(part, run) for name, part in parts.items()}
+    changed = {name: part for name, part in changed.items() if part is not parts[name]}
+    if not changed:
+        return value
+    made: Any = copy.copy(value)
+    for name, part in changed.items():
+        if isinstance(value, dict):
+            made[name] = part
+        else:
+            object.__setattr__(made, name, part)
+    return made
 
 
 @contextmanager
 def _reference_run(draws: Draws | None, precision: Precision) -> Iterator[Upcast]:
-    """Everything around a reference run: modes, replay, generators put back, failures in one kind of error."""
+    """What surrounds a reference run: modes, replay, generators put back, one kind of error."""
     replay = None if draws is None else ReplayRandom(draws)
     run = Upcast(precision, replay)
     try:
@@ -98,9 +126,75 @@ class _WideningInterpreter(Interpreter):
         super().__init__(gm, garbage_collect_values=True)
         self.mutated: dict[int, torch.Tensor] = {}
         self._precision = precision
-        self._written = _nodes_written_to(gm)
-        self._positions = {
-            node: i for i, node in enumerate(node for node in gm.graph.nodes if node.op == "placeholder")
-        }
-        self._sources: dict[Node, Any] = {}
-        self._storage_mates: dict[int, list[Node]] = {}
+        self._graph = gm.graph
+        self._mates: dict[Node, list[Node]] = {}
+        self._narrow: dict[Node, torch.Tensor] = {}
+        self._wide: dict[Node, torch.Tensor] = {}
+        self._versions: dict[Node, int] = {}
+        self._aliased: dict[Node, torch.Tensor] = {}
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self._positions = {node: i for i, node in enumerate(placeholders)}
+
+    def run_graph(self, inputs: Sequence[Any]) -> Any:
+        """Run all nodes in order; every value is dropped after its last use."""
+        flat = self._graph.process_inputs(*inputs)
+        self.args_iter = iter(flat)
+        self._collect_sources(flat)
+        result = None
+        for node in self._graph.nodes:
+            self.env[node] = result = self.run_node(node)
+            for dead in self.user_to_last_uses.get(node, ()):
+                self._release(dead)
+        for node, wide in self._aliased.items():
+            if any(self._positions.get(mate) in self.mutated for mate in self._mates[node]):
+                self.mutated[self._positions[node]] = wide
+        return self._graph.process_outputs(result)
+
+    def _release(self, node: Node) -> None:
+        """Drop a value, unless it is an input that was written to, perhaps through one that it aliases."""
+        value = self.env.pop(node)
+        if node not in self._positions or node not in self._versions:
+            return
+        if value._version != self._versions[node]:
+            self.mutated[self._positions[node]] = value
+        elif len(self._mates[node]) > 1:
+            self._aliased[node] = value
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return next(self.args_iter)
+
+    def run_node(self, n: Node) -> Any:
+        for read in n.all_input_nodes:
+            if read in self._narrow:
+                self._widen(read)
+            if read in self._wide:
+                self.env[read] = self._wide.pop(read)
+        return super().run_node(n)
+
+    def _collect_sources(self, inputs: Sequence[Any]) -> None:
+        """Which nodes bring tensors from outside, and which of them share a storage."""
+        given = iter(inputs)
+        mates: dict[int, list[Node]] = {}
+        for node in self._graph.nodes:
+            if node.op == "placeholder":
+                value = next(given)
+            elif node.op == "get_attr":
+                value = self.fetch_attr(node.target)
+            else:
+                continue
+            if not isinstance(value, torch.Tensor):
+                continue
+            self._narrow[node] = value
+            with torch._C.DisableTorchFunction():
+                key = value.untyped_storage()._cdata if is_plain(value) else id(value)
+            self._mates[node] = mates.setdefault(key, [])
+            self._mates[node].append(node)
+
+    def _widen(self, node: Node) -> None:
+        """Clone the storage of this source, at once for all that share it: they must go on sharing."""
+        cloner = TensorCloner(self._precision.real, self._precision.device)
+        with torch._C.DisableTorchFunction(), below_dispatch_modes():
+            for mate in self._mates[node]:
+                made = cloner.clone(self._narrow.pop(mate)).detach()
+                self._versions[mate] = made._version
+                self._wide[mate] = made

@@ -1,4 +1,4 @@
-"""Wide stand-ins for narrow tensors that the reference run meets but does not own (closures, globals, constants).
+"""Wide stand-ins for narrow tensors that a reference run meets but does not own: closures, constants.
 
 A stand-in is made per storage, so that an in-place write through one view is seen through every other, and
 the tensor it stands for is never written. Tensors that were cloned to float64 beforehand never come here.
@@ -74,7 +74,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor is a strided window on a storage of its own dtype and nothing more."""
     return (
         tensor.layout is torch.strided
-        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not has_its_own_dispatch(type(tensor))
         and not tensor.is_quantized
         and not tensor.is_nested
         and not tensor._is_zerotensor()
@@ -82,8 +82,18 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def has_its_own_dispatch(kind: type) -> bool:
+    """Whether this class of tensors takes ops apart itself (`__torch_dispatch__`), as wrappers do."""
+    return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
+
+
+def inside_transform() -> bool:
+    """Whether vmap, grad or another function transform is at work. Checked on torch 2.11 to 2.15."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
 def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
-    """Whether a transform (vmap, grad, functionalize) hides the real tensor. Checked on torch 2.11 to 2.15."""
+    """Whether a transform (vmap, grad) hides the real tensor. Checked on torch 2.11 to 2.15."""
     functorch = torch._C._functorch
     return bool(functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
 

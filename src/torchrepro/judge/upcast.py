@@ -2,18 +2,21 @@
 
 The rule is "data is exact, operations are not rounded". A tensor that holds narrow values when an op reads it
 (an input, a parameter, a closure, `torch.tensor(0.1)`) keeps those values: eager and compiled start from the
-same bits. Whatever an op computes, a cast (`x.half()`) or a factory (`torch.full((2,), 0.1)`) included, is not
-rounded. So a compiler that rounds less often than eager, as fusing ones do, is nearer to this truth and never
-blamed for it, and a rounding that both sides make is an error that both have.
+same bits. Whatever an op computes, a cast (`x.half()`) or a factory (`torch.full((2,), 0.1)`) included, is
+not rounded. So a compiler that rounds less often than eager, as fusing ones do, is nearer to this truth and
+never blamed for it, and a rounding that both sides make is an error that both have.
 
-Two modes work together. The outer one sees calls above autograd and swaps narrow tensors that the run does not
-own for wide stand-ins: a gradient has to have the dtype of the tensor that it belongs to, so a narrow leaf could
-not receive a wide one. The inner one sees every single op below autograd and widens what is left.
+Two modes work together. The outer one sees calls above autograd and swaps narrow tensors that the run does
+not own for wide stand-ins: a gradient has to have the dtype of the tensor that it belongs to, so a narrow
+leaf could not receive a wide one. The inner one sees every single op below autograd and widens what is left;
+in a backward pass it is alone, because autograd's engine runs without function modes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -26,7 +29,7 @@ from torchrepro.judge.higher_order import has_plain_form, run_plainly
 from torchrepro.judge.op_plan import OpPlan, default_dtype, plan_of, python_body_of
 from torchrepro.judge.precision import FLOAT64, Precision, ReferenceUnavailable, map_tensors
 from torchrepro.judge.randomness import ReplayRandom, draws_now
-from torchrepro.judge.shadow import Shadows, is_functorch_wrapped, widen
+from torchrepro.judge.shadow import Shadows, has_its_own_dispatch, inside_transform, widen
 
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -34,8 +37,8 @@ _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 class Upcast:
     """`with Upcast() as run: f()` runs `f` in float64; afterwards `run.notes` says what could not be.
 
-    `current(tensor)` gives the wide value that a narrow tensor from outside has now: a write to it inside never
-    reaches the tensor itself.
+    `current(tensor)` gives the wide value that a narrow tensor from outside has now: a write to it inside
+    never reaches the tensor itself.
     """
 
     def __init__(self, precision: Precision = FLOAT64, replay: ReplayRandom | None = None) -> None:
@@ -48,12 +51,12 @@ class Upcast:
         self._replay = replay
         self._ops = _WidenOps(self)
         self._calls = _SwapNarrowTensors(self)
+        self._entered: list[ExitStack] = []
 
     @property
     def notes(self) -> tuple[str, ...]:
-        notes = [
-            f"{what} ({count} time{'s' if count > 1 else ''})" for what, count in sorted(self._rounded.items())
-        ]
+        rounded = sorted(self._rounded.items())
+        notes = [f"{what} ({count} time{'s' if count > 1 else ''})" for what, count in rounded]
         if self._fresh_draws:
             notes.append(f"{self._fresh_draws} random ops drew new numbers: the eager run's were not given")
         return tuple(notes)
@@ -62,8 +65,10 @@ class Upcast:
         return self._shadows.widened(tensor)
 
     def __enter__(self) -> Upcast:
-        self._ops.__enter__()
-        self._calls.__enter__()
+        modes = ExitStack()
+        modes.enter_context(self._ops)
+        modes.enter_context(self._calls)
+        self._entered.append(modes)
         return self
 
     def __exit__(
@@ -72,10 +77,7 @@ class Upcast:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self._calls.__exit__(kind, error, trace)
-        finally:
-            self._ops.__exit__(kind, error, trace)
+        self._entered.pop().__exit__(kind, error, trace)
 
     def _refuse(self, error: ReferenceUnavailable) -> ReferenceUnavailable:
         self.unavailable = self.unavailable or error
@@ -91,7 +93,7 @@ class Upcast:
 
 
 class _SwapNarrowTensors(TorchFunctionMode):
-    """Above autograd: tensors from outside give way to their wide stand-ins; higher-order ops become plain code."""
+    """Above autograd: tensors from outside give way to stand-ins, higher-order ops to plain code."""
 
     def __init__(self, run: Upcast) -> None:
         super().__init__()
@@ -103,7 +105,8 @@ class _SwapNarrowTensors(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is _GET_DTYPE:
             return self._run.precision.widened(func(*args))
-        args, kwargs = map_tensors(args, self._swap), map_tensors(kwargs, self._swap)
+        if not inside_transform():  # below a transform (vmap, grad) the other mode sees the real tensors
+            args, kwargs = map_tensors(args, self._swap), map_tensors(kwargs, self._swap)
         if isinstance(func, torch._ops.HigherOrderOperator) and has_plain_form(func):
             with self:
                 return run_plainly(func, args, kwargs)
@@ -111,14 +114,12 @@ class _SwapNarrowTensors(TorchFunctionMode):
 
     def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
         shadows = self._run._shadows
-        if not shadows.is_narrow(tensor) or is_functorch_wrapped(tensor):
-            return tensor
-        return shadows.of(tensor)
+        return shadows.of(tensor) if shadows.is_narrow(tensor) else tensor
 
 
 _GET_DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _ASK_NO_VALUE = frozenset(
-    [getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "device", "layout", "is_cuda", "is_mps")]
+    [getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "device", "layout", "is_cuda")]
     + [getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_contiguous", "__len__")]
 )
 """Answered by the narrow tensor itself: building a stand-in for a question about shape would waste memory."""
@@ -130,16 +131,19 @@ class _WidenOps(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, run: Upcast) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._run = run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # what is asked of tensors here is about them as they are
+            return self._dispatched(func, types, args, kwargs or {})
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(func, torch._ops.HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
-        if types:  # a tensor subclass: it takes the op apart first, and its parts come back here
-            return NotImplemented
+        if any(has_its_own_dispatch(kind) for kind in types):
+            return NotImplemented  # it takes the op apart first, and its parts come back here
         plan = plan_of(func)
         if plan.composite:
             with self:
@@ -154,19 +158,24 @@ class _WidenOps(TorchDispatchMode):
         run = self._run
         floating = False
 
-        def wide(tensor: torch.Tensor, write: bool) -> torch.Tensor:
+        def read(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal floating
             floating = floating or tensor.is_floating_point() or tensor.is_complex()
-            if not run._shadows.is_narrow(tensor):
-                return tensor if run.precision.device is None else widen(tensor, run.precision)
-            return run._shadows.of(tensor) if write else run._shadows.widened(tensor)
+            if run.precision.device is None and not run._shadows.is_narrow(tensor):
+                return tensor
+            return run._shadows.widened(tensor)
+
+        def written(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal floating
+            floating = floating or tensor.is_floating_point() or tensor.is_complex()
+            return run._shadows.of(tensor) if run._shadows.is_narrow(tensor) else tensor
 
         wide_args = [
-            map_tensors(run._argument(value), lambda tensor, i=i: wide(tensor, i in plan.writes))
+            map_tensors(run._argument(value), written if i in plan.writes else read)
             for i, value in enumerate(args)
         ]
         wide_kwargs = {
-            name: map_tensors(run._argument(value), lambda tensor, name=name: wide(tensor, name in plan.writes))
+            name: map_tensors(run._argument(value), written if name in plan.writes else read)
             for name, value in kwargs.items()
         }
         if plan.half_to_float is not None and len(wide_args) > plan.half_to_float:
@@ -204,7 +213,7 @@ class _WidenOps(TorchDispatchMode):
     def _without_a_wide_kernel(
         self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any, error: Exception
     ) -> Any:
-        """A decomposition, else the op in a dtype that it has, on rounded inputs; an honest error stays as it is."""
+        """A decomposition, else the op in a dtype that it has, on rounded inputs; real errors stay."""
         simpler = decomposition(func)
         if simpler is not None:
             try:
@@ -215,15 +224,7 @@ class _WidenOps(TorchDispatchMode):
         kept = {name: value for name, value in given_kwargs.items() if isinstance(value, torch.dtype)}
         for dtype in _NARROW_ATTEMPTS:
             pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-            def rounded(
-                tensor: torch.Tensor, dtype: torch.dtype = dtype, pairs: list[Any] = pairs
-            ) -> torch.Tensor:
-                if not tensor.is_floating_point():
-                    return tensor
-                pairs.append((tensor, tensor.to(dtype)))
-                return pairs[-1][1]
-
+            rounded = partial(_rounded_to, dtype, pairs)
             narrow_args, narrow_kwargs = map_tensors(args, rounded), map_tensors(kwargs, rounded) | kept
             if not pairs:
                 break
@@ -264,18 +265,29 @@ class _WidenOps(TorchDispatchMode):
         ]
         return tuple(items) if several else items[0]
 
-    def _reinterpret(self, func: Any, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """`x.view(torch.int32)`: bits have no float64 counterpart."""
+    def _reinterpret(self, func: Any, tensor: torch.Tensor, dtype: torch.dtype) -> Any:
+        """`x.view(torch.int32)`: bits have no float64 counterpart; they are read in the dtype they have."""
         run = self._run
-        target = run.precision.widened(dtype)
-        if tensor.dtype is target or run._shadows.is_narrow(tensor):
-            return func(tensor, dtype) if tensor.dtype is not target else func(tensor, target)  # type: ignore[no-any-return]
-        if tensor.dtype.itemsize == dtype.itemsize or not tensor.is_floating_point():
-            return func(tensor, dtype)  # type: ignore[no-any-return]
+        if not tensor.is_floating_point() or run._shadows.is_narrow(tensor):
+            return func(tensor, dtype)
+        if run.precision.widened(dtype) is tensor.dtype:
+            return func(tensor, tensor.dtype)
+        if dtype.itemsize == tensor.dtype.itemsize:
+            return func(tensor, dtype)
         if dtype in (torch.int32, torch.uint32):
             run._rounded["bits of a float were read as those of float32"] += 1
-            return func(tensor.to(torch.float32), dtype)  # type: ignore[no-any-return]
+            return func(tensor.to(torch.float32), dtype)
         raise run._refuse(ReferenceUnavailable(f"the bits of a floating tensor are read as {str(dtype)[6:]}"))
+
+
+def _rounded_to(
+    dtype: torch.dtype, pairs: list[tuple[torch.Tensor, torch.Tensor]], tensor: torch.Tensor
+) -> torch.Tensor:
+    """A rounded copy, noted together with what it is a copy of; integers as they are."""
+    if not tensor.is_floating_point():
+        return tensor
+    pairs.append((tensor, tensor.to(dtype)))
+    return pairs[-1][1]
 
 
 def _is_about_dtypes(message: str) -> bool:

@@ -61,9 +61,7 @@ class Prepared:
                 return graph, compile_graph(repro.compiler, repro.place, graph, fake_mode, example)
             return graph, compile_graph(repro.compiler, repro.place, graph, None, inputs)
 
-    def observe(
-        self, graph: torch.nn.Module, function: Callable[..., Any], inputs: tuple[Any, ...]
-    ) -> Run:
+    def observe(self, graph: torch.nn.Module, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Run:
         """One run of the graph or of a compiled form of it, on the given objects themselves."""
 
         def call(*args: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import sympy
@@ -115,10 +116,11 @@ def symbolic_number_text(value: torch.SymInt | torch.SymFloat | torch.SymBool) -
 def hints_of(value: Any) -> dict[str, int | float | None]:
     """The symbols of a symbolic number with the value each had when traced. Checked on torch 2.11 to 2.15."""
     known = value.node.shape_env.backed_var_to_val
-    return {symbol.name: _number(known.get(symbol)) for symbol in value.node.expr.free_symbols}
+    return {symbol.name: plain_number(known.get(symbol)) for symbol in value.node.expr.free_symbols}
 
 
-def _number(value: Any) -> int | float | None:
+def plain_number(value: Any) -> int | float | None:
+    """A number of sympy as one of Python."""
     if value is None:
         return None
     return int(value) if value.is_integer else float(value)
@@ -167,7 +169,17 @@ class Symbols:
                 do_not_specialize_zero_one=not (isinstance(hint, int) and hint > 1 and (lower or 2) > 1),
             )
 
+    def number_next_unbacked(self, numbers: Iterable[int]) -> None:
+        """The next symbol without a value bears the first of these numbers that is still free.
+
+        Checked on torch 2.11 to 2.15.
+        """
+        free = [number for number in numbers if number >= self.env.unbacked_symint_counter]
+        if free:
+            self.env.unbacked_symint_counter = min(free)
+
     def _unbacked(self, name: str) -> sympy.Expr:
+        self.number_next_unbacked(int(digits) for digits in re.findall(r"\d+\Z", name))
         number = (
             self.env.create_unbacked_symfloat()
             if name.startswith("zuf")
