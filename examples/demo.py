@@ -1,4 +1,4 @@
-"""The main job, end to end: a model is compared with its compiled self, and the proof is kept and run again."""
+"""The main job, end to end: compare a model with its compiled self, keep the proof, run it again."""
 
 from __future__ import annotations
 

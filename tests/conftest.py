@@ -1,4 +1,4 @@
-"""One cache of compiled kernels for all tests, apart from the user's; one thread per compile on a small machine."""
+"""One cache of compiled kernels for all tests, apart from the user's; one thread for each compile."""
 
 from __future__ import annotations
 

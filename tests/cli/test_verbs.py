@@ -26,7 +26,9 @@ from torch import nn
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 4))
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 4)
+        )
     def forward(self, x):
         print("the model prints")
         return {"logits": self.layers(x)}
@@ -55,8 +57,9 @@ def raising(graph, inputs):
 
 def mutating(graph, inputs):
     for node in graph.graph.nodes:
-        if node.op == "call_function":
+        if node.target is torch._C._nn.gelu:
             node.target = torch.cos
+            node.kwargs = {}
     graph.recompile()
     return graph.forward
 """

@@ -1,7 +1,8 @@
 """Higher-order ops as the plain Python that they stand for, so that a mode sees the ops inside them.
 
 Their own eager kernels refuse to run under a dispatch mode, and their autograd formulas trace the branches
-anew; run as ordinary code, the branches are recorded by autograd like everything else.
+anew; run as ordinary code, the branches are recorded by autograd like everything else. Arguments that only
+some releases pass (which operands a branch writes to) are of no use here: the branch writes to them itself.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _eager_kernel(op: Any) -> Callable[..., Any] | None:
     return None
 
 
-def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = (), **_: Any) -> Any:
     return true_fn(*operands) if bool(pred) else false_fn(*operands)
 
 
@@ -48,7 +49,7 @@ def _while_loop(cond_fn: Any, body_fn: Any, carried: Any, additional: Any = (), 
     return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in values)
 
 
-def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = (), **_: Any) -> Any:
     carry, rows = list(init), []
     for i in range(xs[0].shape[0] if xs else 0):
         result = list(combine_fn(*carry, *(x[i] for x in xs), *additional_inputs))
@@ -57,7 +58,7 @@ def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> A
     return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = (), **_: Any) -> Any:
     """From left to right: in float64 the order of an associative operation is of no account."""
     rows = [[x[0] for x in xs]]
     for i in range(1, xs[0].shape[0]):
@@ -65,7 +66,7 @@ def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = ()) -> 
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-def _map(function: Any, xs: Any, pos_args: Any = ()) -> Any:
+def _map(function: Any, xs: Any, pos_args: Any = (), **_: Any) -> Any:
     rows = [function(*(x[i] for x in xs), *pos_args) for i in range(xs[0].shape[0])]
     if isinstance(rows[0], torch.Tensor):
         return torch.stack(rows)

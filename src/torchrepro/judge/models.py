@@ -30,6 +30,18 @@ Phase = Callable[[str], None]
 """Told what is about to run, so that a crash or a hang can be put down to it."""
 
 
+class Phases:
+    """Passes phases on and remembers the last."""
+
+    def __init__(self, report: Phase = lambda name: None) -> None:
+        self._report = report
+        self.last = ""
+
+    def __call__(self, name: str) -> None:
+        self.last = name
+        self._report(name)
+
+
 @dataclass(frozen=True)
 class Subject:
     """A computation that can be run afresh, any number of times, without one run touching the next.
@@ -113,13 +125,15 @@ def judge(
     before = capture_rng()
     start = rng or before
     try:
-        return _judge(subject, rule, require_fp64, start, phase)
+        return _judge(
+            subject, rule, require_fp64, start, phase if isinstance(phase, Phases) else Phases(phase)
+        )
     finally:
         restore_rng(before)
 
 
 def _judge(
-    subject: Subject, rule: Rule, require_fp64: bool, start: Mapping[str, torch.Tensor], phase: Phase
+    subject: Subject, rule: Rule, require_fp64: bool, start: Mapping[str, torch.Tensor], phase: Phases
 ) -> Verdict:
     phase("eager")
     recorder = RecordRandom()
@@ -151,7 +165,9 @@ def _judge(
     except Exception as exc:
         if eager_raised is not None:
             return invalid(describe(eager_raised))
-        return verdict_of(exc).with_notes(*notes)
+        # A compilation that began inside the call has ended by now; then the frames tell.
+        compiling = True if phase.last == "compile" else None
+        return verdict_of(exc, compiling=compiling).with_notes(*notes)
     phase("compare")
     if eager_raised is not None:
         raised = describe(eager_raised)

@@ -193,7 +193,9 @@ def _beyond_rounding(rmse: float, rms: float, precision: Precision) -> float:
 def _strata(magnitude: torch.Tensor) -> torch.Tensor:
     """Rows of indices: elements of similar magnitude, from the smallest to the largest, none left out."""
     count = magnitude.numel()
-    rows = max(1, min(_STRATUM, count // _STRATUM))
+    # Two at least: from one alone, noise that does not depend on the magnitude cannot be told from noise that
+    # does, and a healthy small gradient beside large ones looks wrong (seen under autocast).
+    rows = max(1 if count < 4 else 2, min(_STRATUM, count // _STRATUM))
     width = -(-count // rows)
     starts = torch.linspace(0, count - width, rows).long()
     return magnitude.argsort()[starts[:, None] + torch.arange(width)]

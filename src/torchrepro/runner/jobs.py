@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,11 @@ def check(payload: dict[str, Any], phase: Phase) -> Any:
     from torchrepro.bundle.load import load_bundle
     from torchrepro.runner.run import judge_repro
 
-    repro = load_bundle(Path(payload["bundle"]), trusted=tuple(payload.get("trusted", ())))
+    trusted = tuple(payload.get("trusted", ()))
+    if trusted:
+        # What was vouched for may live beside the user, as it would for `python script.py`.
+        sys.path.insert(0, os.getcwd())
+    repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
     rule = Rule(strict=payload.get("strict", False), tol=payload.get("tolerance"))
     verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)
     return msgspec.to_builtins(verdict.with_notes(*repro.notes))

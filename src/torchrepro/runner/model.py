@@ -11,7 +11,7 @@ import torch
 from torchrepro.errors import TorchReproError
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, named_state, observe_call
-from torchrepro.judge.models import Phase, Subject, judge
+from torchrepro.judge.models import Phase, Phases, Subject, judge
 from torchrepro.judge.randomness import Draws
 from torchrepro.judge.reference import run_in_fp64
 from torchrepro.judge.rule import Rule
@@ -93,6 +93,7 @@ def load_trial(request: ModelRequest) -> ModelTrial:
 
 def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verdict:
     """The verdict on a user's model in this process."""
+    phase = Phases(phase)
     phase("build")
     trial = load_trial(request)
 

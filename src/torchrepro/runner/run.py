@@ -13,7 +13,7 @@ from torchrepro.bundle.metadata import fake_inputs, restore_metadata
 from torchrepro.errors import AccuracyError, TorchReproError
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
-from torchrepro.judge.models import Phase, Subject, judge
+from torchrepro.judge.models import Phase, Phases, Subject, judge
 from torchrepro.judge.randomness import Draws
 from torchrepro.judge.reference import run_graph_in_fp64, run_in_fp64
 from torchrepro.judge.rule import Rule
@@ -134,6 +134,7 @@ def judge_repro(
     An exception object of the compiled side is appended to `raised`: the verdict keeps only its text.
     """
     prepared = repro_common(repro)
+    phase = Phases(phase)
 
     def eager(around: AbstractContextManager[Any]) -> Run:
         graph, inputs = prepared.graph(), prepared.inputs()
