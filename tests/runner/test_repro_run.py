@@ -1,4 +1,4 @@
-"""Running a repro at both places: the right verdict, the right exception, and nothing of the caller's changed."""
+"""Running a repro at both places: the right verdict, the right exception, nothing of the caller's changed."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_values_that_do_not_depend_on_the_draws_count_all_the_same() -> None:
 
         return call
 
-    setattr(sys.modules[HERE], "both_wrong", compiler)
+    sys.modules[HERE].both_wrong = compiler
     verdict = judge_repro(repro(mixed, torch.ones(64), compiler=f"{HERE}:both_wrong"))
     assert verdict.kind is Kind.MISMATCH
 

@@ -46,13 +46,14 @@ class Description:
         data: dict[str, Any] = msgspec.to_builtins(self)
         return data
 
-    def table(self) -> Table:
+    def table(self, rows: int) -> Table:
+        """The first inputs, one a row."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
         for column in ("input", "kind", "shape", "dtype", "device", "remarks"):
             table.add_column(column, overflow="fold")
-        for line in self.inputs:
+        for line in self.inputs[:rows]:
             table.add_row(line.name, line.kind, line.shape, line.dtype, line.device, line.remarks)
         return table
 

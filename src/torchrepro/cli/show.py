@@ -11,9 +11,12 @@ import typer
 from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, Traceback
 
+_INPUTS_SHOWN = 12
+
 
 def show(
     bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
+    all_: Annotated[bool, typer.Option("--all", help="Every input, however many there are.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph's text as well.")] = False,
     json_: Json = False,
     traceback: Traceback = False,
@@ -36,7 +39,10 @@ def show(
         console.print(f"{name:<12} {value}", markup=False, soft_wrap=True)
     if description.inputs:
         console.print()
-        console.print(description.table())
+        shown = len(description.inputs) if all_ else _INPUTS_SHOWN
+        console.print(description.table(shown))
+        if shown < len(description.inputs):
+            console.print(f"... and {len(description.inputs) - shown} more inputs (--all)")
     for note in description.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if text is not None:
