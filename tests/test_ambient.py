@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchrepro.ambient import Ambient, Autocast, capture_rng, restore_rng, telling_environment
+from torchrepro.ambient import Ambient, Autocast, telling_environment
+from torchrepro.generators import capture_rng_state, restore_rng_state
 
 
 def test_what_is_captured_under_a_state_is_that_state() -> None:
@@ -65,9 +66,9 @@ def test_a_config_that_is_a_function_is_named_and_left_out() -> None:
 
 
 def test_random_states_come_back() -> None:
-    state = capture_rng()
+    state = capture_rng_state()
     first = torch.rand(3)
-    restore_rng(state)
+    restore_rng_state(state)
     assert torch.equal(torch.rand(3), first)
 
 

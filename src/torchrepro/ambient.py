@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+from torchrepro.generators import capture_rng_state
 
 # Read by torch or its compilers and safe to show to a stranger: an allow-list, so that no secret slips in.
 _TELLING_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "AOT_")
@@ -84,7 +83,7 @@ class Ambient:
             configs=configs,
             left_out=left_out,
             environ=telling_environment(),
-            rng=capture_rng(),
+            rng=capture_rng_state().devices,
         )
 
     @contextmanager
@@ -123,7 +122,7 @@ class Ambient:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """All of it around the body, the former state after it. Generators are left to `restore_rng`."""
+        """All of it around the body, the former state after it; the generators are left alone."""
         with self.settings(), self.modes():
             yield
 
@@ -161,28 +160,6 @@ class Ambient:
         for module, values in self.configs.items():
             found.update({f"{module}.{name}": value for name, value in values.items()})
         return found
-
-
-def capture_rng() -> dict[str, torch.Tensor]:
-    """The states of the default generators: the CPU's and those of devices that are in use."""
-    import torch
-
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for index, state in enumerate(torch.cuda.get_rng_state_all()):
-            states[f"cuda:{index}"] = state
-    return states
-
-
-def restore_rng(states: Mapping[str, torch.Tensor]) -> None:
-    """Set the default generators. A device that this machine does not have is passed over."""
-    import torch
-
-    for device, state in states.items():
-        if device == "cpu":
-            torch.set_rng_state(state)
-        elif device.startswith("cuda") and int(device.partition(":")[2] or 0) < torch.cuda.device_count():
-            torch.cuda.set_rng_state(state, device)
 
 
 def telling_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

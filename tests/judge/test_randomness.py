@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torchrepro.generators import capture_rng_state, same_randomness
 from torchrepro.judge.precision import ReferenceUnavailable
-from torchrepro.judge.randomness import RecordRandom, capture_rng_state, same_randomness
+from torchrepro.judge.randomness import RecordRandom
 from torchrepro.judge.reference import run_in_fp64
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

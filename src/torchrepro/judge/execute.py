@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.ambient import capture_rng
+from torchrepro.generators import capture_rng_state
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.loss import reduce_to_scalar_loss
@@ -97,7 +97,7 @@ def observe_call(
         inputs=(args, dict(kwargs)) if kwargs else args,
         state=state,
         changed=frozenset(name for name, tensor in state.items() if _version(tensor) != versions[name]),
-        rng=capture_rng(),
+        rng=capture_rng_state().devices,
     )
 
 

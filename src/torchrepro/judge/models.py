@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
-from torchrepro.ambient import capture_rng, restore_rng
 from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.errors import ReferenceError64, TorchReproError
+from torchrepro.generators import RngState, capture_rng_state, restore_rng_state, same_randomness
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import same
-from torchrepro.judge.execute import Run, observe_call, run_fwd_maybe_bwd
+from torchrepro.judge.execute import Run, named_state, observe_call, run_fwd_maybe_bwd
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.precision import precision_for
 from torchrepro.judge.raised import describe, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64
@@ -100,16 +102,39 @@ def subject_of(
     """A model and its compiled form, on clones of the same inputs."""
 
     def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
-        model = clone_module(eager, dtype=torch.float64) if isinstance(eager, torch.nn.Module) else eager
-        args64, kwargs64 = clone_inputs((args, kwargs), dtype=torch.float64)
-        reference = run_in_fp64(lambda: observe_call(model, args64, kwargs64, only_fwd=only_fwd), draws=draws)
-        return reference.value, reference.notes
+        def observe(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+            return observe_call(model, args, kwargs, only_fwd=only_fwd)
+
+        return true_run(observe, eager, args, kwargs, draws)
 
     return Subject(
         eager=lambda around: run_fwd_maybe_bwd(eager, args, only_fwd, kwargs=kwargs, around=around),
         compiled=lambda around: run_fwd_maybe_bwd(compiled, args, only_fwd, kwargs=kwargs, around=around),
         truth=truth,
     )
+
+
+def true_run(
+    observe: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Run],
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    draws: Draws,
+) -> tuple[Run, tuple[str, ...]]:
+    """`observe` a float64 copy of a model and its inputs in float64, and notes on what was not ideal.
+
+    Parameters and inputs are leaves of their own, so that gradients accumulate in float64. A device without
+    float64 sends the run to the CPU.
+    """
+    given = {**dict(tensors_in(args, "args")), **dict(tensors_in(dict(kwargs), "kwargs"))}
+    if isinstance(model, torch.nn.Module):
+        given.update(named_state(model))
+    precision, notes = precision_for(tensor.device.type for tensor in given.values())
+    if isinstance(model, torch.nn.Module):
+        model = clone_module(model, dtype=precision.real, device=precision.device)
+    args, kwargs = clone_inputs((args, dict(kwargs)), dtype=precision.real, device=precision.device)
+    reference = run_in_fp64(lambda: observe(model, args, dict(kwargs)), draws=draws, precision=precision)
+    return reference.value, notes + reference.notes
 
 
 def judge(
@@ -121,20 +146,13 @@ def judge(
     phase: Phase = lambda name: None,
 ) -> Verdict:
     """The verdict on a subject. The caller's random generators are as they were afterwards."""
-    rule = rule or Rule()
-    before = capture_rng()
-    start = rng or before
-    try:
-        return _judge(
-            subject, rule, require_fp64, start, phase if isinstance(phase, Phases) else Phases(phase)
-        )
-    finally:
-        restore_rng(before)
+    start = capture_rng_state().starting_from(rng or {})
+    phases = phase if isinstance(phase, Phases) else Phases(phase)
+    with same_randomness(start):
+        return _judge(subject, rule or Rule(), require_fp64, start, phases)
 
 
-def _judge(
-    subject: Subject, rule: Rule, require_fp64: bool, start: Mapping[str, torch.Tensor], phase: Phases
-) -> Verdict:
+def _judge(subject: Subject, rule: Rule, require_fp64: bool, start: RngState, phase: Phases) -> Verdict:
     phase("eager")
     recorder = RecordRandom()
     eager_raised: BaseException | None = None
@@ -187,7 +205,7 @@ def _truth(
     subject: Subject,
     draws: Draws,
     require_fp64: bool,
-    start: Mapping[str, torch.Tensor],
+    start: RngState,
     phase: Phase,
 ) -> tuple[Run | None, tuple[str, ...]]:
     """The float64 run, or the reason why there is none."""
@@ -195,7 +213,7 @@ def _truth(
         reason = "no float64 reference: this run was asked to do without"
     else:
         phase("reference")
-        restore_rng(start)
+        restore_rng_state(start)
         try:
             return subject.truth(draws)
         except TorchReproError as exc:
@@ -275,11 +293,9 @@ def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Ru
 
 
 @contextmanager
-def _starting_from(
-    state: Mapping[str, torch.Tensor], context: AbstractContextManager[Any] | None = None
-) -> Iterator[None]:
+def _starting_from(state: RngState, context: AbstractContextManager[Any] | None = None) -> Iterator[None]:
     """The generators in the given state at the start of the body, and a further context around it."""
-    restore_rng(state)
+    restore_rng_state(state)
     with context or nullcontext():
         yield
 

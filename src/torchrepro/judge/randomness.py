@@ -6,10 +6,7 @@ replays are the recorded results, widened: numbers that were drawn are data, exa
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -181,62 +178,3 @@ def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]
             if not any(value is known for known in results):
                 results.append(value)
     return [item for item in results if isinstance(item, torch.Tensor)]
-
-
-@dataclass(frozen=True, eq=False)
-class RngState:
-    """Where every generator stands that a computation could draw from."""
-
-    cpu: torch.Tensor
-    devices: tuple[tuple[str, int, torch.Tensor], ...]
-    python: Any
-    numpy: Any
-    generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
-
-
-def capture_rng_state(*generators: torch.Generator) -> RngState:
-    """The state of the global generators (torch's on every device in use, Python's, NumPy's) and of these.
-
-    A device that has not been initialised is left alone: asking it would create its context.
-    """
-    devices: list[tuple[str, int, torch.Tensor]] = []
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind)
-        if module.is_initialized():
-            devices += [(kind, i, module.get_rng_state(i)) for i in range(module.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append(("mps", 0, torch.mps.get_rng_state()))
-    numpy = sys.modules.get("numpy")
-    return RngState(
-        cpu=torch.get_rng_state(),
-        devices=tuple(devices),
-        python=random.getstate(),
-        numpy=None if numpy is None else numpy.random.get_state(),
-        generators=tuple((generator, generator.get_state()) for generator in generators),
-    )
-
-
-def restore_rng_state(state: RngState) -> None:
-    """Put every generator back to where it stood."""
-    torch.set_rng_state(state.cpu)
-    for kind, index, value in state.devices:
-        if kind == "mps":
-            torch.mps.set_rng_state(value)
-        else:
-            getattr(torch, kind).set_rng_state(value, index)
-    random.setstate(state.python)
-    if state.numpy is not None:
-        sys.modules["numpy"].random.set_state(state.numpy)
-    for generator, value in state.generators:
-        generator.set_state(value)
-
-
-@contextmanager
-def same_randomness(state: RngState) -> Iterator[None]:
-    """Draw from `state` inside; afterwards the generators stand where they stood before."""
-    outside = capture_rng_state(*(generator for generator, _ in state.generators))
-    restore_rng_state(state)
-    try:
-        yield
-    finally:
-        restore_rng_state(outside)

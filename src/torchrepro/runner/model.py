@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,11 +10,9 @@ from typing import Any
 import torch
 
 from torchrepro.errors import TorchReproError
-from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, named_state, observe_call
-from torchrepro.judge.models import Phase, Phases, Subject, judge
+from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
 from torchrepro.judge.randomness import Draws
-from torchrepro.judge.reference import run_in_fp64
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.side_effects import python_state
 from torchrepro.repro import Compiler
@@ -111,13 +110,11 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
 
     def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
         built = trial.factory.fresh()
-        model = built.model
-        if isinstance(model, torch.nn.Module):
-            model = clone_module(model, dtype=torch.float64)
-        args, kwargs = clone_inputs((built.args, dict(built.kwargs)), dtype=torch.float64)
-        precise = Built(model, args, kwargs)
-        reference = run_in_fp64(lambda: trial.observe(precise, model), draws=draws)
-        return reference.value, reference.notes
+
+        def observe(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+            return trial.observe(Built(model, args, kwargs), model)
+
+        return true_run(observe, built.model, built.args, built.kwargs, draws)
 
     tolerance = request.tolerance if request.tolerance is not None else trial.factory.options.tolerance
     verdict = judge(

@@ -13,9 +13,9 @@ from torchrepro.bundle.metadata import fake_inputs, restore_metadata
 from torchrepro.errors import AccuracyError, TorchReproError
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
-from torchrepro.judge.models import Phase, Phases, Subject, judge
+from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
 from torchrepro.judge.randomness import Draws
-from torchrepro.judge.reference import run_graph_in_fp64, run_in_fp64
+from torchrepro.judge.reference import run_graph_in_fp64
 from torchrepro.judge.rule import Rule
 from torchrepro.repro import Place, Repro
 from torchrepro.runner.compilers import compile_graph, require_known
@@ -162,13 +162,17 @@ def judge_repro(
 
 
 def _truth(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
-    inputs = clone_inputs(prepared.repro.inputs, dtype=torch.float64)
-    if prepared.repro.place is Place.AFTER_AOT:
-        reference = run_graph_in_fp64(prepared.graph(), inputs, draws=draws)
-        return Run(outputs=reference.value, inputs=inputs), reference.notes
-    graph = clone_module(prepared.repro.graph, dtype=torch.float64)
-    reference = run_in_fp64(lambda: prepared.observe(graph, graph, inputs), draws=draws)
-    return reference.value, reference.notes
+    repro = prepared.repro
+    if repro.place is Place.AFTER_AOT:
+        reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)
+        after = tuple(reference.mutated.get(index, value) for index, value in enumerate(repro.inputs))
+        return Run(outputs=reference.value, inputs=after), reference.notes
+
+    def observe(graph: Callable[..., Any], inputs: tuple[Any, ...], _: dict[str, Any]) -> Run:
+        assert isinstance(graph, torch.nn.Module)
+        return prepared.observe(graph, graph, inputs)
+
+    return true_run(observe, repro.graph, repro.inputs, {}, draws)
 
 
 def synchronise() -> None:

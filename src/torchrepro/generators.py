@@ -1,0 +1,81 @@
+"""The random generators that a computation may draw from: where they stand, and how to put them back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, eq=False)
+class RngState:
+    """Where every generator stands that a computation could draw from."""
+
+    devices: Mapping[str, torch.Tensor]
+    """States of torch's default generators: `cpu`, `cuda:0`, ..."""
+    python: Any
+    numpy: Any
+    generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
+
+    def starting_from(self, devices: Mapping[str, torch.Tensor]) -> RngState:
+        """This state with the recorded ones of torch's generators in place of its own."""
+        return replace(self, devices={**self.devices, **devices})
+
+
+def capture_rng_state(*generators: torch.Generator) -> RngState:
+    """The state of the global generators (torch's on every device in use, Python's, NumPy's) and of these.
+
+    A device that has not been initialised is left alone: asking it would create its context.
+    """
+    import torch
+
+    devices = {"cpu": torch.get_rng_state()}
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind)
+        if module.is_initialized():
+            devices.update({f"{kind}:{i}": module.get_rng_state(i) for i in range(module.device_count())})
+    if torch.backends.mps.is_available():
+        devices["mps:0"] = torch.mps.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    return RngState(
+        devices=devices,
+        python=random.getstate(),
+        numpy=None if numpy is None else numpy.random.get_state(),
+        generators=tuple((generator, generator.get_state()) for generator in generators),
+    )
+
+
+def restore_rng_state(state: RngState) -> None:
+    """Put every generator back to where it stood. A device that this machine does not have is passed over."""
+    import torch
+
+    for device, value in state.devices.items():
+        kind, _, index = device.partition(":")
+        if kind == "cpu":
+            torch.set_rng_state(value)
+        elif kind == "mps" and torch.backends.mps.is_available():
+            torch.mps.set_rng_state(value)
+        elif kind in ("cuda", "xpu") and int(index or 0) < getattr(torch, kind).device_count():
+            getattr(torch, kind).set_rng_state(value, int(index or 0))
+    random.setstate(state.python)
+    if state.numpy is not None:
+        sys.modules["numpy"].random.set_state(state.numpy)
+    for generator, value in state.generators:
+        generator.set_state(value)
+
+
+@contextmanager
+def same_randomness(state: RngState) -> Iterator[None]:
+    """Draw from `state` inside; afterwards the generators stand where they stood before."""
+    outside = capture_rng_state(*(generator for generator, _ in state.generators))
+    restore_rng_state(state)
+    try:
+        yield
+    finally:
+        restore_rng_state(outside)
