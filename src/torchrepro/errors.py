@@ -40,6 +40,10 @@ class UnknownCompilerError(TorchReproError):
     """The compiler under test is not registered and cannot be imported."""
 
 
+class ReferenceUnavailable(TorchReproError):
+    """The same computation cannot be run in float64; the text says why."""
+
+
 class ReferenceError64(TorchReproError):
     """No float64 reference could be made, and `require_fp64` asked for one."""
 

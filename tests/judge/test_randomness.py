@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torchrepro.errors import ReferenceUnavailable
 from torchrepro.generators import capture_rng_state, same_randomness
-from torchrepro.judge.precision import ReferenceUnavailable
 from torchrepro.judge.randomness import RecordRandom
 from torchrepro.judge.reference import run_in_fp64
 
@@ -181,14 +181,14 @@ def test_the_stream_goes_on_after_an_exception() -> None:
 
     with pytest.raises(ZeroDivisionError):
         draw_and_fail()
-    assert torch.equal(torch.get_rng_state(), state.cpu)
+    assert torch.equal(torch.get_rng_state(), state.devices["cpu"])
 
 
 def test_the_reference_run_leaves_the_generators_alone() -> None:
     state = capture_rng_state()
     run_in_fp64(lambda: (torch.rand(3), random.random(), np.random.rand()))
     after = capture_rng_state()
-    assert torch.equal(state.cpu, after.cpu)
+    assert torch.equal(state.devices["cpu"], after.devices["cpu"])
     assert state.python == after.python
     assert np.array_equal(state.numpy[1], after.numpy[1])
     assert state.numpy[2] == after.numpy[2]

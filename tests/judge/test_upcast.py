@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torchrepro.errors import ReferenceUnavailable
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.precision import ReferenceUnavailable
 from torchrepro.judge.reference import run_in_fp64
 from torchrepro.judge.upcast import Upcast
 

@@ -8,7 +8,7 @@ compiled one runs last, because it is the one that may crash, hang or exhaust th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.precision import precision_for
 from torchrepro.judge.raised import describe, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
-from torchrepro.judge.reference import run_in_fp64
+from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.verdict import Kind, Raised, Stage, Verdict
 
@@ -157,12 +157,12 @@ def _judge(subject: Subject, rule: Rule, require_fp64: bool, start: RngState, ph
     recorder = RecordRandom()
     eager_raised: BaseException | None = None
     try:
-        eager = subject.eager(_starting_from(start, recorder))
+        eager = subject.eager(_starting_from(start, without_compilers(), recorder))
     except Exception as exc:
         eager_raised = exc
     notes: list[str] = []
     if eager_raised is None:
-        again = subject.eager(_starting_from(start))
+        again = subject.eager(_starting_from(start, without_compilers()))
         steadiness = compare_runs(eager, again, None, rule=Rule(strict=True))
         if not steadiness:
             noise = f"eager differs from itself: {steadiness}"
@@ -279,7 +279,7 @@ def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Ru
     if all(torch.equal(state, compiled.rng[device]) for device, state in eager.rng.items()):
         return verdict.with_notes("random, with the same draws on both sides")
     torch.manual_seed(torch.initial_seed() + 1)
-    reseeded = compare_runs(eager, subject.eager(nullcontext()), None, rule=Rule(strict=True))
+    reseeded = compare_runs(eager, subject.eager(without_compilers()), None, rule=Rule(strict=True))
     random_paths = {leaf.path for leaf in reseeded.differing}
     comparison = verdict.comparison
     assert comparison is not None
@@ -293,10 +293,12 @@ def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Ru
 
 
 @contextmanager
-def _starting_from(state: RngState, context: AbstractContextManager[Any] | None = None) -> Iterator[None]:
-    """The generators in the given state at the start of the body, and a further context around it."""
+def _starting_from(state: RngState, *contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    """The generators in the given state at the start of the body, and further contexts around it."""
     restore_rng_state(state)
-    with context or nullcontext():
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
         yield
 
 

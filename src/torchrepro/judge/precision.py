@@ -9,12 +9,6 @@ from typing import Any
 
 import torch
 
-from torchrepro.errors import TorchReproError
-
-
-class ReferenceUnavailable(TorchReproError):
-    """The same computation cannot be run in float64; the text says why."""
-
 
 @dataclass(frozen=True, slots=True)
 class Precision:

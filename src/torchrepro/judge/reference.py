@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from torchrepro.errors import ReferenceUnavailable
 from torchrepro.generators import capture_rng_state, same_randomness
 from torchrepro.judge.clone_tensor import TensorCloner
-from torchrepro.judge.precision import FLOAT64, Precision, ReferenceUnavailable, precision_for
+from torchrepro.judge.precision import FLOAT64, Precision, precision_for
 from torchrepro.judge.randomness import Draws, ReplayRandom
 from torchrepro.judge.shadow import below_dispatch_modes, is_plain
 from torchrepro.judge.upcast import Upcast
@@ -98,7 +99,7 @@ def _reference_run(draws: Draws | None, precision: Precision) -> Iterator[Upcast
     replay = None if draws is None else ReplayRandom(draws)
     run = Upcast(precision, replay)
     try:
-        with same_randomness(capture_rng_state()), _no_compiler(), run:
+        with same_randomness(capture_rng_state()), without_compilers(), run:
             yield run
         if run.unavailable is not None:
             raise run.unavailable
@@ -114,8 +115,8 @@ def _reference_run(draws: Draws | None, precision: Precision) -> Iterator[Upcast
 
 
 @contextmanager
-def _no_compiler() -> Iterator[None]:
-    """Whatever the function compiles by itself runs as written: the judge never trusts a compiler."""
+def without_compilers() -> Iterator[None]:
+    """Whatever the model compiles by itself runs as written: the judge never trusts a compiler."""
     with torch.compiler.set_stance("force_eager"):
         yield
 
