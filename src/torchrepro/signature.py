@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from torchrepro.verdict import Kind, Stage, Verdict
+from torchrepro.verdict import Kind, Stage, Verdict, telling_line
 
 _MESSAGE_LIMIT = 300
 
@@ -73,7 +73,7 @@ class Signature:
 
 def normalise_message(message: str) -> str:
     """The part of an exception's text that stays the same from run to run and from size to size."""
-    text = _telling_line(message)
+    text = telling_line(message)
     for pattern, placeholder in _VOLATILE:
         text = pattern.sub(_without_counters if placeholder == "<name>" else placeholder, text)
     return text.strip()[:_MESSAGE_LIMIT]
@@ -83,12 +83,3 @@ def _without_counters(match: re.Match[str]) -> str:
     """A name with the numbers that tell `buf1` from `buf7` taken out; types and ops keep theirs."""
     name = match.group()
     return name if _MEANINGFUL_NUMBER.fullmatch(name) else re.sub(r"\d+", "<n>", name)
-
-
-def _telling_line(message: str) -> str:
-    """The first line that says something; for a C++ compiler's output the first `error:` line."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    for line in lines:
-        if re.search(r"\berror: ", line):
-            return line[line.index("error: ") :]
-    return lines[0] if lines else ""

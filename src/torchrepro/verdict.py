@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -54,8 +55,18 @@ class Raised:
     traceback: str = ""
 
     def __str__(self) -> str:
-        first = next((line.strip() for line in self.message.splitlines() if line.strip()), "")
-        return f"{self.type}: {first}" if first else self.type
+        telling = telling_line(self.message)
+        return f"{self.type}: {telling}" if telling else self.type
+
+
+def telling_line(message: str) -> str:
+    """The first line that says something; of a C++ compiler's output, what its first error says."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for line in lines:
+        found = re.search(r"\berror: .*", line)
+        if found:
+            return found.group()
+    return lines[0] if lines else ""
 
 
 @dataclass(frozen=True, slots=True)

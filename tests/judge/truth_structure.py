@@ -143,6 +143,16 @@ PYTHON_VALUES = [
 ]
 
 INTEGERS = [
+    good(
+        "codes of a quantiser that eager rounds no better", lambda: (T([3, 8, 5]), T([3, 7, 6]), T([3, 7, 5]))
+    ),
+    bad("codes where eager agrees with the truth", lambda: (T([3, 7, 5]), T([3, 7, 6]), T([3, 7, 5]))),
+    bad("codes that are garbage beside a rounding of eager", lambda: (T([3, 8]), T([3, 99]), T([3, 7]))),
+    bad(
+        "wrong far more often than eager",
+        lambda: (torch.arange(50).index_fill(0, T([4]), 5), torch.arange(50) + 1, torch.arange(50)),
+    ),
+    bad("a quantiser's codes in strict mode", lambda: (T([8]), T([7]), T([7])), strict=True),
     bad("int tensor 5000 against 5001", lambda: (T([5000]), T([5001]))),
     bad("int64 beyond 2**53", lambda: (T([2**53]), T([2**53 + 1]))),
     bad(

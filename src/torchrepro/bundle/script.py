@@ -248,7 +248,7 @@ def _strided(entry: StridedEntry) -> str:
     if entry.requires_grad:
         text += ".requires_grad_()"
         if not entry.leaf:
-            text = f"(lambda leaf: leaf.view_as(leaf))({text})"
+            text += ".clone()"
     return text
 
 
