@@ -167,7 +167,7 @@ def _exact(ref: torch.Tensor, res: torch.Tensor, path: str, rule: Rule) -> LeafC
 def _excused_by_rounding(
     leaf: LeafComparison, ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, rule: Rule
 ) -> LeafComparison:
-    """Integers made from rounded floats (codes of a quantiser, indices of near ties) may differ as eager's do.
+    """Integers made from rounded floats (codes of a quantiser, indices of near ties) may differ as eager's.
 
     Only where eager itself misses the truth is there such noise; integer arithmetic never does, and stays
     exact. The compiled side may be wrong about as often as eager (twice, and two more for small leaves), and
