@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hypothesis import settings
+
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "tests"
 
 os.environ["TORCHREPRO_CACHE_DIR"] = str(CACHE)
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Chance finds bugs at a desk; in CI the same commit must give the same answer.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 # Nothing here may reach for a model hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -56,6 +56,8 @@ def test_moments_range_and_zeros_are_preserved(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @example(dtype=torch.float8_e4m3fn, scale=0.125, shift=5.0, zeros=0.0, seed=1)
+@example(dtype=torch.float8_e4m3fn, scale=0.0625, shift=5.0, zeros=0.0, seed=0)
+@example(dtype=torch.float8_e4m3fn, scale=0.0546875, shift=5.0, zeros=0.0, seed=0)
 @example(dtype=torch.float8_e5m2, scale=0.05, shift=0.1, zeros=0.5, seed=1)
 @given(
     dtype=st.sampled_from(FLOATS),
@@ -72,8 +74,10 @@ def test_any_scale_shift_and_sparsity_is_preserved(
     loaded = through_a_file({"x": tensor}, size_cap=0)["x"]
     assert loaded.dtype is dtype
     wanted, got = tensor.double(), loaded.double()
-    assert abs(got.mean() - wanted.mean()) < 0.05 * wanted.std()
-    assert abs(got.std() - wanted.std()) < 0.06 * wanted.std()
+    # In fp8 a narrow spread around 5 is one value and a few strays: then the spacing is the yardstick.
+    slack = 0.05 * torch.finfo(dtype).eps * wanted.abs().max()
+    assert abs(got.mean() - wanted.mean()) <= 0.05 * wanted.std() + slack
+    assert abs(got.std() - wanted.std()) <= 0.06 * wanted.std() + slack
     assert (got.min(), got.max()) == (wanted.min(), wanted.max())
 
 

@@ -69,3 +69,10 @@ def test_a_failure_of_capture_has_no_guilty_graph_and_says_so(name: str, tmp_pat
     assert found["bundle"] is None
     assert any("capture" in note for note in found["notes"])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_example_of_the_readme_is_found_wrong() -> None:
+    example = CASES.parent.parent.parent / "examples" / "quantised_cnn.py"
+    finished = torchrepro("compare", f"{example}:build")
+    assert finished.returncode == 1
+    assert finished.stdout.startswith("mismatch: out at [1, 2]: 20 of 20 elements")

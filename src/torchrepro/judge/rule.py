@@ -36,6 +36,8 @@ class Rule:
     ignore_non_fp: bool = False
     check_stride: bool = False
     check_device: bool = True
+    blind_dtype: torch.dtype | None = None
+    """The coarsest dtype that the computation went through: without a truth, its digits are all there are."""
 
     @property
     def cosine_limit(self) -> float:

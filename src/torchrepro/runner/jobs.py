@@ -49,7 +49,12 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
     request = msgspec.convert(payload["request"], ModelRequest)
     trial = load_trial(request)
     phase("record")
-    repros, problems = record_graphs(trial.record_call, trial.compiler, environ=request.environ)
+    repros, problems = record_graphs(
+        trial.record_call,
+        trial.compiler,
+        environ=request.environ,
+        backward=False if trial.only_fwd else None,
+    )
     directory = Path(payload["directory"])
     paths = [str(save_bundle(repro, directory / f"graph_{index}")) for index, repro in enumerate(repros)]
     return {"bundles": paths, "problems": problems}

@@ -18,7 +18,11 @@ from torchrepro.repro import Compiler, Place, Repro
 
 
 def record_graphs(
-    call: Callable[[Callable[..., Any]], Any], compiler: Compiler, *, environ: Mapping[str, str]
+    call: Callable[[Callable[..., Any]], Any],
+    compiler: Compiler,
+    *,
+    environ: Mapping[str, str],
+    backward: bool | None = None,
 ) -> tuple[list[Repro], list[str]]:
     """Every graph that `call(backend)` runs, in order of their first call, and what could not be kept.
 
@@ -34,7 +38,8 @@ def record_graphs(
             if not recorded:
                 recorded.append(True)
                 try:
-                    repros.append(as_repro(graph, args, compiler, environ))
+                    found = as_repro(graph, args, compiler, environ)
+                    repros.append(replace(found, backward=backward))
                 except (CannotSerialise, GraphTextError) as exc:
                     problems.append(str(exc))
             return graph.forward(*args)
