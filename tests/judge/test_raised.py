@@ -58,18 +58,19 @@ def test_a_failure_of_capture_says_so() -> None:
 
 
 def test_a_failing_decomposition_is_told_from_the_backend() -> None:
-    from torch._inductor.decomposition import decompositions
+    from torch._inductor.decomposition import select_decomp_table
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         raise ZeroDivisionError("decomposition")
 
     op = torch.ops.aten.silu.default
-    kept = decompositions[op]
-    decompositions[op] = wrong
+    table = select_decomp_table()
+    kept = table[op]
+    table[op] = wrong
     try:
         verdict = verdict_with("aot_eager_decomp_partition", torch.nn.functional.silu)
     finally:
-        decompositions[op] = kept
+        table[op] = kept
     assert verdict.kind is Kind.COMPILE_ERROR
     assert verdict.stage is Stage.DECOMPOSITION
 

@@ -165,3 +165,15 @@ def test_a_model_that_draws_with_pythons_random_is_compared_too() -> None:
         return x * random.random()
 
     assert same_two_models(draws, draws, inputs())
+
+
+def test_mixed_precision_without_a_truth_is_judged_by_its_coarsest_dtype() -> None:
+    def mixed(x: torch.Tensor, more: float = 0.0) -> torch.Tensor:
+        if x.dtype is not torch.float32:
+            raise TypeError("no float64 today")
+        return (x.bfloat16() @ x.bfloat16().t()).float() * (1 + more)
+
+    x = (torch.randn(8, 8, generator=torch.Generator().manual_seed(0)),)
+    compared = same_two_models(mixed, lambda x: (x @ x.t()).bfloat16().float(), x)
+    assert compared, compared
+    assert not same_two_models(mixed, lambda x: mixed(x, 0.2), x), "but a wrong scale is still found"

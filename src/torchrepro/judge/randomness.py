@@ -30,13 +30,14 @@ Draws = tuple[Draw, ...]
 
 
 class RecordRandom(TorchDispatchMode):
-    """Around an eager run: keeps what each random op gave, in order."""
+    """Around an eager run: keeps what each random op gave, in order, and in which dtypes was computed."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws: list[Draw] = []
+        self._dtypes: set[torch.dtype] = set()
 
     @property
     def draws(self) -> Draws:
@@ -47,13 +48,23 @@ class RecordRandom(TorchDispatchMode):
         """Whether the run drew at all."""
         return bool(self._draws)
 
+    @property
+    def coarsest_dtype(self) -> torch.dtype | None:
+        """The floating dtype with the fewest digits that any op gave a result in."""
+        floating = [dtype for dtype in self._dtypes if dtype.is_floating_point]
+        return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
         if not is_random_op(func):
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            for item in result if isinstance(result, (tuple, list)) else (result,):
+                if isinstance(item, torch.Tensor):
+                    self._dtypes.add(item.dtype)
+            return result
         if is_composite(func):  # in inference mode `dropout` arrives whole; elsewhere in parts
             with self:
                 return func.decompose(*args, **kwargs)
