@@ -89,10 +89,14 @@ def compare_model(
     request: ModelRequest,
     *,
     save_to: Path | None = None,
+    size_cap: int = 1 << 30,
     time_limit: float = 300.0,
     on_phase: OnPhase = lambda phase: None,
 ) -> Compared:
-    """Judge a user's model; where it fails and `save_to` is given, keep the guilty graph as a bundle."""
+    """Judge a user's model; where it fails and `save_to` is given, keep the guilty graph as a bundle.
+
+    Tensors beyond `size_cap` bytes in total are kept as recipes, and the bundle says which.
+    """
     from torchrepro.isolate.supervise import judged_in_isolation
 
     request = replace(request, environ=telling_environment())
@@ -106,7 +110,9 @@ def compare_model(
     compared = Compared(verdict, Signature.of(verdict))
     if save_to is None or not verdict.fails:
         return compared
-    bundle, notes = save_guilty_graph(request, verdict, save_to, time_limit=time_limit, on_phase=on_phase)
+    bundle, notes = save_guilty_graph(
+        request, verdict, save_to, size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
+    )
     return replace(compared, bundle=bundle, notes=notes)
 
 
@@ -115,6 +121,7 @@ def save_guilty_graph(
     verdict: Verdict,
     save_to: Path,
     *,
+    size_cap: int,
     time_limit: float,
     on_phase: OnPhase = lambda phase: None,
 ) -> tuple[Path | None, tuple[str, ...]]:
@@ -130,7 +137,7 @@ def save_guilty_graph(
         on_phase("record")
         outcome = run_isolated(
             "torchrepro.runner.jobs:record",
-            {"request": msgspec.to_builtins(request), "directory": scratch},
+            {"request": msgspec.to_builtins(request), "directory": scratch, "size_cap": size_cap},
             time_limit=time_limit,
             environ=compiler_environment(),
         )
@@ -143,7 +150,8 @@ def save_guilty_graph(
             if checked.verdict.kind is verdict.kind:
                 repro = replace(load_bundle(path, trusted=trusted), expected=checked.signature)
                 target = save_to / f"{new_run_id()}-{verdict.kind.value}"
-                return save_bundle(repro, target, verdict=checked.verdict), tuple(outcome.result["problems"])
+                bundle = save_bundle(repro, target, verdict=checked.verdict, size_cap=size_cap)
+                return bundle, tuple(outcome.result["problems"])
     count = len(outcome.result["bundles"])
     reason = (
         f"no bundle: none of the {count} captured graphs fails by itself, so capture is the suspect"

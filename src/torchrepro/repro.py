@@ -57,6 +57,9 @@ class Repro:
     """The symbols of a graph with dynamic shapes, with their hints."""
     backward: bool | None = None
     """Run backward as well? None: if an output asks for gradients."""
+    strict: bool = False
+    tolerance: float | None = None
+    """How it was judged, where that was not by the default rule."""
     expected: Signature | None = None
     """The failure that was recorded, None for a repro that has not been judged."""
     notes: tuple[str, ...] = ()

@@ -210,3 +210,27 @@ def test_the_manifest_is_readable_json(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["environment"]["torch"] == torch.__version__
     assert manifest["compiler"]["name"] == "aot_eager"
+
+
+NEARLY = """
+import torch
+def build():
+    return (lambda x: x * 2 + 1), (torch.linspace(0, 1, 64),)
+def nudged(graph, inputs):
+    return lambda *args: [torch.nextafter(out, out + 1) for out in graph(*args)]
+"""
+
+
+def test_a_strict_judgement_is_kept_in_the_bundle_and_large_tensors_become_recipes(tmp_path: Path) -> None:
+    (tmp_path / "nearly.py").write_text(NEARLY)
+    words = ("compare", "nearly.py:build", "--backend", "nearly:nudged", "--json")
+    assert answer(torchrepro(*words, cwd=tmp_path))["verdict"] == "pass", "one ulp is no bug"
+    saved = answer(
+        torchrepro(*words, "--strict", "--save", tmp_path / "out", "--size-cap", "0", cwd=tmp_path)
+    )
+    assert saved["verdict"] == "mismatch"
+    bundle = Path(saved["bundle"])
+    checked = torchrepro("check", bundle, "--trust", "nearly", "--json", cwd=tmp_path)
+    assert checked.returncode == 1, checked.stdout
+    shown = answer(torchrepro("show", bundle, "--json"))
+    assert any("input.0" in note for note in shown["notes"]), shown["notes"]

@@ -46,6 +46,8 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
             for entry in manifest.symbols
         ),
         backward=manifest.backward,
+        strict=manifest.strict,
+        tolerance=manifest.tolerance,
         expected=manifest.expected,
         notes=notes,
     )

@@ -45,6 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ambient: Ambient
     environment: Environment
     backward: bool | None = None
+    strict: bool = False
+    tolerance: float | None = None
     symbols: tuple[SymbolEntry, ...] = ()
     inputs: int
     """How many of the values are inputs: they are called `input.0`, `input.1`, ..."""

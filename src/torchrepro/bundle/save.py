@@ -46,6 +46,8 @@ def save_bundle(
         ambient=_without_rng(repro),
         environment=Environment.capture(),
         backward=repro.backward,
+        strict=repro.strict,
+        tolerance=repro.tolerance,
         symbols=tuple(
             SymbolEntry(symbol.name, symbol.hint, symbol.lower, symbol.upper, symbol.unbacked)
             for symbol in repro.symbols

@@ -46,6 +46,9 @@ def compare(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Save the failing graph as a bundle there.")
     ] = None,
+    size_cap: Annotated[
+        int, typer.Option("--size-cap", metavar="MIB", min=0, help="Keep larger tensors as recipes.")
+    ] = 1024,
     time_limit: TimeLimit = 300.0,
     json_: Json = False,
     traceback: Traceback = False,
@@ -74,7 +77,9 @@ def compare(
             tolerance=tol,
         )
         with progress(enabled=not json_) as on_phase:
-            compared = flow.compare_model(request, save_to=save, time_limit=time_limit, on_phase=on_phase)
+            compared = flow.compare_model(
+                request, save_to=save, size_cap=size_cap << 20, time_limit=time_limit, on_phase=on_phase
+            )
         if not json_:
             flow.require_testable(compared.verdict)
     verdict = compared.verdict

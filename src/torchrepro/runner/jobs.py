@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ def check(payload: dict[str, Any], phase: Phase) -> Any:
         # What was vouched for may live beside the user, as it would for `python script.py`.
         sys.path.insert(0, os.getcwd())
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
-    rule = Rule(strict=payload.get("strict", False), tol=payload.get("tolerance"))
+    strict, tolerance = payload.get("strict", False), payload.get("tolerance")
+    rule = Rule(strict=strict, tol=tolerance) if strict or tolerance is not None else None
     verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)
     return msgspec.to_builtins(verdict.with_notes(*repro.notes))
 
@@ -56,5 +58,8 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
         backward=False if trial.only_fwd else None,
     )
     directory = Path(payload["directory"])
-    paths = [str(save_bundle(repro, directory / f"graph_{index}")) for index, repro in enumerate(repros)]
+    paths = []
+    for index, repro in enumerate(repros):
+        repro = replace(repro, strict=request.strict, tolerance=trial.tolerance)
+        paths.append(str(save_bundle(repro, directory / f"graph_{index}", size_cap=payload["size_cap"])))
     return {"bundles": paths, "problems": problems}

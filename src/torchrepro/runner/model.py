@@ -58,6 +58,12 @@ class ModelTrial:
         self.observe(built, compiled)
 
     @property
+    def tolerance(self) -> float | None:
+        """That of the command line, else that of the file."""
+        asked = self.request.tolerance
+        return asked if asked is not None else self.factory.options.tolerance
+
+    @property
     def only_fwd(self) -> bool:
         wanted = self.request.backward if self.request.backward is not None else self.factory.options.grad
         return wanted is False or self.factory.options.no_grad
@@ -116,10 +122,9 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
 
         return true_run(observe, built.model, built.args, built.kwargs, draws)
 
-    tolerance = request.tolerance if request.tolerance is not None else trial.factory.options.tolerance
     verdict = judge(
         Subject(eager, compiled, truth if request.fp64 else None),
-        rule=Rule(strict=request.strict, tol=tolerance),
+        rule=Rule(strict=request.strict, tol=trial.tolerance),
         phase=phase,
     )
     return verdict.with_notes(*trial.notes)

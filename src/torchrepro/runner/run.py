@@ -131,9 +131,12 @@ def judge_repro(
 ) -> Verdict:
     """The verdict on a repro in this process; a crash or a hang takes the process with it (see isolate/).
 
+    It is judged as it was recorded, unless a rule is given.
+
     An exception object of the compiled side is appended to `raised`: the verdict keeps only its text.
     """
     prepared = repro_common(repro)
+    rule = rule or Rule(strict=repro.strict, tol=repro.tolerance)
     phase = Phases(phase)
 
     def eager(around: AbstractContextManager[Any]) -> Run:
