@@ -21,6 +21,7 @@ class ModelRequest:
     device: str | None = None
     strict: bool = False
     tolerance: float | None = None
+    check_stride: bool = False
     fp64: bool = True
     environ: Mapping[str, str] = field(default_factory=dict)
     """The user's environment, as far as it matters to compilers: that of the judging process is another."""

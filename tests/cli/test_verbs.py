@@ -234,3 +234,21 @@ def test_a_strict_judgement_is_kept_in_the_bundle_and_large_tensors_become_recip
     assert checked.returncode == 1, checked.stdout
     shown = answer(torchrepro("show", bundle, "--json"))
     assert any("input.0" in note for note in shown["notes"]), shown["notes"]
+
+
+TRANSPOSING = """
+import torch
+def build():
+    return (lambda x: x + 1), (torch.ones(3, 4),)
+def transposing(graph, inputs):
+    return lambda *args: [out.t().contiguous().t() for out in graph(*args)]
+"""
+
+
+def test_strides_count_only_if_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "layout.py").write_text(TRANSPOSING)
+    words = ("compare", "layout.py:build", "--backend", "layout:transposing", "--json")
+    assert answer(torchrepro(*words, cwd=tmp_path))["verdict"] == "pass"
+    found = answer(torchrepro(*words, "--stride", cwd=tmp_path))
+    assert found["verdict"] == "mismatch"
+    assert found["details"]["comparison"]["differing"][0]["difference"] == "stride"

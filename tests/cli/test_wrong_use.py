@@ -32,6 +32,8 @@ def slow():
         time.sleep(60)
         return x
     return f, (torch.ones(1),)
+def no_gradients():
+    return (lambda x: x.argmax()), (torch.ones(2),)
 NOT_A_FUNCTION = 3
 """
 
@@ -87,6 +89,11 @@ def test_an_unknown_backend_names_the_nearest(model: Path) -> None:
 
 def test_a_bad_dtype_for_amp(model: Path) -> None:
     assert_one_clear_line(torchrepro("compare", f"{model}:build", "--amp", "bf16x"), "--amp bfloat16")
+
+
+def test_backward_without_anything_that_needs_gradients(model: Path) -> None:
+    finished = torchrepro("compare", f"{model}:no_gradients", "--backward", "--backend", "eager")
+    assert_one_clear_line(finished, "leave out --backward")
 
 
 def test_a_missing_bundle() -> None:
@@ -183,6 +190,8 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_process(model: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A job in the background of a shell ignores the signal, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     time.sleep(8)
     child.send_signal(signal.SIGINT)

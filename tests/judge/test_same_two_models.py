@@ -95,6 +95,16 @@ def test_what_differs_from_itself_is_not_comparable() -> None:
     assert "non-deterministic" in str(compared)
 
 
+def test_a_model_that_differs_from_itself_does_not_hide_an_error_of_the_compiled_side() -> None:
+    def unsteady(x: torch.Tensor) -> torch.Tensor:
+        return x + int.from_bytes(os.urandom(4), "big")
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("boom")
+
+    assert "boom" in str(same_two_models(unsteady, broken, inputs()))
+
+
 def test_rounding_noise_of_eager_is_noted_and_not_blamed() -> None:
     signs = iter([1.0, -1.0] * 10)
 

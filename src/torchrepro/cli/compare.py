@@ -43,6 +43,7 @@ def compare(
     device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
     strict: Strict = False,
     tol: Tolerance = None,
+    stride: Annotated[bool, typer.Option("--stride", help="Strides of outputs count as well.")] = False,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Save the failing graph as a bundle there.")
     ] = None,
@@ -75,6 +76,7 @@ def compare(
             device=device,
             strict=strict,
             tolerance=tol,
+            check_stride=stride,
         )
         with progress(enabled=not json_) as on_phase:
             compared = flow.compare_model(

@@ -22,11 +22,11 @@ from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run, named_state, observe_call, run_fwd_maybe_bwd
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.precision import precision_for
-from torchrepro.judge.raised import describe, verdict_of
+from torchrepro.judge.raised import describe, is_out_of_memory, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.verdict import Kind, Verdict
 
 Phase = Callable[[str], None]
 """Told what is about to run, so that a crash or a hang can be put down to it."""
@@ -155,53 +155,67 @@ def judge(
 def _judge(subject: Subject, rule: Rule, require_fp64: bool, start: RngState, phase: Phases) -> Verdict:
     phase("eager")
     recorder = RecordRandom()
-    eager_raised: BaseException | None = None
-    try:
-        eager = subject.eager(_starting_from(start, without_compilers(), recorder))
-    except Exception as exc:
-        eager_raised = exc
-    notes: list[str] = []
-    if eager_raised is None:
-        again = subject.eager(_starting_from(start, without_compilers()))
-        steadiness = compare_runs(eager, again, None, rule=Rule(strict=True))
-        if not steadiness:
-            noise = f"eager differs from itself: {steadiness}"
-            if not compare_runs(eager, again, None, rule=rule):
-                return Verdict(Kind.NOT_COMPARABLE, summary=f"non-deterministic: {noise}")
-            notes.append(f"not bitwise deterministic: {noise}")
-        del again
-
-    truth: Run | None = None
-    if eager_raised is None:
-        truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
-        notes.extend(reasons)
-        # Where there is no truth, eager's noise has to be guessed, and mixed precision gives float32 results
-        # that have only a half type's digits.
-        rule = replace(rule, blind_dtype=recorder.coarsest_dtype)
+    eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers(), recorder)))
+    if isinstance(eager, Exception):
+        return _judge_without_eager(subject, start, eager, phase)
+    unsteady, notes = _steadiness(subject, rule, start, eager)
+    truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
+    notes += reasons
 
     phase("compile")
-    try:
-        randomness = eager_randomness() if recorder.is_random else nullcontext()
-        compiled = subject.compiled(_starting_from(start, randomness))
-    except Exception as exc:
-        if eager_raised is not None:
-            return invalid(describe(eager_raised))
+    randomness = eager_randomness() if recorder.is_random else nullcontext()
+    compiled = _attempt(lambda: subject.compiled(_starting_from(start, randomness)))
+    if isinstance(compiled, Exception):
         # A compilation that began inside the call has ended by now; then the frames tell.
         compiling = True if phase.last == "compile" else None
-        return verdict_of(exc, compiling=compiling).with_notes(*notes)
+        return verdict_of(compiled, compiling=compiling).with_notes(*notes)
     phase("compare")
-    if eager_raised is not None:
-        raised = describe(eager_raised)
-        return Verdict(
-            Kind.MISSING_ERROR,
-            summary=f"eager raises {raised}; the compiled function does not",
-            raised=raised,
-        )
-    comparison = compare_runs(eager, compiled, truth, rule=rule)
-    verdict = verdict_of_comparison(comparison).with_notes(*notes)
+    if unsteady:
+        return Verdict(Kind.NOT_COMPARABLE, summary=f"non-deterministic: {unsteady}", notes=notes)
+    # Where there is no truth, eager's noise has to be guessed, and mixed precision gives float32 results that
+    # have only a half type's digits.
+    rule = replace(rule, blind_dtype=recorder.coarsest_dtype)
+    verdict = verdict_of_comparison(compare_runs(eager, compiled, truth, rule=rule)).with_notes(*notes)
     if verdict.fails and recorder.is_random:
         return _if_draws_agree(verdict, subject, eager, compiled)
     return verdict
+
+
+def _attempt(run: Callable[[], Run]) -> Run | Exception:
+    """The run, or what it raised. An error about the user's input is no result of a run."""
+    try:
+        return run()
+    except TorchReproError:
+        raise
+    except Exception as exc:
+        return exc
+
+
+def _judge_without_eager(subject: Subject, start: RngState, raised: Exception, phase: Phase) -> Verdict:
+    """Eager raises. If the compiled side does not, an error is missing; else nothing can be said."""
+    phase("compile")
+    missing = None
+    if not is_out_of_memory(raised):
+        missing = _attempt(lambda: subject.compiled(_starting_from(start)))
+    described = describe(raised)
+    if not isinstance(missing, Run):
+        return Verdict(Kind.INVALID, summary=f"eager itself fails: {described}", raised=described)
+    summary = f"eager raises {described}; the compiled function does not"
+    return Verdict(Kind.MISSING_ERROR, summary=summary, raised=described)
+
+
+def _steadiness(subject: Subject, rule: Rule, start: RngState, eager: Run) -> tuple[str, tuple[str, ...]]:
+    """Eager against itself, from the same random state: why it cannot be compared, if so, and a note."""
+    again = _attempt(lambda: subject.eager(_starting_from(start, without_compilers())))
+    if isinstance(again, Exception):
+        return f"eager raises the second time: {describe(again)}", ()
+    found = compare_runs(eager, again, None, rule=Rule(strict=True))
+    if found:
+        return "", ()
+    noise = f"eager differs from itself: {found}"
+    if not compare_runs(eager, again, None, rule=rule):
+        return noise, ()
+    return "", (f"not bitwise deterministic: {noise}",)
 
 
 def _truth(
@@ -266,11 +280,6 @@ def verdict_of_comparison(comparison: Comparison) -> Verdict:
     non_finite = any(leaf.difference is Difference.NON_FINITE for leaf in comparison.differing)
     kind = Kind.NON_FINITE if non_finite else Kind.MISMATCH
     return Verdict(kind, summary=str(comparison), comparison=comparison)
-
-
-def invalid(raised: Raised) -> Verdict:
-    """Eager itself fails, and the compiled function as well: nothing to compare."""
-    return Verdict(Kind.INVALID, Stage.NONE, summary=f"eager itself fails: {raised}", raised=raised)
 
 
 def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Run) -> Verdict:

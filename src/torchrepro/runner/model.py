@@ -124,7 +124,7 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
 
     verdict = judge(
         Subject(eager, compiled, truth if request.fp64 else None),
-        rule=Rule(strict=request.strict, tol=trial.tolerance),
+        rule=Rule(strict=request.strict, tol=trial.tolerance, check_stride=request.check_stride),
         phase=phase,
     )
     return verdict.with_notes(*trial.notes)
