@@ -34,6 +34,10 @@ _CONFIG_MODULES = {
     "inductor": "torch._inductor.config",
     "functorch": "torch._functorch.config",
 }
+# Set by every judging process for itself (see `flow.compiler_environment`): no part of the user's state.
+_SET_BY_THE_JUDGE = frozenset(
+    {"inductor.fx_graph_cache", "inductor.compile_threads", "functorch.enable_autograd_cache"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,8 @@ def _non_default_configs() -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, 
     for short in _CONFIG_MODULES:
         kept = {}
         for name, value in _changed_values(_config_module(short)).items():
+            if f"{short}.{name}" in _SET_BY_THE_JUDGE:
+                continue
             if _is_data(value):
                 kept[name] = value
             else:

@@ -66,9 +66,10 @@ class Signature:
         return not (self.op and other.op) or self.op == other.op
 
     def __str__(self) -> str:
-        parts = [self.stage.value, self.kind.value]
-        parts += [part for part in (self.exception, self.message, self.op) if part]
-        return " | ".join(parts)
+        stage = "" if self.stage is Stage.NONE else self.stage.value
+        return " | ".join(
+            part for part in (self.kind.value, stage, self.exception, self.message, self.op) if part
+        )
 
 
 def normalise_message(message: str) -> str:

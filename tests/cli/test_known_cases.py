@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,8 @@ def test_the_saved_bundle_fails_as_recorded_and_so_does_its_script(name: str, tm
     bundle = Path(found["bundle"])
     checked = torchrepro("check", bundle, "--json")
     assert answer(checked)["reproduces"] is True, checked.stdout
+    state = json.loads((bundle / "manifest.json").read_text())["ambient"]
+    assert state["configs"] == {}, "what the tool itself sets is no part of the user's state"
     assert checked.returncode == 1
     script = subprocess.run(
         [sys.executable, str(bundle / "repro.py")], cwd="/", capture_output=True, text=True
