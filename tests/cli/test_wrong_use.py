@@ -142,6 +142,23 @@ def test_a_bundle_cannot_make_us_import_a_compiler(bundle: Path, tmp_path: Path)
     assert_one_clear_line(torchrepro("check", path), "--trust antigravity")
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"default_dtype": "os.system('id')"},
+        {"matmul_precision": "x'); import os"},
+        {"autocast": [{"device": "cpu", "dtype": "hub.load", "enabled": True, "cache_enabled": True}]},
+    ],
+)
+def test_words_of_the_state_that_would_become_code_are_refused(
+    bundle: Path, tmp_path: Path, state: dict[str, object]
+) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["ambient"].update(state)
+    path = damaged(bundle, tmp_path / "d", "manifest.json", json.dumps(manifest).encode())
+    assert_one_clear_line(torchrepro("check", path), "state")
+
+
 def test_a_bundle_cannot_choose_the_cxx_compiler(bundle: Path, tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     program = tmp_path / "evil.sh"

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from torchrepro.ambient import Ambient
 from torchrepro.bundle.graph_text import read_graph
 from torchrepro.bundle.manifest import Manifest, safe_settings
@@ -73,6 +75,7 @@ def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler,
             f"the bundle's compiler is {compiler.name}, a function that would be imported and run",
             next_step=f"if you know it, allow it with --trust {module}",
         )
+    _require_known_words(manifest.ambient)
     options, refused = safe_settings(compiler.options)
     configs = {}
     for name, settings in manifest.ambient.configs.items():
@@ -82,6 +85,18 @@ def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler,
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return replace(compiler, options=options), replace(manifest.ambient, configs=configs), notes
+
+
+def _require_known_words(ambient: Ambient) -> None:
+    """Words of the state that end up in code (`torch.WORD`) are torch's own."""
+    dtypes = [ambient.default_dtype, *(cast.dtype for cast in ambient.autocast)]
+    known = all(isinstance(getattr(torch, name, None), torch.dtype) for name in dtypes)
+    known &= ambient.matmul_precision in ("highest", "high", "medium")
+    known &= ambient.deterministic in ("off", "warn", "error")
+    if not known:
+        raise BundleError(
+            "the manifest describes a state that torch does not have", next_step="do not trust it"
+        )
 
 
 def _under(values: dict[str, object], prefix: str) -> dict[str, object]:

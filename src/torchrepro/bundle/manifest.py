@@ -21,6 +21,7 @@ FORMAT = 1
 # Settings name programs to run (`cpp.cxx`) and files to read. A stranger's bundle may set numbers, switches
 # and plain words, nothing else.
 _UNSAFE_NAMES = re.compile(r"cxx|flag|dir|path|file|command|compiler_bin|include|library|log|url|remote|host")
+_SETTING_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+\-]{0,64}")
 
 
@@ -99,7 +100,7 @@ def safe_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def _is_safe(name: str, value: Any) -> bool:
-    if _UNSAFE_NAMES.search(name):
+    if _UNSAFE_NAMES.search(name) or not _SETTING_NAME.fullmatch(name):
         return False
     if isinstance(value, list):
         return all(_is_safe(name, item) for item in value)
