@@ -20,6 +20,7 @@ from torchrepro.judge.rule import Envelope, Precision
 
 _EXPONENT_BITS = 0x7FF0000000000000
 _FAR = 2.0**512
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +243,17 @@ class Stream:
             compiled.sub_(exact)
             torch.dot(exact, exact, out=row[_Column.TRUTH2])
             torch.dot(eager, eager, out=row[_Column.EAGER2])
-            torch.aminmax(eager, out=(row[_Column.LOW_EAGER], row[_Column.EXCESS_EAGER]))
         torch.dot(compiled, compiled, out=row[_Column.COMPILED2])
+        if self._truth is not None and self._dtype in _HALF:
+            # Rounding errors of a half type grow with the value: without the relative part of the envelope
+            # every block would look suspicious and be measured twice.
+            magnitude = torch.abs(exact, out=self._buffer("magnitude")[: exact.numel()])
+            for error, column in ((eager, _Column.EXCESS_EAGER), (compiled, _Column.EXCESS_COMPILED)):
+                excess = error.abs_().sub_(magnitude, alpha=self.envelope.relative)
+                torch.amax(excess, 0, out=row[column])
+            return
+        if self._truth is not None:
+            torch.aminmax(eager, out=(row[_Column.LOW_EAGER], row[_Column.EXCESS_EAGER]))
         torch.aminmax(compiled, out=(row[_Column.LOW_COMPILED], row[_Column.EXCESS_COMPILED]))
 
     def _measure(self, part: Selection, row: torch.Tensor, pattern: Pattern) -> None:
