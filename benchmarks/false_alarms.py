@@ -2,7 +2,7 @@
 
     python -m benchmarks.false_alarms --dtype float32 --every 2
 
-Every operator that inductor gets right must pass. Each that did not is printed, then the counts: it is a false
+Every operator that inductor gets right must pass. Each that did not is printed, then the counts: a false
 alarm, to be mended in the judge, or a bug of torch.
 """
 
