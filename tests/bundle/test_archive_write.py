@@ -16,7 +16,7 @@ import torch
 
 from torchrepro.bundle import archive
 from torchrepro.bundle.archive import write_bundle_files
-from torchrepro.bundle.naming import new_run_id, unused_path
+from torchrepro.bundle.naming import new_run_id
 from torchrepro.bundle.opening import open_bundle_files
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.errors import BundleError
@@ -210,13 +210,3 @@ def test_run_ids_of_processes_never_collide() -> None:
     with ProcessPoolExecutor(4, get_context("fork")) as pool:
         ids = [each for part in pool.map(some_run_ids, [2000] * 8) for each in part]
     assert len(set(ids)) == 16_000
-
-
-def test_an_unused_path_counts_up(tmp_path: Path) -> None:
-    seen = []
-    for _ in range(3):
-        seen.append(unused_path(tmp_path, "bundle", ".zip"))
-        seen[-1].touch()
-    assert [path.name for path in seen] == ["bundle.zip", "bundle-2.zip", "bundle-3.zip"]
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert unused_path(tmp_path, "link").name == "link-2"

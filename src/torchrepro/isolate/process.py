@@ -35,7 +35,6 @@ class Outcome:
     timed_out: bool = False
     exit_code: int | None = None
     seconds: float = 0.0
-    phase_seconds: float = 0.0
     output_tail: str = ""
 
 
@@ -64,7 +63,6 @@ def run_isolated(
             timed_out=timed_out,
             exit_code=exit_code if not timed_out else None,
             seconds=seconds,
-            phase_seconds=time.monotonic() - reader.phase_started,
             output_tail=_tail(output),
         )
 
@@ -77,7 +75,6 @@ class _Reports:
         self._on_phase = on_phase
         self._buffer = b""
         self.phase = "start"
-        self.phase_started = time.monotonic()
         self.result: Any = None
         self.error: Mapping[str, str] | None = None
 
@@ -104,7 +101,6 @@ class _Reports:
             message = json.loads(line)
             if "phase" in message:
                 self.phase = message["phase"]
-                self.phase_started = time.monotonic()
                 self._on_phase(self.phase)
             self.result = message.get("result", self.result)
             self.error = message.get("error", self.error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -57,7 +57,7 @@ def known_compilers() -> list[str]:
     return sorted(torch._dynamo.list_backends(exclude_tags=()))
 
 
-def require_known(compiler: Compiler, trusted: Collection[str] = ()) -> None:
+def require_known(compiler: Compiler) -> None:
     """Fail early, and with the nearest name, for a compiler that does not exist."""
     if ":" in compiler.name:
         _imported(compiler.name)
