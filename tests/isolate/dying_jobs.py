@@ -73,3 +73,9 @@ def floods(payload: Any, phase: Any) -> Any:
 
 def reads_stdin(payload: Any, phase: Any) -> Any:
     return sys.stdin.read()
+
+
+def closes_everything_and_goes_on(payload: Any, phase: Any) -> Any:
+    phase("run")
+    os.closerange(3, 256)
+    time.sleep(600)

@@ -74,6 +74,11 @@ def test_a_hang_ends_at_the_limit_and_its_children_with_it() -> None:
     assert processes_with(mark) == 0
 
 
+def test_a_child_that_closes_its_pipe_and_goes_on_is_a_hang_too() -> None:
+    outcome = run("closes_everything_and_goes_on", time_limit=4)
+    assert verdict_of(outcome, 4).kind is Kind.HANG
+
+
 def test_a_hang_in_eager_cannot_be_tested() -> None:
     outcome = run("hang", time_limit=3, phase="eager", mark=uuid.uuid4().hex)
     with pytest.raises(TorchReproError, match="--time-limit"):

@@ -51,9 +51,10 @@ def run_isolated(
     with tempfile.TemporaryFile() as output, _child(job, payload, environ, output) as (child, reports):
         reader = _Reports(reports, on_phase)
         timed_out = not reader.follow(child, started + time_limit)
-        seconds = time.monotonic() - started
         if not timed_out:
-            child.wait()
+            # The pipe may also be closed by a child that goes on: it has until the same deadline.
+            timed_out = not _ends(child, started + time_limit)
+        seconds = time.monotonic() - started
         exit_code = child.returncode
         return Outcome(
             result=reader.result,
@@ -132,6 +133,14 @@ def _child(
             yield child, reports
         finally:
             _kill_group(child)
+
+
+def _ends(child: subprocess.Popen[bytes], deadline: float) -> bool:
+    try:
+        child.wait(timeout=max(_GRACE_SECONDS, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
