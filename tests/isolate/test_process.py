@@ -20,9 +20,11 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 
+ENVIRON = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+
+
 def run(job: str, time_limit: float = 60.0, **payload: object) -> Outcome:
-    environ = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    return run_isolated(f"dying_jobs:{job}", payload, time_limit=time_limit, environ=environ)
+    return run_isolated(f"dying_jobs:{job}", payload, time_limit=time_limit, environ=ENVIRON)
 
 
 def processes_with(mark: str) -> int:
@@ -98,8 +100,7 @@ def test_a_bug_of_ours_is_no_verdict(job: str) -> None:
 
 
 def test_if_the_reference_kills_the_process_it_is_judged_without_one() -> None:
-    environ = {"PYTHONPATH": str(HERE)}
-    verdict = judged_in_isolation("dying_jobs:passing", {}, time_limit=60, environ=environ)
+    verdict = judged_in_isolation("dying_jobs:passing", {}, time_limit=60, environ=ENVIRON)
     assert verdict.kind is Kind.PASS
     assert any("float64" in note and "SIGABRT" in note for note in verdict.notes)
 
