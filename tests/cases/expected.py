@@ -13,8 +13,6 @@ class Answer:
     blamed: str = "compiled"
     path: str = ""
     """What must be among the values that differ."""
-    bundle: bool = True
-    """Whether a captured graph shows the failure by itself."""
 
 
 WRONG = ("mismatch",)
@@ -29,13 +27,13 @@ ANSWERS: dict[str, Answer] = {
     "case_197067": Answer(("crash",)),
     "case_194706": Answer(("compile_error",)),
     "case_195422": Answer(WRONG, path="inputs[0]"),
-    "case_192985": Answer(WRONG, path="out", bundle=False),
-    "case_197896": Answer(WRONG, path="out[1]", bundle=False),
+    "case_192985": Answer(WRONG, path="out"),
+    "case_197896": Answer(WRONG, path="out[1]"),
     "case_179804": Answer(WRONG, path="grad"),
     "case_188217": Answer(("compile_error",)),
     "case_fuzz_acosh": Answer(("mismatch", "non_finite"), path="out"),
     "case_fuzz_softshrink_nan": Answer(WRONG, path="out"),
     "case_185246": Answer(("missing_error",)),
-    "case_fuzz_gelu": Answer(("pass",), exit_code=0, blamed="eager", bundle=False),
-    "case_174078": Answer(("pass",), exit_code=0, blamed="nobody", bundle=False),
+    "case_fuzz_gelu": Answer(("pass",), exit_code=0, blamed="eager"),
+    "case_174078": Answer(("pass",), exit_code=0, blamed="nobody"),
 }
