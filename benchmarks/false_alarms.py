@@ -30,7 +30,7 @@ def judge_operator(operator: Any, dtype: torch.dtype) -> Verdict | None:
         return None
     sample = samples[-1]
 
-    def call(value: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(value: Any, /, *args: Any, **kwargs: Any) -> Any:
         return operator(value, *args, **kwargs)
 
     torch._dynamo.reset()
