@@ -59,6 +59,12 @@ _HOMES = {
     "repro_common": "runner.run",
     "check_bundle": "flow",
     "compare_model": "flow",
+    # catching
+    "enable": "capture.watching",
+    "disable": "capture.watching",
+    "watch": "capture.watching",
+    "backend": "capture.backend",
+    "WatchSettings": "capture.settings",
     # bundles
     "load_bundle": "bundle.load",
     "save_bundle": "bundle.save",

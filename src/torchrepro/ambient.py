@@ -198,7 +198,7 @@ def _non_default_configs() -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, 
         for name, value in _changed_values(_config_module(short)).items():
             if f"{short}.{name}" in _SET_BY_THE_JUDGE:
                 continue
-            if _is_data(value):
+            if is_data(value):
                 kept[name] = value
             else:
                 left_out.append(f"{short}.{name}")
@@ -207,12 +207,12 @@ def _non_default_configs() -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, 
     return configs, tuple(left_out)
 
 
-def _is_data(value: object) -> bool:
+def is_data(value: object) -> bool:
     """Whether JSON gives the same value back."""
     if isinstance(value, (list, tuple)):
-        return isinstance(value, list) and all(_is_data(item) for item in value)
+        return isinstance(value, list) and all(is_data(item) for item in value)
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
+        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float, str)
 
 

@@ -179,6 +179,8 @@ def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str,
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # The judge watches its own compilations itself.
+        "TORCHREPRO_WATCH": "0",
     }
 
 

@@ -62,6 +62,8 @@ class Repro:
     """How it was judged, where that was not by the default rule."""
     expected: Signature | None = None
     """The failure that was recorded, None for a repro that has not been judged."""
+    earlier: tuple[tuple[Any, ...], ...] = ()
+    """Inputs of the calls that came before on the same compiled function, where the failure needs them."""
     notes: tuple[str, ...] = ()
     """What a reader must know: data that was not kept, objects that had to be left out."""
 

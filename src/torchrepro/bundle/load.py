@@ -33,6 +33,7 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
     try:
         inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
+        earlier = tuple(_inputs_of_earlier_call(values, call) for call in range(manifest.earlier))
     except KeyError as exc:
         raise BundleError(
             f"{path}: the manifest does not describe {exc}", next_step="take the bundle again"
@@ -51,6 +52,7 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
         strict=manifest.strict,
         tolerance=manifest.tolerance,
         expected=manifest.expected,
+        earlier=earlier,
         notes=notes,
     )
 
@@ -97,6 +99,11 @@ def _require_known_words(ambient: Ambient) -> None:
         raise BundleError(
             "the manifest describes a state that torch does not have", next_step="do not trust it"
         )
+
+
+def _inputs_of_earlier_call(values: dict[str, object], call: int) -> tuple[object, ...]:
+    inputs = _under(values, f"earlier.{call}.input.")
+    return tuple(inputs[str(index)] for index in range(len(inputs)))
 
 
 def _under(values: dict[str, object], prefix: str) -> dict[str, object]:

@@ -51,6 +51,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     symbols: tuple[SymbolEntry, ...] = ()
     inputs: int
     """How many of the values are inputs: they are called `input.0`, `input.1`, ..."""
+    earlier: int = 0
+    """How many calls came before: their inputs are called `earlier.0.input.0`, ..."""
     values: dict[str, ValueEntry]
     """Inputs, `constant.NAME` of the graph and `rng.DEVICE`."""
     needs_trust: tuple[str, ...] = ()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.archive import Content, write_bundle_files
-from torchrepro.bundle.graph_text import write_graph
+from torchrepro.bundle.graph_text import GraphText, write_graph
 from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
 from torchrepro.bundle.naming import new_run_id
 from torchrepro.bundle.read import GRAPH, SCRIPT, TENSORS, VALUES
 from torchrepro.bundle.script import standalone_script, values_for_script
 from torchrepro.bundle.storage_file import write_storages
-from torchrepro.bundle.values import DEFAULT_SIZE_CAP, pack_values
+from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values
 from torchrepro.environment import Environment
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.plain import as_data
@@ -28,19 +28,52 @@ def save_bundle(
     *,
     verdict: Verdict | None = None,
     size_cap: int = DEFAULT_SIZE_CAP,
+    run_id: str = "",
 ) -> Path:
     """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists."""
     written = write_graph(repro.graph)
-    values = {
+    values = values_of(repro, written)
+    packed = pack_values(values, size_cap=size_cap)
+    manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
+    files: dict[str, Content] = {
+        "manifest.json": encode_manifest(manifest),
+        GRAPH: written.text.encode(),
+        TENSORS: storage_writer(packed),
+        SCRIPT: standalone_script(manifest, written.text, verdict).encode(),
+    }
+    beside = values_for_script(manifest, values)
+    if beside is not None:
+        files[VALUES] = beside
+    return write_bundle_files(path, files)
+
+
+def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
+    """Everything in a repro that is a value, by the name that the manifest gives it."""
+    return {
         **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
+        **{
+            f"earlier.{call}.input.{index}": value
+            for call, inputs in enumerate(repro.earlier)
+            for index, value in enumerate(inputs)
+        },
         **{f"constant.{name}": value for name, value in written.constants.items()},
         **{f"rng.{device}": state for device, state in repro.ambient.rng.items()},
     }
-    packed = pack_values(values, size_cap=size_cap)
+
+
+def manifest_of(
+    repro: Repro,
+    written: GraphText,
+    packed: PackedValues,
+    verdict: Verdict | None = None,
+    *,
+    run_id: str = "",
+) -> Manifest:
+    """The manifest of a repro whose graph and values have been turned into data."""
     left_out = tuple(f"the setting {name} is not data and was left out" for name in repro.ambient.left_out)
-    manifest = Manifest(
+    return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        run_id=new_run_id(),
+        run_id=run_id or new_run_id(),
         place=repro.place,
         compiler=repro.compiler,
         ambient=_without_rng(repro),
@@ -53,6 +86,7 @@ def save_bundle(
             for symbol in repro.symbols
         ),
         inputs=len(repro.inputs),
+        earlier=len(repro.earlier),
         values=packed.entries,
         needs_trust=written.needs_trust,
         ops=repro.ops,
@@ -61,20 +95,11 @@ def save_bundle(
         verdict=None if verdict is None else as_data(verdict.to_dict()),
         notes=tuple(dict.fromkeys((*repro.notes, *packed.notes, *left_out))),
     )
-    files: dict[str, Content] = {
-        "manifest.json": encode_manifest(manifest),
-        GRAPH: written.text.encode(),
-        TENSORS: _writer(packed.storages),
-        SCRIPT: standalone_script(manifest, written.text, verdict).encode(),
-    }
-    beside = values_for_script(manifest, values)
-    if beside is not None:
-        files[VALUES] = beside
-    return write_bundle_files(path, files)
 
 
-def _writer(storages: Any) -> Callable[[Path], None]:
-    return lambda path: write_storages(path, storages)
+def storage_writer(packed: PackedValues) -> Callable[[Path], None]:
+    """Writes the bytes of the values to the path it is given."""
+    return lambda path: write_storages(path, packed.storages)
 
 
 def _without_rng(repro: Repro) -> Any:

@@ -6,6 +6,7 @@ The format allows no gaps between tensors, so they cannot all be aligned. Storag
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -55,6 +56,31 @@ def _write_all(descriptor: int, view: memoryview) -> None:
     done = 0
     while done < len(view):
         done += os.write(descriptor, view[done : done + _PIECE])
+
+
+class StorageRewriter:
+    """Writes new bytes over the storages of a file, straight from memory. A full disk is an error, not a signal:
+    the file is written, not mapped."""
+
+    def __init__(self, path: Path) -> None:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            self._records, self._data_start = _read_header(path, file.read(8), length, file.read)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(self, name: str, address: int, length: int) -> None:
+        """`length` bytes from a memory address, which must be those of the whole storage."""
+        start, stop = self._records[name].data_offsets
+        if stop - start != length:
+            raise ValueError(f"{name} has {stop - start} bytes, not {length}")
+        view = memoryview((ctypes.c_char * length).from_address(address)).cast("B")
+        done = 0
+        while done < length:
+            piece = view[done : done + _PIECE]
+            done += os.pwrite(self._descriptor, piece, self._data_start + start + done)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class StorageFile(Mapping[str, torch.Tensor]):

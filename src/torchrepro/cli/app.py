@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torchrepro import __version__
-from torchrepro.cli import check, compare, show
+from torchrepro.cli import check, compare, run, show
 from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("show")(show.show)

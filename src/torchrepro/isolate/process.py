@@ -60,7 +60,7 @@ def run_isolated(
             result=reader.result,
             error=reader.error,
             phase=reader.phase,
-            signal=_signal_name(exit_code) if not timed_out else "",
+            signal=signal_name(exit_code) if not timed_out else "",
             timed_out=timed_out,
             exit_code=exit_code if not timed_out else None,
             seconds=seconds,
@@ -149,7 +149,8 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     child.wait(timeout=_GRACE_SECONDS)
 
 
-def _signal_name(exit_code: int | None) -> str:
+def signal_name(exit_code: int | None) -> str:
+    """The signal that an exit code, as `subprocess` has it, stands for; empty if none."""
     if exit_code is None or exit_code >= 0:
         return ""
     try:

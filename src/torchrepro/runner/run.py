@@ -11,6 +11,7 @@ import torch
 
 from torchrepro.bundle.metadata import fake_inputs, restore_metadata
 from torchrepro.errors import AccuracyError, TorchReproError
+from torchrepro.generators import capture_rng_state, same_randomness
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
 from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
@@ -69,6 +70,13 @@ class Prepared:
                 return call_as_it_asks(function, args, {})
 
         return observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
+
+    def lead_up(self, graph: torch.nn.Module, function: Callable[..., Any]) -> None:
+        """The calls that came before; the generators stand afterwards where they stood."""
+        if self.repro.earlier:
+            with same_randomness(capture_rng_state()):
+                for inputs in self.repro.earlier:
+                    self.observe(graph, function, clone_inputs(inputs))
 
 
 def repro_common(repro: Repro) -> Prepared:
@@ -142,6 +150,7 @@ def judge_repro(
     def eager(around: AbstractContextManager[Any]) -> Run:
         graph, inputs = prepared.graph(), prepared.inputs()
         with around:
+            prepared.lead_up(graph, graph)
             return prepared.observe(graph, graph, inputs)
 
     def compiled(around: AbstractContextManager[Any]) -> Run:
@@ -149,6 +158,7 @@ def judge_repro(
             with phases_of_compilation(phase), around:
                 graph, function = prepared.compile()
                 phase("run")
+                prepared.lead_up(graph, function)
                 run = prepared.observe(graph, function, prepared.inputs())
                 synchronise()
                 return run
@@ -157,14 +167,15 @@ def judge_repro(
                 raised.append(exc)
             raise
 
-    subject = Subject(eager, compiled, (lambda draws: _truth(prepared, draws)) if fp64 else None)
+    subject = Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
     with repro.ambient.settings():
         return judge(
             subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
         )
 
 
-def _truth(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+    """The run of a prepared graph in float64, and notes on what was not ideal about it."""
     repro = prepared.repro
     if repro.place is Place.AFTER_AOT:
         reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)

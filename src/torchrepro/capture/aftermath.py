@@ -1,0 +1,149 @@
+"""What a process leaves behind when it dies, or stops answering, inside a compiled call: a bundle with a verdict."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from torchrepro.bundle.manifest import Manifest, encode_manifest
+from torchrepro.bundle.read import read_manifest
+from torchrepro.capture.in_flight import Flight, forget_flight, read_flight
+from torchrepro.capture.summary import UNFINISHED, write_summary
+from torchrepro.errors import TorchReproError
+from torchrepro.isolate.process import Outcome, signal_name
+from torchrepro.isolate.supervise import verdict_of
+from torchrepro.plain import as_data
+from torchrepro.signature import Signature
+from torchrepro.verdict import Kind, Stage, Verdict
+
+_GIVEN_UP = 10.0
+"""Seconds in one call after which who interrupts the program has given up waiting for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How the program ended: its exit code as `subprocess` has it, and whether somebody asked for it."""
+
+    pid: int
+    exit_code: int
+    interrupted: bool = False
+
+
+def mark_hangs(directory: Path, run_id: str, seconds: float) -> None:
+    """Record a hang in the unfinished bundle of a call that has not come back for so long.
+
+    It is only a mark: if the call does come back, it is taken away, and the bundle goes as others do.
+    """
+    changed = False
+    for bundle, flight in _unfinished(directory, run_id):
+        manifest = _manifest_of(bundle)
+        if manifest is None:
+            continue
+        hung = flight.phase != "idle" and flight.seconds > seconds
+        if hung and manifest.expected is None:
+            _rewrite(bundle, manifest, _hang(flight))
+            changed = True
+        elif not hung and manifest.expected is not None:
+            _rewrite(bundle, manifest, None)
+            changed = True
+    if changed:
+        write_summary(directory, run_id)
+
+
+def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
+    """Turn the unfinished bundles of dead processes into finished ones, or remove them."""
+    for bundle, flight in _unfinished(directory, run_id):
+        if _is_alive(flight.pid) and flight.pid != death.pid:
+            continue
+        verdict = _verdict(flight, death)
+        if verdict is not None:
+            _finish(bundle, verdict, run_id)
+        forget_flight(bundle)
+        shutil.rmtree(bundle, ignore_errors=True)
+
+
+def _verdict(flight: Flight, death: Death) -> Verdict | None:
+    """What the death of a process amounts to; None if it had nothing to do with a compiled call."""
+    if flight.phase == "idle":
+        return None
+    if death.interrupted:
+        return _hang(flight) if flight.seconds > _GIVEN_UP else None
+    if flight.pid != death.pid:
+        doing = {"compile": "compiling", "run": "running the compiled function"}.get(flight.phase, "")
+        return Verdict(Kind.CRASH, Stage.BACKEND, summary=f"process {flight.pid} died ({doing})")
+    if death.exit_code == 0:
+        return None  # it left on purpose, a thread of it inside the call
+    outcome = Outcome(
+        phase=flight.phase,
+        signal=signal_name(death.exit_code),
+        exit_code=death.exit_code,
+        seconds=flight.seconds,
+    )
+    return verdict_of(outcome, 0.0)
+
+
+def _hang(flight: Flight) -> Verdict:
+    doing = {"compile": "compiling", "run": "running the compiled function"}.get(flight.phase, flight.phase)
+    return Verdict(
+        Kind.HANG,
+        Stage.BACKEND,
+        summary=f"no end after {flight.seconds:.0f} s ({doing})",
+        seconds=round(flight.seconds, 1),
+    )
+
+
+def _finish(bundle: Path, verdict: Verdict, run_id: str) -> None:
+    """The same bundle with a verdict and a script, under a name of its own."""
+    from torchrepro.bundle.load import load_bundle, trust_own
+    from torchrepro.bundle.save import save_bundle
+
+    manifest = read_manifest(bundle)
+    repro = load_bundle(bundle, trusted=trust_own(manifest))
+    repro = replace(repro, expected=Signature.of(verdict))
+    target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
+    save_bundle(repro, target, verdict=verdict, size_cap=1 << 62, run_id=run_id)
+
+
+def _unfinished(directory: Path, run_id: str) -> Iterator[tuple[Path, Flight]]:
+    for bundle in sorted(directory.glob(f"{run_id}-*{UNFINISHED}")):
+        flight = read_flight(bundle)
+        if flight is not None:
+            yield bundle, flight
+
+
+def _manifest_of(bundle: Path) -> Manifest | None:
+    try:
+        return read_manifest(bundle)
+    except TorchReproError:
+        return None  # the program has just replaced it
+
+
+def _rewrite(bundle: Path, manifest: Manifest, verdict: Verdict | None) -> None:
+    changed = msgspec.structs.replace(
+        manifest,
+        expected=None if verdict is None else Signature.of(verdict),
+        verdict=None if verdict is None else as_data(verdict.to_dict()),
+    )
+    partial = bundle.with_name(f".{bundle.name}.manifest.partial")
+    try:
+        partial.write_bytes(encode_manifest(changed))
+        os.replace(partial, bundle / "manifest.json")
+    except OSError:
+        return  # the program has just replaced the bundle, or the disk is full: the mark is a courtesy
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

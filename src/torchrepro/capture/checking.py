@@ -1,0 +1,88 @@
+"""Level 4: compare a call that has just happened with the same graph run eagerly.
+
+The result the user has got is what is judged. Where it needs gradients, forward and backward are run once more
+through the same compiled function, on copies, because autograd's own backward belongs to the user. Where it is
+random, the compiler's random numbers are not eager's, so a twin is compiled that draws from eager's generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchrepro.errors import TorchReproError
+from torchrepro.generators import capture_rng_state
+from torchrepro.judge.execute import Run
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.models import Subject, judge
+from torchrepro.repro import Place, Repro
+from torchrepro.runner.run import Prepared, truth_of
+from torchrepro.verdict import Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedCall:
+    """A compiled call: what it returned, and its inputs afterwards."""
+
+    outputs: Any
+    inputs_after: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Checker:
+    """Checks the calls of one compiled function."""
+
+    compiled: Callable[..., Any]
+    _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
+
+    def check(self, repro: Repro, call: FinishedCall) -> tuple[Repro, Verdict]:
+        """The verdict on a call, and the repro in the form in which it was judged.
+
+        `repro` has the graph, the inputs from before the call and the generators' states from before it.
+        """
+        with_grad = self._wants_backward(repro, call)
+        repro = replace(repro, backward=None if with_grad else False)
+        prepared = Prepared(repro)
+        random = False
+
+        def eager(around: AbstractContextManager[Any]) -> Run:
+            nonlocal random
+            graph, inputs = prepared.graph(), prepared.inputs()
+            with around:
+                before = capture_rng_state().devices
+                run = prepared.observe(graph, graph, inputs)
+            random = random or _differ(before, run.rng)
+            if run.changed:
+                raise TorchReproError(
+                    "the graph keeps state of its own, which the call has changed",
+                    next_step="use watch(whole=True)",
+                )
+            return run
+
+        def compiled(around: AbstractContextManager[Any]) -> Run:
+            if not random and not with_grad:
+                return Run(outputs=call.outputs, inputs=call.inputs_after)
+            graph: torch.nn.Module = prepared.graph()
+            function = self.compiled
+            with around:
+                if random:
+                    self._twin = self._twin or prepared.compile()
+                    graph, function = self._twin
+                return prepared.observe(graph, function, prepared.inputs())
+
+        subject = Subject(eager, compiled, lambda draws: truth_of(prepared, draws))
+        return repro, judge(subject, rng=repro.ambient.rng)
+
+    def _wants_backward(self, repro: Repro, call: FinishedCall) -> bool:
+        """Whether to go on to backward: not through the user's own parameters, whose gradients it would change."""
+        if repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters()):
+            return False
+        return any(tensor.requires_grad for _, tensor in tensors_in(call.outputs))
+
+
+def _differ(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(state, after[device]) for device, state in before.items() if device in after)

@@ -1,0 +1,306 @@
+"""The hook around a compiler function and around what it returns: `wrap_compiler_debug`.
+
+A compiler may be given fake tensors, so nothing can be run when it is called: what is to be checked is deferred to
+the calls of the compiled function (`deferred_for_real_inputs`). With nothing failing, levels 1 and 2 cost a call
+one more Python frame and a copy of the generator's state.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchrepro.capture.checking import Checker, FinishedCall
+from torchrepro.capture.pending import PendingBundle
+from torchrepro.capture.sampling import Sampler
+from torchrepro.capture.session import Session, say
+from torchrepro.capture.settings import OnMismatch
+from torchrepro.capture.snapshot import Snapshot, concrete
+from torchrepro.capture.switch import is_checking, looking_away
+from torchrepro.errors import AccuracyError
+from torchrepro.generators import capture_rng_state
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.execute import call_as_it_asks, is_boxed
+from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
+from torchrepro.repro import Repro
+from torchrepro.runner.run import Prepared, synchronise
+from torchrepro.verdict import Kind, Stage, Verdict
+
+CompilerFn = Callable[..., Any]
+Rng = Mapping[str, torch.Tensor]
+
+HANG_SECONDS = 10.0
+"""Who interrupts a compiler that has not answered for so long has met a hang."""
+_CAUGHT = "_torchrepro_caught"
+
+
+def wrap_compiler_debug(
+    compiler_fn: CompilerFn,
+    session: Session,
+    take: Callable[[torch.fx.GraphModule, Mapping[str, Any]], Snapshot],
+    *,
+    while_compiling: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> CompilerFn:
+    """A compiler function `(graph, example_inputs, **kwargs) -> callable`, watched.
+
+    `take` makes the snapshot of a graph from it and from the compiler's keyword arguments.
+    """
+
+    @functools.wraps(compiler_fn, updated=())
+    def debug_wrapper(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        if is_checking():
+            return compiler_fn(graph, example_inputs, **kwargs)
+        snapshot = session.shielded("keep a graph", lambda: take(graph, kwargs))
+        if snapshot is None:
+            return compiler_fn(graph, example_inputs, **kwargs)
+        watched = WatchedGraph(session, snapshot)
+        compiled = watched.compile(
+            lambda: compiler_fn(graph, example_inputs, **kwargs), example_inputs, while_compiling
+        )
+        return deferred_for_real_inputs(compiled, watched)
+
+    return debug_wrapper
+
+
+def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph) -> Callable[..., Any]:
+    """The compiled function, each call of it watched as the level asks for; boxed if it is boxed."""
+    call = watched.call if watched.session.settings.level >= 3 else watched.call_passively
+    if is_boxed(compiled):
+        return _Boxed(compiled, call)
+
+    def run_watched(*args: Any) -> Any:
+        return call(compiled, args, args)
+
+    return run_watched
+
+
+class _Boxed:
+    """A compiled function that takes one list and may empty it, to free its inputs while it runs."""
+
+    _boxed_call = True
+
+    def __init__(self, compiled: Any, call: Callable[..., Any]) -> None:
+        self._compiled = compiled
+        self._call = call
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self._call(self._compiled, (args,), args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+
+class WatchedGraph:
+    """One graph on its way through a compiler, and the calls of what the compiler made of it."""
+
+    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+        self.session = session
+        self.snapshot = snapshot
+        self._calls = 0
+        self._sampler = Sampler(session)
+        self._pending = PendingBundle(session, snapshot) if session.settings.level >= 3 else None
+        self._checker: Checker | None = None
+        if self._pending is not None:
+            session.at_end(self._pending.discard)
+
+    def compile(
+        self,
+        compile_fn: Callable[[], Any],
+        example_inputs: Sequence[Any],
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Any:
+        """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
+        rng = _generators()
+        self._prepare(concrete(example_inputs), rng, "compile")
+        started = time.monotonic()
+        try:
+            with around():
+                return compile_fn()
+        except Exception as exc:
+            self._failed(exc, concrete(example_inputs), rng, compiling=True)
+            raise
+        except KeyboardInterrupt:
+            self._interrupted(started, concrete(example_inputs), rng, "compiling")
+            raise
+        finally:
+            self._finished()
+
+    def call_passively(
+        self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]
+    ) -> Any:
+        """Levels 1 and 2: nothing is copied but the generator's state, nothing is kept alive."""
+        rng = _generators()
+        self._calls += 1
+        try:
+            return compiled(*args)
+        except Exception as exc:
+            if self.session.active and not is_checking():
+                self._failed(exc, tuple(inputs), rng, compiling=False)
+            raise
+
+    def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
+        """Levels 3 and 4: the bundle is on disk before the call; at level 4 the result is checked after it."""
+        if is_checking() or not self.session.active:
+            return compiled(*args)
+        self._calls += 1
+        settings = self.session.settings
+        checked = settings.level >= 4 and self._sampler.take()
+        if settings.level >= 4 and not checked:
+            return compiled(*args)
+        rng = _generators()
+        started = time.monotonic()
+        before: tuple[Any, ...] | None = None
+        if checked:
+            before = self.session.shielded("copy the inputs", lambda: clone_inputs(tuple(inputs)))
+        self._prepare(inputs, rng, "run")
+        spent = time.monotonic() - started
+        started = time.monotonic()
+        try:
+            outputs = compiled(*args)
+            synchronise()
+        except Exception as exc:
+            self._failed(exc, before if before is not None else tuple(inputs), rng, compiling=False)
+            raise
+        except KeyboardInterrupt:
+            self._interrupted(started, tuple(inputs), rng, "running the compiled function")
+            raise
+        finally:
+            self._finished()
+        if before is not None:
+            started = time.monotonic()
+            try:
+                self._check(compiled, before, rng, FinishedCall(outputs, tuple(inputs)))
+            finally:
+                self._sampler.spent(spent + time.monotonic() - started)
+        return outputs
+
+    def _prepare(self, inputs: Sequence[Any], rng: Rng, phase: str) -> None:
+        if self._pending is not None:
+            pending = self._pending
+            self.session.shielded("write the bundle ahead", lambda: pending.update(inputs, rng, phase))
+
+    def _finished(self) -> None:
+        if self._pending is not None:
+            self.session.shielded("finish the bundle", self._pending.idle)
+
+    def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
+        if _is_control_flow(exc) or _was_caught(exc):
+            return
+
+        def save() -> None:
+            verdict = verdict_of(exc, compiling=True if compiling else None)
+            repro = self._repro_before_the_call(inputs, rng)
+            if not compiling and _eager_fails_too(repro, exc):
+                return
+            self.session.keep(repro, verdict, self.snapshot.key)
+
+        with looking_away():
+            self.session.shielded("write a bundle", save, from_interrupts=True)
+        _mark_caught(exc)
+
+    def _interrupted(self, started: float, inputs: tuple[Any, ...], rng: Rng, doing: str) -> None:
+        """Ctrl-C. After a while without an answer it means a hang."""
+        seconds = time.monotonic() - started
+        if seconds < HANG_SECONDS:
+            return
+        summary = f"interrupted after {seconds:.0f} s ({doing})"
+        verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
+
+        def save() -> None:
+            self.session.keep(self._repro_before_the_call(inputs, rng), verdict, self.snapshot.key)
+
+        self.session.shielded("write a bundle", save, from_interrupts=True)
+
+    def _repro_before_the_call(self, inputs: tuple[Any, ...], rng: Rng) -> Repro:
+        """The inputs from before the call if they were kept, else as they are now, which is said."""
+        if self._pending is not None and self._pending.path is not None:
+            repro = self._pending.load()
+            return replace(repro, earlier=self._earlier(repro.inputs))
+        notes = []
+        if self.snapshot.mutates and self.session.settings.level < 3:
+            notes.append(
+                "inputs that the graph writes to are as the failed call left them; level 3 keeps them"
+            )
+        return self.snapshot.repro(inputs, rng=rng, earlier=self._earlier(inputs), notes=notes)
+
+    def _earlier(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+        """The calls before the failed one, which may need them: to warm up, to record, to recompile.
+
+        Their inputs are not kept; calls with the same inputs lead up to the same state of the compiled code.
+        """
+        return (inputs,) * min(self._calls - 1, 2)
+
+    def _check(
+        self, compiled: Callable[..., Any], before: tuple[Any, ...], rng: Rng, call: FinishedCall
+    ) -> None:
+        def check() -> tuple[Repro, Verdict]:
+            self._checker = self._checker or Checker(compiled)
+            repro = self.snapshot.repro(before, rng=rng, earlier=self._earlier(before))
+            return self._checker.check(repro, call)
+
+        def keep(repro: Repro, verdict: Verdict) -> None:
+            path = self.session.keep(repro, verdict, self.snapshot.key)
+            if path is not None:
+                say(f"{verdict}\n  bundle  {path}")
+
+        with looking_away():
+            found = self.session.shielded("check a call", check)
+            if found is None or not found[1].fails:
+                return
+            self.session.shielded("write a bundle", lambda: keep(*found))
+        if self.session.settings.on_mismatch is OnMismatch.RAISE:
+            raise AccuracyError(str(found[1]), found[1])
+
+
+def _generators() -> Rng:
+    """Where the generators stand that compiled code may draw from. On the CPU alone it costs a microsecond."""
+    if torch.cuda.is_initialized():
+        return capture_rng_state().devices
+    return {"cpu": torch.get_rng_state()}
+
+
+def _is_control_flow(exc: BaseException) -> bool:
+    """Exceptions by which torch tells itself to trace again, to skip a frame or to break the graph.
+
+    Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`).
+    """
+    from torch._dynamo import exc as dynamo
+
+    return isinstance(
+        exc, (dynamo.RestartAnalysis, dynamo.SkipFrame, *dynamo.exceptions_allowed_to_be_fallback)
+    )
+
+
+def _was_caught(exc: BaseException) -> bool:
+    return any(getattr(link, _CAUGHT, False) for link in (exc, innermost(exc), exc.__cause__) if link)
+
+
+def _mark_caught(exc: BaseException) -> None:
+    for link in (exc, innermost(exc)):
+        try:
+            setattr(link, _CAUGHT, True)
+        except AttributeError:
+            continue  # an exception with slots: at worst a second bundle of the same failure
+
+
+def _eager_fails_too(repro: Repro, exc: Exception) -> bool:
+    """Whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
+
+    After a fault of the device nothing can be run, and out of memory says nothing about eager.
+    """
+    if is_out_of_memory(exc) or "cuda error" in str(exc).lower():
+        return False
+    prepared = Prepared(repro)
+    try:
+        graph = prepared.graph()
+        with prepared.modes():
+            call_as_it_asks(graph, prepared.inputs(), {})
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,184 @@
+"""A bundle on disk before the call it describes: what is left when the process dies inside it.
+
+The first call writes all of it. Later calls with inputs of the same layout only write the bytes over, at the speed of
+memory; they are safe in the page cache the moment the write returns, whatever happens to the process then.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchrepro.bundle.archive import Content, write_bundle_files
+from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.manifest import encode_manifest
+from torchrepro.bundle.read import GRAPH, TENSORS, read_manifest
+from torchrepro.bundle.save import manifest_of, storage_writer, values_of
+from torchrepro.bundle.storage_file import StorageRewriter
+from torchrepro.bundle.values import PackedValues, pack_values
+from torchrepro.capture.in_flight import FlightRecord, forget_flight
+from torchrepro.capture.session import Session
+from torchrepro.capture.snapshot import Snapshot
+from torchrepro.capture.summary import UNFINISHED
+from torchrepro.repro import Repro
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class PendingBundle:
+    """The unfinished bundle of one graph, brought up to date before each call."""
+
+    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+        self._session = session
+        self._snapshot = snapshot
+        self._pid = os.getpid()
+        self._repro: Repro | None = None
+        self._flight: FlightRecord | None = None
+        self._in_place: _InPlace | None = None
+        self.path: Path | None = None
+
+    def update(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor], phase: str) -> None:
+        """The bundle describes a call with these inputs from now on, and the call is about to happen."""
+        if self._pid != os.getpid():
+            # In a forked child: the files are the parent's.
+            self._pid, self._in_place, self._flight, self.path = os.getpid(), None, None, None
+        if self._in_place is None or not self._in_place.write(inputs, rng):
+            self._write_anew(inputs, rng)
+        assert self._flight is not None
+        self._flight.write(phase)
+
+    def idle(self) -> None:
+        """The call has returned."""
+        if self._flight is not None:
+            self._flight.write("idle")
+
+    def load(self) -> Repro:
+        """The repro as it is on disk, the inputs as they were before the call."""
+        assert self.path is not None
+        return load_bundle(self.path, trusted=trust_own(read_manifest(self.path)))
+
+    def discard(self) -> None:
+        if self._pid != os.getpid():
+            return
+        if self._in_place is not None:
+            self._in_place.close()
+            self._in_place = None
+        if self._flight is not None:
+            self._flight.remove()
+            self._flight = None
+        if self.path is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path = None
+
+    def _write_anew(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
+        if self._repro is None:
+            self._repro = self._snapshot.repro(inputs, rng=rng)
+        repro = replace(
+            self._repro, inputs=tuple(inputs), ambient=replace(self._repro.ambient, rng=dict(rng))
+        )
+        written = self._snapshot.written
+        packed = pack_values(values_of(repro, written), size_cap=self._session.settings.size_cap)
+        manifest = manifest_of(repro, written, packed, run_id=self._session.run_id)
+        files: dict[str, Content] = {
+            "manifest.json": encode_manifest(manifest),
+            GRAPH: written.text.encode(),
+            TENSORS: storage_writer(packed),
+        }
+        former = self.path, self._flight
+        if self._in_place is not None:
+            self._in_place.close()
+        self.path = self._session.under_free_name(UNFINISHED, lambda path: write_bundle_files(path, files))
+        self._flight = FlightRecord(self.path)
+        self._in_place = _InPlace.of(self.path / TENSORS, inputs, rng, packed)
+        if former[0] is not None and former[1] is not None:
+            former[1].remove()
+            shutil.rmtree(former[0], ignore_errors=True)
+        # The repro is kept for its graph alone: it must not keep the user's tensors alive.
+        self._repro = replace(self._repro, inputs=())
+
+
+def remove_unfinished(bundle: Path) -> None:
+    """Remove an unfinished bundle that another process left behind."""
+    forget_flight(bundle)
+    shutil.rmtree(bundle, ignore_errors=True)
+
+
+class _InPlace:
+    """Writes the inputs of a later call over those of the first, where they have the same layout."""
+
+    def __init__(
+        self, file: StorageRewriter, layout: tuple[Any, ...], pieces: list[tuple[str, int, int, int]]
+    ) -> None:
+        self._file = file
+        self._layout = layout
+        self._pieces = pieces
+
+    @classmethod
+    def of(
+        cls, path: Path, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor], packed: PackedValues
+    ) -> _InPlace | None:
+        """None where the values are not all plain tensors on the CPU whose bytes were written as they are."""
+        tensors = [*inputs, *rng.values()]
+        layout = _layout(tensors)
+        if layout is None:
+            return None
+        pieces = []
+        for name, flat in packed.storages.items():
+            if name.startswith("constant."):
+                continue  # part of the graph: it does not change from call to call
+            for index, tensor in enumerate(tensors):
+                if isinstance(tensor, torch.Tensor):
+                    storage = tensor.untyped_storage()
+                    offset = flat.data_ptr() - storage.data_ptr()
+                    if offset >= 0 and offset + flat.numel() <= storage.nbytes():
+                        pieces.append((name, index, offset, flat.numel()))
+                        break
+            else:
+                return None
+        return cls(StorageRewriter(path), layout, pieces)
+
+    def write(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> bool:
+        tensors = [*inputs, *rng.values()]
+        if _layout(tensors) != self._layout:
+            return False
+        for name, index, offset, length in self._pieces:
+            self._file.write(name, tensors[index].untyped_storage().data_ptr() + offset, length)
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Everything about the inputs that the manifest says of them, but their bytes; None if that is too much."""
+    storages: dict[int, int] = {}
+    layout: list[Any] = []
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            layout.append((type(value), value))
+            continue
+        if type(value) not in _PLAIN or value.device.type != "cpu" or value.layout is not torch.strided:
+            return None
+        storage = value.untyped_storage()
+        alias = storages.setdefault(storage.data_ptr(), len(storages))
+        layout.append(
+            (
+                type(value),
+                value.dtype,
+                value.shape,
+                value.stride(),
+                value.storage_offset(),
+                value.requires_grad,
+                value.is_leaf,
+                value.is_conj() or value.is_neg() or value.is_inference(),
+                alias,
+                storage.nbytes(),
+            )
+        )
+    return tuple(layout)

@@ -1,0 +1,133 @@
+"""Snapshot: a graph as it was before the compiler saw it, with the state around it.
+
+Compilers change their graph, so it is turned into text at once; what a bundle needs besides are the inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.graph_text import GraphText, read_graph, write_graph
+from torchrepro.bundle.load import owners
+from torchrepro.bundle.metadata import Symbol, symbols_of
+from torchrepro.repro import Compiler, Place, Repro, count_ops
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Everything about a repro but its inputs."""
+
+    written: GraphText
+    place: Place
+    compiler: Compiler
+    ambient: Ambient
+    symbols: tuple[Symbol, ...]
+    ops: int
+    mutates: bool
+    """Whether the graph may write to its inputs."""
+    backward: bool = False
+    """Whether it is a backward graph that AOT made."""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def take(
+        cls,
+        graph: GraphModule,
+        place: Place,
+        compiler: Compiler,
+        *,
+        backward: bool = False,
+        notes: Iterable[str] = (),
+    ) -> Snapshot:
+        """The graph now. CannotSerialise or GraphTextError where it cannot be kept as data."""
+        with _plainly():
+            return cls(
+                written=write_graph(graph),
+                place=place,
+                compiler=compiler,
+                ambient=Ambient.capture(),
+                symbols=symbols_of(graph),
+                ops=count_ops(graph),
+                mutates=_may_mutate(graph),
+                backward=backward,
+                notes=tuple(notes),
+            )
+
+    @cached_property
+    def key(self) -> str:
+        """The same for the same graph."""
+        return hashlib.sha256(self.written.text.encode()).hexdigest()
+
+    def repro(
+        self,
+        inputs: Sequence[Any],
+        *,
+        rng: Mapping[str, torch.Tensor] | None = None,
+        earlier: Sequence[tuple[Any, ...]] = (),
+        notes: Iterable[str] = (),
+    ) -> Repro:
+        """A repro of this graph on these inputs, as it will be read back from a bundle."""
+        written = self.written
+        with _plainly():
+            graph = read_graph(written.text, written.constants, trusted=owners(written.needs_trust))
+        return Repro(
+            graph=graph,
+            inputs=concrete(inputs),
+            place=self.place,
+            compiler=self.compiler,
+            ambient=replace(self.ambient, rng=rng) if rng else self.ambient,
+            symbols=self.symbols,
+            earlier=tuple(earlier),
+            notes=(*self.notes, *notes),
+        )
+
+
+def concrete(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Inputs with the hints of symbols in their place: what a call would be given."""
+    return tuple(_hint(value) if isinstance(value, _SYMBOLIC) else value for value in inputs)
+
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _hint(value: Any) -> Any:
+    return value.node.hint if value.node.hint is not None else value
+
+
+def _may_mutate(graph: GraphModule) -> bool:
+    """Whether some node of the graph writes in place; a wrong yes costs a note, a wrong no a wrong input."""
+    for module in graph.modules():
+        if isinstance(module, GraphModule) and any(map(_writes, module.graph.nodes)):
+            return True
+    return False
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    if node.op == "call_module":
+        return True
+    if node.op not in ("call_function", "call_method"):
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(node.target._schema.is_mutable)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "copy_", "batch_norm")
+    in_place |= name.startswith("i") and getattr(node.target, "__module__", "") == "_operator"
+    return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+
+
+def _plainly() -> Any:
+    """No mode of the user's or of the compiler's takes part in what is done here.
+
+    Checked on torch 2.11 to 2.15 (`_disable_current_modes`).
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()

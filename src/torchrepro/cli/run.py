@@ -1,0 +1,103 @@
+"""`torchrepro run`: the user's program, watched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchrepro.cli.failing import failures_as_lines
+from torchrepro.cli.options import Traceback
+
+CONTEXT = {"ignore_unknown_options": False, "allow_interspersed_args": False}
+
+
+def run(
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The program and its arguments.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as `python -m` does.")
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="1, 2: a bundle for an exception. 3: written before the call, so that a crash or a hang "
+            "leaves it. 4: every call compared with eager. [default: 2]"
+        ),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="auto|dynamo|aot", help="Which graphs: captured ones or those after AOT."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where bundles and summary.json go. [default: torchrepro-out]")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Also compare each whole compiled call with plain Python.")
+    ] = False,
+    every: Annotated[str | None, typer.Option(metavar="N", help="Level 4: check one call of N.")] = None,
+    first: Annotated[
+        str | None, typer.Option(metavar="N", help="Level 4: check only the first N calls of a graph.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="5%", help="Level 4: at most this share of the run time.")
+    ] = None,
+    on_mismatch: Annotated[
+        str | None, typer.Option(metavar="warn|raise", help="Level 4: what a mismatch does to the program.")
+    ] = None,
+    size_cap: Annotated[
+        str | None, typer.Option(metavar="1G", help="Bytes of tensors that a bundle may hold.")
+    ] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="N", help="Bundles that one process may write.")
+    ] = None,
+    rank_timeout: Annotated[
+        str | None, typer.Option(metavar="S", help="Seconds that a rank waits for the others.")
+    ] = None,
+    hang_after: Annotated[
+        float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer is taken for a hang.")
+    ] = 30.0,
+    traceback: Traceback = False,
+) -> None:
+    """Run a program with every torch.compile in it watched: failures leave a bundle each, without a rerun.
+
+    The program behaves as with plain `python`: exit code, signals, arguments, standard input. Options of
+    torchrepro come before the script. Each has an environment variable (TORCHREPRO_LEVEL, ...), and torch's
+    own TORCHDYNAMO_REPRO_LEVEL and TORCHDYNAMO_REPRO_AFTER are understood too.
+    """
+    from torchrepro.bundle.naming import new_run_id
+    from torchrepro.capture.closing import closing_lines
+    from torchrepro.capture.launcher import leave_like, run_program
+    from torchrepro.capture.settings import WatchSettings, torch_aliases
+    from torchrepro.errors import TorchReproError
+
+    with failures_as_lines(as_json=False, show_traceback=traceback):
+        arguments = ["-m", module, *(program or [])] if module else list(program or [])
+        if not arguments:
+            raise TorchReproError("no program to run", next_step="torchrepro run SCRIPT [ARGS]...")
+        if not module and not os.path.exists(arguments[0]):
+            raise TorchReproError(f"{arguments[0]} does not exist", next_step="check the path of the script")
+        settings = WatchSettings.from_environ().changed(**torch_aliases(os.environ))
+        settings = settings.changed(
+            level=level,
+            after=after,
+            out=out,
+            whole=whole or None,
+            every=every,
+            first=first,
+            budget=budget,
+            on_mismatch=on_mismatch,
+            size_cap=size_cap,
+            limit=limit,
+            rank_timeout=rank_timeout,
+            run_id=new_run_id(),
+        )
+        settings = settings.changed(out=settings.directory)
+        ended = run_program(arguments, settings, hang_after=hang_after)
+    for line in closing_lines(ended.caught):
+        print(line, file=sys.stderr)
+    leave_like(ended.exit_code)
