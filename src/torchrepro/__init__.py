@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from torchrepro.ambient import Ambient as Ambient
     from torchrepro.bundle.load import load_bundle as load_bundle
     from torchrepro.bundle.save import save_bundle as save_bundle
+    from torchrepro.capture.backend import backend as backend
+    from torchrepro.capture.hook import deferred_for_real_inputs as deferred_for_real_inputs
+    from torchrepro.capture.settings import WatchSettings as WatchSettings
+    from torchrepro.capture.watching import disable as disable
+    from torchrepro.capture.watching import enable as enable
+    from torchrepro.capture.watching import watch as watch
+    from torchrepro.capture.wrapping import dump_compiler_graph_state as dump_compiler_graph_state
+    from torchrepro.capture.wrapping import dump_to_minify as dump_to_minify
+    from torchrepro.capture.wrapping import save_graph_repro as save_graph_repro
+    from torchrepro.capture.wrapping import wrap_compiler_debug as wrap_compiler_debug
     from torchrepro.comparison import Comparison as Comparison
     from torchrepro.errors import AccuracyError as AccuracyError
     from torchrepro.errors import TorchReproError as TorchReproError
@@ -65,6 +75,11 @@ _HOMES = {
     "watch": "capture.watching",
     "backend": "capture.backend",
     "WatchSettings": "capture.settings",
+    "wrap_compiler_debug": "capture.wrapping",
+    "save_graph_repro": "capture.wrapping",
+    "dump_compiler_graph_state": "capture.wrapping",
+    "dump_to_minify": "capture.wrapping",
+    "deferred_for_real_inputs": "capture.hook",
     # bundles
     "load_bundle": "bundle.load",
     "save_bundle": "bundle.save",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from torchrepro.generators import capture_rng_state
+from torchrepro.generators import accelerators, capture_rng_state
 
 # Read by torch or its compilers and safe to show to a stranger: an allow-list, so that no secret slips in.
 _TELLING_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "AOT_")
@@ -181,9 +181,8 @@ def telling_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
 def _current_autocast() -> tuple[Autocast, ...]:
     import torch
 
-    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     found = []
-    for device in devices:
+    for device in ("cpu", *accelerators()):
         if torch.is_autocast_enabled(device):
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             found.append(Autocast(device, dtype, True, torch.is_autocast_cache_enabled()))

@@ -24,6 +24,7 @@ from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Verdict
 
 if TYPE_CHECKING:
+    from torchrepro.bundle.manifest import Manifest
     from torchrepro.request import ModelRequest
 
 OnPhase = Callable[[str], None]
@@ -58,13 +59,16 @@ class Compared:
 def check_bundle(
     bundle: Path,
     *,
-    time_limit: float = 300.0,
+    time_limit: float | None = None,
     strict: bool = False,
     tolerance: float | None = None,
     trusted: tuple[str, ...] = (),
     on_phase: OnPhase = lambda phase: None,
 ) -> Checked:
-    """Run a bundle and compare its failure with the recorded one."""
+    """Run a bundle and compare its failure with the recorded one.
+
+    Without a time limit it has 300 s; a recorded hang has a little more than it had then.
+    """
     from torchrepro.bundle.read import read_manifest
     from torchrepro.isolate.supervise import judged_in_isolation
 
@@ -78,11 +82,18 @@ def check_bundle(
     verdict = judged_in_isolation(
         "torchrepro.runner.jobs:check",
         payload,
-        time_limit=time_limit,
+        time_limit=time_limit or _time_limit_of(manifest),
         environ=compiler_environment(manifest.ambient.environ),
         on_phase=on_phase,
     )
     return Checked(verdict, Signature.of(verdict), manifest.expected)
+
+
+def _time_limit_of(manifest: Manifest) -> float:
+    if manifest.expected is None or manifest.expected.kind is not Kind.HANG:
+        return 300.0
+    recorded = float((manifest.verdict or {}).get("seconds") or 0.0)
+    return min(300.0, 30.0 + 2 * recorded)
 
 
 def compare_model(

@@ -28,6 +28,22 @@ class RngState:
         return replace(self, devices={**self.devices, **devices})
 
 
+def accelerators() -> tuple[str, ...]:
+    """The kinds of device that this machine has beside the CPU: `cuda`, `xpu`, `mps`, an extension's."""
+    import torch
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return () if found is None else (found.type,)
+
+
+def is_initialised(kind: str) -> bool:
+    """Whether a kind of device is in use; asking it for more than that would create its context."""
+    import torch
+
+    asked = getattr(torch.get_device_module(kind), "is_initialized", None)
+    return asked is None or bool(asked())
+
+
 def capture_rng_state(*generators: torch.Generator) -> RngState:
     """The state of the global generators (torch's on every device in use, Python's, NumPy's) and of these.
 
@@ -36,12 +52,12 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
     import torch
 
     devices = {"cpu": torch.get_rng_state()}
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind)
-        if module.is_initialized():
+    for kind in accelerators():
+        if kind == "mps":
+            devices["mps:0"] = torch.mps.get_rng_state()
+        elif is_initialised(kind):
+            module = torch.get_device_module(kind)
             devices.update({f"{kind}:{i}": module.get_rng_state(i) for i in range(module.device_count())})
-    if torch.backends.mps.is_available():
-        devices["mps:0"] = torch.mps.get_rng_state()
     numpy = sys.modules.get("numpy")
     return RngState(
         devices=devices,
@@ -59,10 +75,12 @@ def restore_rng_state(state: RngState) -> None:
         kind, _, index = device.partition(":")
         if kind == "cpu":
             torch.set_rng_state(value)
-        elif kind == "mps" and torch.backends.mps.is_available():
+        elif kind not in accelerators():
+            continue
+        elif kind == "mps":
             torch.mps.set_rng_state(value)
-        elif kind in ("cuda", "xpu") and int(index or 0) < getattr(torch, kind).device_count():
-            getattr(torch, kind).set_rng_state(value, int(index or 0))
+        elif int(index or 0) < torch.get_device_module(kind).device_count():
+            torch.get_device_module(kind).set_rng_state(value, int(index or 0))
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy"].random.set_state(state.numpy)

@@ -20,7 +20,9 @@ FORMAT = 1
 
 # Settings name programs to run (`cpp.cxx`) and files to read. A stranger's bundle may set numbers, switches
 # and plain words, nothing else.
-_UNSAFE_NAMES = re.compile(r"cxx|flag|dir|path|file|command|compiler_bin|include|library|log|url|remote|host")
+_UNSAFE_NAMES = re.compile(
+    r"cxx|flag|dir|path|file|command|compiler_bin|include|library|(?<![a-z])log|url|remote|host"
+)
 _SETTING_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+\-]{0,64}")
 
@@ -33,6 +35,19 @@ class SymbolEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     lower: int | None = None
     upper: int | None = None
     unbacked: bool = False
+
+
+class CustomOpEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operator that does not come with torch, and what registers it."""
+
+    op: str
+    schema: str
+    module: str = ""
+    file: str = ""
+    library: str = ""
+    """A shared object that `torch.ops.load_library` loads."""
+    in_source: bool = False
+    """Whether `operators.py` of the bundle can register it."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +72,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs, `constant.NAME` of the graph and `rng.DEVICE`."""
     needs_trust: tuple[str, ...] = ()
     """Modules whose code the graph calls; running it imports them, so somebody has to vouch for them."""
+    custom_ops: tuple[CustomOpEntry, ...] = ()
+    kernels: tuple[str, ...] = ()
+    """Triton kernels of the user that the graph calls: their source is in `operators.py`."""
     ops: int = 0
     elements: int = 0
     """Elements of all input tensors together."""

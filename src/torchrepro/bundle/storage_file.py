@@ -59,8 +59,9 @@ def _write_all(descriptor: int, view: memoryview) -> None:
 
 
 class StorageRewriter:
-    """Writes new bytes over the storages of a file, straight from memory. A full disk is an error, not a signal:
-    the file is written, not mapped."""
+    """Writes new bytes over the storages of a file, straight from memory. A full disk is an error, not a
+    signal: the file is written, not mapped.
+    """
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:

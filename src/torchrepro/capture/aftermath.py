@@ -1,4 +1,4 @@
-"""What a process leaves behind when it dies, or stops answering, inside a compiled call: a bundle with a verdict."""
+"""What a process leaves behind when it dies or hangs inside a compiled call, made into a finished bundle."""
 
 from __future__ import annotations
 

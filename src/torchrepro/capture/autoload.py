@@ -1,7 +1,8 @@
-"""What torch calls at the end of `import torch`, in every process: turns the watch on if the environment asks.
+"""What torch calls at the end of `import torch`, in every process: turns the watch on if the environment
+asks.
 
-It is an entry point of the group `torch.backends`. That is how `torchrepro run` reaches the program and all of its
-child processes without touching their command line, their `sys.path` or their `__main__`.
+It is an entry point of the group `torch.backends`. That is how `torchrepro run` reaches the program and all
+of its child processes without touching their command line, their `sys.path` or their `__main__`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ class WatchedBackend:
 def backend(name: str = "inductor", *, mode: str | None = None, **options: Any) -> WatchedBackend:
     """A watched backend: `torch.compile(model, backend=torchrepro.backend("inductor", level=3))`.
 
-    Options of the watch are those of `WatchSettings`; `options` and `dynamic` go to the compiler, as `mode` does.
+    Options of the watch are those of `WatchSettings`; `options` and `dynamic` go to the compiler, as `mode`
+    does.
     """
     compiler = Compiler(name, mode, options.pop("options", {}), options.pop("dynamic", None))
     return WatchedBackend(compiler, WatchSettings.from_environ(), **options)
@@ -66,7 +67,8 @@ def torchrepro(
 ) -> Callable[..., Any]:
     """What `torch.compile(model, backend="torchrepro", mode=..., options=...)` calls.
 
-    Among the options, those of the watch (`level`, `out`, ...) and `backend` are ours, the others the compiler's.
+    Among the options, those of the watch (`level`, `out`, ...) and `backend` are ours, the others the
+    compiler's.
     """
     given = dict(options or {})
     name = given.pop("backend", "inductor")

@@ -1,8 +1,9 @@
 """Level 4: compare a call that has just happened with the same graph run eagerly.
 
-The result the user has got is what is judged. Where it needs gradients, forward and backward are run once more
-through the same compiled function, on copies, because autograd's own backward belongs to the user. Where it is
-random, the compiler's random numbers are not eager's, so a twin is compiled that draws from eager's generators.
+The result the user has got is what is judged. Where it needs gradients, forward and backward are run once
+more through the same compiled function, on copies, because autograd's own backward belongs to the user. Where
+it is random, the compiler's random numbers are not eager's, so a twin is compiled that draws from eager's
+generators.
 """
 
 from __future__ import annotations
@@ -48,13 +49,16 @@ class Checker:
         repro = replace(repro, backward=None if with_grad else False)
         prepared = Prepared(repro)
         random = False
+        written: set[int] = set()
 
         def eager(around: AbstractContextManager[Any]) -> Run:
             nonlocal random
             graph, inputs = prepared.graph(), prepared.inputs()
             with around:
                 before = capture_rng_state().devices
+                versions = _versions(inputs)
                 run = prepared.observe(graph, graph, inputs)
+                written.update(index for index, now in _versions(inputs).items() if now != versions[index])
             random = random or _differ(before, run.rng)
             if run.changed:
                 raise TorchReproError(
@@ -65,7 +69,7 @@ class Checker:
 
         def compiled(around: AbstractContextManager[Any]) -> Run:
             if not random and not with_grad:
-                return Run(outputs=call.outputs, inputs=call.inputs_after)
+                return Run(outputs=call.outputs, inputs=_after(repro, call, written))
             graph: torch.nn.Module = prepared.graph()
             function = self.compiled
             with around:
@@ -78,10 +82,28 @@ class Checker:
         return repro, judge(subject, rng=repro.ambient.rng)
 
     def _wants_backward(self, repro: Repro, call: FinishedCall) -> bool:
-        """Whether to go on to backward: not through the user's own parameters, whose gradients it would change."""
+        """Whether to go on to backward; never through the user's own parameters, whose gradients change."""
         if repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters()):
             return False
         return any(tensor.requires_grad for _, tensor in tensors_in(call.outputs))
+
+
+def _after(repro: Repro, call: FinishedCall, written: set[int]) -> tuple[Any, ...]:
+    """The inputs after the call. Below AOT a compiler may use the memory of inputs that nobody reads again,
+    so there only those count that the graph is meant to write to.
+    """
+    if repro.place is not Place.AFTER_AOT:
+        return call.inputs_after
+    pairs = zip(repro.inputs, call.inputs_after, strict=True)
+    return tuple(after if index in written else before for index, (before, after) in enumerate(pairs))
+
+
+def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
+    return {
+        index: value._version
+        for index, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    }
 
 
 def _differ(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> bool:

@@ -1,8 +1,8 @@
-"""The hook around a compiler function and around what it returns: `wrap_compiler_debug`.
+"""The hook around a compiler function and around what it returns.
 
-A compiler may be given fake tensors, so nothing can be run when it is called: what is to be checked is deferred to
-the calls of the compiled function (`deferred_for_real_inputs`). With nothing failing, levels 1 and 2 cost a call
-one more Python frame and a copy of the generator's state.
+A compiler may be given fake tensors, so nothing can be run when it is called: what is to be checked is
+deferred to the calls of the compiled function (`deferred_for_real_inputs`). With nothing failing, levels 1
+and 2 cost a call one more Python frame and a copy of the generator's state.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +23,11 @@ from torchrepro.capture.settings import OnMismatch
 from torchrepro.capture.snapshot import Snapshot, concrete
 from torchrepro.capture.switch import is_checking, looking_away
 from torchrepro.errors import AccuracyError
-from torchrepro.generators import capture_rng_state
+from torchrepro.generators import accelerators, capture_rng_state
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.execute import call_as_it_asks, is_boxed
+from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
-from torchrepro.repro import Repro
+from torchrepro.repro import Place, Repro
 from torchrepro.runner.run import Prepared, synchronise
 from torchrepro.verdict import Kind, Stage, Verdict
 
@@ -37,15 +36,14 @@ Rng = Mapping[str, torch.Tensor]
 
 HANG_SECONDS = 10.0
 """Who interrupts a compiler that has not answered for so long has met a hang."""
+_HAS_ACCELERATOR = bool(accelerators())
 _CAUGHT = "_torchrepro_caught"
 
 
-def wrap_compiler_debug(
+def watch_compiler(
     compiler_fn: CompilerFn,
     session: Session,
     take: Callable[[torch.fx.GraphModule, Mapping[str, Any]], Snapshot],
-    *,
-    while_compiling: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> CompilerFn:
     """A compiler function `(graph, example_inputs, **kwargs) -> callable`, watched.
 
@@ -59,19 +57,21 @@ def wrap_compiler_debug(
         snapshot = session.shielded("keep a graph", lambda: take(graph, kwargs))
         if snapshot is None:
             return compiler_fn(graph, example_inputs, **kwargs)
-        watched = WatchedGraph(session, snapshot)
-        compiled = watched.compile(
-            lambda: compiler_fn(graph, example_inputs, **kwargs), example_inputs, while_compiling
-        )
+        watched = WatchedGraph(session, snapshot, example_inputs)
+        compiled = watched.compile(lambda: compiler_fn(graph, example_inputs, **kwargs), example_inputs)
         return deferred_for_real_inputs(compiled, watched)
 
     return debug_wrapper
 
 
 def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph) -> Callable[..., Any]:
-    """The compiled function, each call of it watched as the level asks for; boxed if it is boxed."""
+    """The compiled function, each call of it watched as the level asks for.
+
+    Below AOT its flag says whether it is boxed. Dynamo never calls boxed, though the flag of what is inside may
+    have been copied to what it calls.
+    """
     call = watched.call if watched.session.settings.level >= 3 else watched.call_passively
-    if is_boxed(compiled):
+    if watched.snapshot.place is Place.AFTER_AOT and getattr(compiled, "_boxed_call", False):
         return _Boxed(compiled, call)
 
     def run_watched(*args: Any) -> Any:
@@ -83,9 +83,8 @@ def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph
 class _Boxed:
     """A compiled function that takes one list and may empty it, to free its inputs while it runs."""
 
-    _boxed_call = True
-
     def __init__(self, compiled: Any, call: Callable[..., Any]) -> None:
+        self._boxed_call = True  # of the instance: torch copies what it finds in `__dict__`
         self._compiled = compiled
         self._call = call
 
@@ -99,9 +98,11 @@ class _Boxed:
 class WatchedGraph:
     """One graph on its way through a compiler, and the calls of what the compiler made of it."""
 
-    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+    def __init__(self, session: Session, snapshot: Snapshot, example_inputs: Sequence[Any] = ()) -> None:
         self.session = session
         self.snapshot = snapshot
+        # A boxed function may have freed its inputs when it fails; these are fake, and cost nothing to keep.
+        self._example = concrete(example_inputs) if snapshot.place is Place.AFTER_AOT else ()
         self._calls = 0
         self._sampler = Sampler(session)
         self._pending = PendingBundle(session, snapshot) if session.settings.level >= 3 else None
@@ -109,19 +110,13 @@ class WatchedGraph:
         if self._pending is not None:
             session.at_end(self._pending.discard)
 
-    def compile(
-        self,
-        compile_fn: Callable[[], Any],
-        example_inputs: Sequence[Any],
-        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Any:
+    def compile(self, compile_fn: Callable[[], Any], example_inputs: Sequence[Any]) -> Any:
         """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
         rng = _generators()
         self._prepare(concrete(example_inputs), rng, "compile")
         started = time.monotonic()
         try:
-            with around():
-                return compile_fn()
+            return compile_fn()
         except Exception as exc:
             self._failed(exc, concrete(example_inputs), rng, compiling=True)
             raise
@@ -145,7 +140,7 @@ class WatchedGraph:
             raise
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
-        """Levels 3 and 4: the bundle is on disk before the call; at level 4 the result is checked after it."""
+        """Levels 3 and 4: the bundle is on disk before the call; at 4 the result is checked after it."""
         if is_checking() or not self.session.active:
             return compiled(*args)
         self._calls += 1
@@ -156,7 +151,9 @@ class WatchedGraph:
         rng = _generators()
         started = time.monotonic()
         before: tuple[Any, ...] | None = None
+        held: tuple[Any, ...] = ()
         if checked:
+            held = tuple(inputs)
             before = self.session.shielded("copy the inputs", lambda: clone_inputs(tuple(inputs)))
         self._prepare(inputs, rng, "run")
         spent = time.monotonic() - started
@@ -175,7 +172,7 @@ class WatchedGraph:
         if before is not None:
             started = time.monotonic()
             try:
-                self._check(compiled, before, rng, FinishedCall(outputs, tuple(inputs)))
+                self._check(compiled, before, rng, FinishedCall(outputs, held))
             finally:
                 self._sampler.spent(spent + time.monotonic() - started)
         return outputs
@@ -223,6 +220,9 @@ class WatchedGraph:
             repro = self._pending.load()
             return replace(repro, earlier=self._earlier(repro.inputs))
         notes = []
+        if not inputs and self._example:
+            inputs = self._example
+            notes.append("the failed call had freed its inputs; level 3 keeps their data")
         if self.snapshot.mutates and self.session.settings.level < 3:
             notes.append(
                 "inputs that the graph writes to are as the failed call left them; level 3 keeps them"
@@ -259,8 +259,8 @@ class WatchedGraph:
 
 
 def _generators() -> Rng:
-    """Where the generators stand that compiled code may draw from. On the CPU alone it costs a microsecond."""
-    if torch.cuda.is_initialized():
+    """Where the generators stand that compiled code may draw from. On the CPU alone that is a microsecond."""
+    if _HAS_ACCELERATOR:
         return capture_rng_state().devices
     return {"cpu": torch.get_rng_state()}
 

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -82,8 +82,8 @@ def leave_like(exit_code: int) -> None:
 class _Signals:
     """Signals to this process are meant for the program.
 
-    In the foreground of a terminal both get Ctrl-C from there. Elsewhere the program has a process group of its
-    own, and each signal is passed on once.
+    In the foreground of a terminal both get Ctrl-C from there. Elsewhere the program has a process group of
+    its own, and each signal is passed on once.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ def _die_with_parent() -> None:
 def _require_autoload() -> None:
     if not any(entry.name == "torchrepro" for entry in entry_points(group=GROUP)):
         raise TorchReproError(
-            "torchrepro is not installed in this environment, only importable: torch would not load the watch",
+            "torchrepro is importable here but not installed: torch would not load the watch",
             next_step="pip install torchrepro",
         )
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":

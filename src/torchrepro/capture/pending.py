@@ -1,7 +1,8 @@
 """A bundle on disk before the call it describes: what is left when the process dies inside it.
 
-The first call writes all of it. Later calls with inputs of the same layout only write the bytes over, at the speed of
-memory; they are safe in the page cache the moment the write returns, whatever happens to the process then.
+The first call writes all of it. Later calls with inputs of the same layout only write the bytes over, at the
+speed of memory; they are safe in the page cache the moment the write returns, whatever happens to the process
+then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torchrepro.bundle.archive import Content, write_bundle_files
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.manifest import encode_manifest
-from torchrepro.bundle.read import GRAPH, TENSORS, read_manifest
+from torchrepro.bundle.read import GRAPH, OPERATORS, TENSORS, read_manifest
 from torchrepro.bundle.save import manifest_of, storage_writer, values_of
 from torchrepro.bundle.storage_file import StorageRewriter
 from torchrepro.bundle.values import PackedValues, pack_values
@@ -90,6 +91,8 @@ class PendingBundle:
             GRAPH: written.text.encode(),
             TENSORS: storage_writer(packed),
         }
+        if written.operators.text:
+            files[OPERATORS] = written.operators.text.encode()
         former = self.path, self._flight
         if self._in_place is not None:
             self._in_place.close()
@@ -156,7 +159,7 @@ class _InPlace:
 
 
 def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Everything about the inputs that the manifest says of them, but their bytes; None if that is too much."""
+    """Everything about the inputs that the manifest says of them, but their bytes; None if that is more."""
     storages: dict[int, int] = {}
     layout: list[Any] = []
     for value in values:

@@ -1,4 +1,4 @@
-"""Which calls are checked at level 4: every n-th, the first n, or as many as a share of the run time allows."""
+"""Which calls are checked at level 4: every n-th, the first n, or what a share of the run time allows."""
 
 from __future__ import annotations
 

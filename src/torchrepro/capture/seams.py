@@ -1,9 +1,9 @@
 """Where torch is hooked: the two places at which a graph is handed to a compiler.
 
-After capture it is `OutputGraph.call_user_compiler`, through which every `torch.compile` goes, whichever backend it
-names and whenever it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch calls around its own
-compiler for this very purpose, and for other backends the compilers that AOT is given. Both are hooked when their
-modules are imported: a program that compiles nothing imports nothing.
+After capture it is `OutputGraph.call_user_compiler`, through which every `torch.compile` goes, whichever
+backend it names and whenever it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch
+calls around its own compiler for this very purpose, and for other backends the compilers that AOT is given.
+Both are hooked when their modules are imported: a program that compiles nothing imports nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from torchrepro.capture.compiler_names import compiler_of
-from torchrepro.capture.hook import WatchedGraph, deferred_for_real_inputs, wrap_compiler_debug
+from torchrepro.capture.hook import WatchedGraph, deferred_for_real_inputs, watch_compiler
 from torchrepro.capture.imports import when_imported
 from torchrepro.capture.session import Session
 from torchrepro.capture.settings import After
 from torchrepro.capture.snapshot import Snapshot
+from torchrepro.capture.whole import compared_with_python
 from torchrepro.repro import Compiler, Place
 
 CurrentSession = Callable[[], Session | None]
@@ -39,10 +40,11 @@ def install(current: CurrentSession) -> None:
     when_imported("torch._dynamo.output_graph", lambda module: _hook_capture(module, current))
     when_imported("torch._inductor.compile_fx", lambda module: _hook_inductor(module, current))
     when_imported("torch._dynamo.backends.common", lambda module: _hook_aot(module, current))
+    when_imported("torch._dynamo.eval_frame", lambda module: _hook_calls(module, current))
 
 
 def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
-    """Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`, `package`)."""
+    """Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`)."""
     original = module.OutputGraph.call_user_compiler
 
     def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
@@ -79,7 +81,7 @@ def watched_backend(
         found, notes = (compiler, ()) if compiler else compiler_of(backend)
         return Snapshot.take(graph, Place.AFTER_CAPTURE, found, notes=notes)
 
-    return _named_like(backend, wrap_compiler_debug(backend_inside, session, take))
+    return _named_like(backend, watch_compiler(backend_inside, session, take))
 
 
 def _hook_inductor(module: Any, current: CurrentSession) -> None:
@@ -97,7 +99,7 @@ def _hook_inductor(module: Any, current: CurrentSession) -> None:
 
 
 def _hook_aot(module: Any, current: CurrentSession) -> None:
-    """Backends other than inductor. Checked on torch 2.11 to 2.15 (`backends.common.aot_module_simplified`)."""
+    """Backends other than inductor. Checked on torch 2.11 to 2.15 (`aot_module_simplified`)."""
     original = module.aot_module_simplified
 
     def aot_module_simplified(gm: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
@@ -115,6 +117,29 @@ def _hook_aot(module: Any, current: CurrentSession) -> None:
     module.aot_module_simplified = aot_module_simplified
 
 
+def _hook_calls(module: Any, current: CurrentSession) -> None:
+    """Whole calls, for what is compiled while `whole` is on. Modules and classes compile their methods one by
+    one, each of which comes here. Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.__call__`).
+    """
+    original = module._TorchDynamoContext.__call__
+
+    def compile_callable(self: Any, fn: Any) -> Any:
+        compiled = original(self, fn)
+        session = current()
+        if session is None or not session.settings.whole or not _is_users_call(module, self, fn, compiled):
+            return compiled
+        return compared_with_python(compiled, module.innermost_fn(fn), self, current)
+
+    module._TorchDynamoContext.__call__ = compile_callable
+
+
+def _is_users_call(module: Any, context: Any, fn: Any, compiled: Any) -> bool:
+    """Whether a function is compiled for the user to call: not for export, and not by torch for itself."""
+    wanted = isinstance(context, module.OptimizeContext) and not context.export
+    own = isinstance(fn, FunctionType) and (fn.__module__ or "").startswith("torch.")
+    return wanted and isinstance(compiled, FunctionType) and (not own or hasattr(fn, "__wrapped__"))
+
+
 def _watched_after_aot(
     compiler_fn: Callable[..., Any],
     session: Session,
@@ -122,15 +147,16 @@ def _watched_after_aot(
     *,
     backward: bool = False,
 ) -> Callable[..., Any]:
-    """A compiler below AOT. Unless all graphs there are watched, it is only for what capture's hook cannot see:
-    backward graphs, compiled and run by autograd."""
+    """A compiler below AOT. Unless all graphs there are watched, it is only for what capture's hook cannot
+    see: backward graphs, compiled and run by autograd.
+    """
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
         return Snapshot.take(
             graph, Place.AFTER_AOT, compiler(), backward=backward or bool(kwargs.get("is_backward"))
         )
 
-    watched = wrap_compiler_debug(compiler_fn, session, take)
+    watched = watch_compiler(compiler_fn, session, take)
     if session.settings.after is After.AOT:
         return watched
 
@@ -139,12 +165,12 @@ def _watched_after_aot(
             return compiler_fn(graph, example_inputs, **kwargs)
         if getattr(_here, "backend", None) is None:
             return watched(graph, example_inputs, **kwargs)
-        # Compiled together with its forward: the hook after capture has the failures of that, with real inputs.
+        # Compiled together with its forward: failures of that are seen after capture, with real inputs.
         snapshot = session.shielded("keep a graph", lambda: take(graph, kwargs))
         compiled = compiler_fn(graph, example_inputs, **kwargs)
         if snapshot is None:
             return compiled
-        return deferred_for_real_inputs(compiled, WatchedGraph(session, snapshot))
+        return deferred_for_real_inputs(compiled, WatchedGraph(session, snapshot, example_inputs))
 
     return only_backward
 
@@ -157,8 +183,9 @@ def _session_of_graph(current: CurrentSession) -> Session | None:
 
 @contextmanager
 def _inside(backend: Any, session: Session) -> Iterator[None]:
-    """The backend is at work in this thread. AOT's cache of whole results is passed over: a hit would hand out
-    compiled graphs that never met the hook below AOT. Inductor's caches, which hold the compiled code, stay.
+    """The backend is at work in this thread. AOT's cache of whole results is passed over: a hit would hand
+    out compiled graphs that never met the hook below AOT. Inductor's caches, which hold the compiled code,
+    stay.
 
     Checked on torch 2.11 to 2.15 (`torch._functorch.config.enable_autograd_cache`).
     """

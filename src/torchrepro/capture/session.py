@@ -1,7 +1,7 @@
 """The session of a watching process: where bundles go, what was caught, and the promise never to disturb.
 
-Whatever goes wrong in here is written to a file and said in one line; the user's program goes on as if it were not
-watched.
+Whatever goes wrong in here is written to a file and said in one line; the user's program goes on as if it
+were not watched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchrepro.verdict import Verdict
 
 T = TypeVar("T")
 
-_CHECKPOINT_CAP = 1 << 20
+CHECKPOINT_CAP = 1 << 20
 """Bytes of tensors in a bundle at level 1: small tensors are exact, large ones are recipes."""
 
 
@@ -73,7 +73,7 @@ class Session:
                 return None
             self._seen.add((key, signature))
             level_1 = self.settings.level == 1
-            cap = min(_CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
+            cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
             found = replace(repro, expected=signature)
 
             def save(path: Path) -> Path:
@@ -160,7 +160,7 @@ _NOT_WRITABLE = (1, 13, 30)  # EPERM, EACCES, EROFS
 
 
 def say(line: str) -> None:
-    """A line for the user. Standard error may be closed or broken: that is no reason to stop their program."""
+    """A line for the user. Standard error may be closed: that is no reason to stop their program."""
     try:
         print(f"torchrepro: {line}", file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):

@@ -26,7 +26,7 @@ class After(StrEnum):
     """Which graphs are watched."""
 
     AUTO = "auto"
-    """Captured graphs and, where autograd calls them on its own, the backward graphs that AOT makes of them."""
+    """Captured graphs, and the backward graphs that AOT makes of them and autograd runs."""
     DYNAMO = "dynamo"
     """Captured graphs, before AOT."""
     AOT = "aot"
@@ -45,7 +45,7 @@ class WatchSettings:
     """All options of the watch. Each has an environment variable: `TORCHREPRO_` and its name in capitals."""
 
     level: int = 2
-    """1 a bundle for an exception, 2 with all of the inputs' data, 3 written before the call, 4 every call compared."""
+    """1 an exception leaves a bundle, 2 with all data, 3 written before the call, 4 calls are compared."""
     after: After = After.AUTO
     out: Path | None = None
     """Where bundles go; None: `torchrepro-out` in the working directory."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 
 from torchrepro.ambient import Ambient
@@ -77,7 +78,12 @@ class Snapshot:
         """A repro of this graph on these inputs, as it will be read back from a bundle."""
         written = self.written
         with _plainly():
-            graph = read_graph(written.text, written.constants, trusted=owners(written.needs_trust))
+            graph = read_graph(
+                written.text,
+                written.constants,
+                trusted=owners(written.needs_trust),
+                kernels=written.kernels,
+            )
         return Repro(
             graph=graph,
             inputs=concrete(inputs),
@@ -91,15 +97,27 @@ class Snapshot:
 
 
 def concrete(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Inputs with the hints of symbols in their place: what a call would be given."""
-    return tuple(_hint(value) if isinstance(value, _SYMBOLIC) else value for value in inputs)
-
-
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    """Inputs with the hints of symbols in their place, also in the sizes of fake tensors."""
+    mode = FakeTensorMode()
+    return tuple(
+        _concrete_fake(value, mode) if isinstance(value, FakeTensor) else _hint(value) for value in inputs
+    )
 
 
 def _hint(value: Any) -> Any:
-    return value.node.hint if value.node.hint is not None else value
+    """Checked on torch 2.11 to 2.15 (`SymNode.hint`)."""
+    symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return value.node.hint if symbolic and value.node.hint is not None else value
+
+
+def _concrete_fake(value: FakeTensor, mode: FakeTensorMode) -> torch.Tensor:
+    if value.layout is not torch.strided:
+        return value
+    size, stride = [_hint(n) for n in value.shape], [_hint(n) for n in value.stride()]
+    with mode:
+        return torch.empty_strided(
+            size, stride, dtype=value.dtype, device=value.device, requires_grad=value.requires_grad
+        )
 
 
 def _may_mutate(graph: GraphModule) -> bool:

@@ -1,4 +1,4 @@
-"""`summary.json` beside the bundles of a run: what was caught, for a person's script to read. Needs no torch."""
+"""`summary.json` beside the bundles of a run: what was caught, for scripts to read. Needs no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchrepro.errors import TorchReproError
 
 SUMMARY = "summary.json"
 UNFINISHED = "-unfinished"
-"""Ends the name of a bundle that was written before its call; it stays so only if the process died with it."""
+"""Ends the name of a bundle that was written before its call; it keeps that if the process dies then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Strict, TimeLimit, Tolerance, Traceback, Trust
+from torchrepro.cli.options import Json, OptionalTimeLimit, Strict, Tolerance, Traceback, Trust
 
 
 def check(
@@ -17,7 +17,7 @@ def check(
     json_: Json = False,
     strict: Strict = False,
     tol: Tolerance = None,
-    time_limit: TimeLimit = 300.0,
+    time_limit: OptionalTimeLimit = None,
     trust: Trust = None,
     traceback: Traceback = False,
 ) -> None:

@@ -20,6 +20,14 @@ Tolerance = Annotated[
 TimeLimit = Annotated[
     float, typer.Option("--time-limit", min=1.0, help="Seconds after which a run counts as a hang.")
 ]
+OptionalTimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        min=1.0,
+        help="Seconds after which a run counts as a hang. [default: 300, less for a recorded hang]",
+    ),
+]
 Trust = Annotated[
     list[str] | None,
     typer.Option(
