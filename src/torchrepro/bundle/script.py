@@ -19,6 +19,7 @@ from torchrepro.bundle.entries import (
     FloatEntry,
     IntEntry,
     NoneEntry,
+    OpaqueEntry,
     RandomFloats,
     SameEntry,
     StridedEntry,
@@ -26,19 +27,22 @@ from torchrepro.bundle.entries import (
     ValueEntry,
     ZeroTensorEntry,
 )
-from torchrepro.bundle.executable import executable_modules
+from torchrepro.bundle.executable import executable_call, executable_modules
 from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.read import SOURCE_TRUST
 from torchrepro.bundle.script_main import main_function
+from torchrepro.bundle.source_closure.scopes import bound_names
 from torchrepro.errors import TorchReproError
 from torchrepro.repro import Place
 from torchrepro.verdict import Kind, Verdict
 
 
-def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | None) -> str:
+def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | None, source: str = "") -> str:
     """The text of `repro.py`. Where it cannot be made, a script that says why and where to go instead."""
     hints = {symbol.name: symbol.hint for symbol in manifest.symbols}
     try:
-        modules, imports = executable_modules(graph_text, hints)
+        write = executable_call if manifest.place is Place.BEFORE_CAPTURE else executable_modules
+        modules, imports = write(graph_text, hints)
     except TorchReproError as exc:
         return f'raise SystemExit("no standalone script: {exc}; run torchrepro check on this bundle")\n'
     makers = {name: _maker(name, entry, manifest) for name, entry in manifest.values.items()}
@@ -48,13 +52,19 @@ def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | No
         facts=_facts(manifest),
         kind=kind.value,
         environ=_environment(manifest),
-        imports=imports,
+        imports=sorted({*imports, *_operator_modules(manifest)}),
+        libraries=sorted({entry.library for entry in manifest.custom_ops if entry.library}),
+        own_operators=any(entry.in_source for entry in manifest.custom_ops),
         settings=_settings(manifest, verdict),
         makers=makers,
         generated=any(maker.startswith("generated(") for maker in makers.values()),
         kept_apart=bool(_kept_apart(manifest)),
         modules=modules,
+        before_capture=manifest.place is Place.BEFORE_CAPTURE,
+        source=source,
+        source_names=_global_names(source),
         after_aot=manifest.place is Place.AFTER_AOT and manifest.compiler.name == "inductor",
+        ahead_of_time=manifest.compiler.name == "aot_inductor",
         dynamic=bool(manifest.symbols),
         marks=_dynamic_dimensions(graph_text) if manifest.symbols else [],
         compile_arguments=_compile_arguments(manifest),
@@ -77,6 +87,7 @@ def values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> Callable
     kept = {
         name: values[name].detach() if isinstance(values[name], torch.Tensor) else values[name]
         for name in names
+        if not isinstance(manifest.values[name], OpaqueEntry)
     }
     return lambda path: torch.save(kept, path)
 
@@ -156,7 +167,8 @@ def _compile_arguments(manifest: Manifest) -> str:
     compiler = manifest.compiler
     if ":" in compiler.name:
         module, _, function = compiler.name.partition(":")
-        arguments = [f"backend=getattr(__import__({module!r}, fromlist=['_']), {function!r})"]
+        found = f"getattr(__import__({module!r}, fromlist=['_']), {function!r})"
+        arguments = [f"backend={function if module == SOURCE_TRUST else found}"]
     else:
         arguments = [f"backend={compiler.name!r}"]
     if compiler.options:
@@ -168,6 +180,17 @@ def _compile_arguments(manifest: Manifest) -> str:
     elif manifest.symbols:
         arguments.append("dynamic=True")
     return ", ".join(arguments)
+
+
+def _operator_modules(manifest: Manifest) -> set[str]:
+    """Modules whose import registers operators that the graph calls and that the bundle cannot register."""
+    entries = (entry for entry in manifest.custom_ops if not entry.in_source and entry.module != "__main__")
+    return {entry.module for entry in entries if entry.module}
+
+
+def _global_names(source: str) -> list[str]:
+    """What the user's code binds at its top level: where its state may be."""
+    return list(dict.fromkeys(bound_names(ast.parse(source).body)))
 
 
 def _dynamic_dimensions(graph_text: str) -> list[tuple[int, int]]:

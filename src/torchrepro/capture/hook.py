@@ -17,12 +17,13 @@ import torch
 
 from torchrepro.capture.checking import Checker, FinishedCall
 from torchrepro.capture.pending import PendingBundle
+from torchrepro.capture.ranks_watch import join_run, keep_step, tell_ranks
 from torchrepro.capture.sampling import Sampler
 from torchrepro.capture.session import Session, say
 from torchrepro.capture.settings import OnMismatch
 from torchrepro.capture.snapshot import Snapshot, concrete
 from torchrepro.capture.switch import is_checking, looking_away
-from torchrepro.errors import AccuracyError
+from torchrepro.errors import AccuracyError, RankFailed
 from torchrepro.generators import accelerators, capture_rng_state
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import call_as_it_asks
@@ -67,8 +68,8 @@ def watch_compiler(
 def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph) -> Callable[..., Any]:
     """The compiled function, each call of it watched as the level asks for.
 
-    Below AOT its flag says whether it is boxed. Dynamo never calls boxed, though the flag of what is inside may
-    have been copied to what it calls.
+    Below AOT its flag says whether it is boxed. Dynamo never calls boxed, though the flag of what is inside
+    may have been copied to what it calls.
     """
     call = watched.call if watched.session.settings.level >= 3 else watched.call_passively
     if watched.snapshot.place is Place.AFTER_AOT and getattr(compiled, "_boxed_call", False):
@@ -104,6 +105,8 @@ class WatchedGraph:
         # A boxed function may have freed its inputs when it fails; these are fake, and cost nothing to keep.
         self._example = concrete(example_inputs) if snapshot.place is Place.AFTER_AOT else ()
         self._calls = 0
+        self._number = session.graphs
+        session.graphs += 1
         self._sampler = Sampler(session)
         self._pending = PendingBundle(session, snapshot) if session.settings.level >= 3 else None
         self._checker: Checker | None = None
@@ -112,11 +115,12 @@ class WatchedGraph:
 
     def compile(self, compile_fn: Callable[[], Any], example_inputs: Sequence[Any]) -> Any:
         """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
+        join_run(self.session)
         rng = _generators()
         self._prepare(concrete(example_inputs), rng, "compile")
         started = time.monotonic()
         try:
-            return compile_fn()
+            compiled = compile_fn()
         except Exception as exc:
             self._failed(exc, concrete(example_inputs), rng, compiling=True)
             raise
@@ -125,6 +129,8 @@ class WatchedGraph:
             raise
         finally:
             self._finished()
+        self._keep_step("compiled")
+        return compiled
 
     def call_passively(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]
@@ -133,11 +139,14 @@ class WatchedGraph:
         rng = _generators()
         self._calls += 1
         try:
-            return compiled(*args)
+            outputs = compiled(*args)
         except Exception as exc:
             if self.session.active and not is_checking():
                 self._failed(exc, tuple(inputs), rng, compiling=False)
             raise
+        if self._calls == 1:
+            self._keep_step("called")
+        return outputs
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
         """Levels 3 and 4: the bundle is on disk before the call; at 4 the result is checked after it."""
@@ -169,6 +178,8 @@ class WatchedGraph:
             raise
         finally:
             self._finished()
+        if self._calls == 1:
+            self._keep_step("called")
         if before is not None:
             started = time.monotonic()
             try:
@@ -195,11 +206,24 @@ class WatchedGraph:
             repro = self._repro_before_the_call(inputs, rng)
             if not compiling and _eager_fails_too(repro, exc):
                 return
-            self.session.keep(repro, verdict, self.snapshot.key)
+            path = self.session.keep(repro, verdict, self.snapshot.key)
+            tell_ranks(self.session, verdict, path, self._event("compiled" if compiling else "called"))
 
         with looking_away():
             self.session.shielded("write a bundle", save, from_interrupts=True)
         _mark_caught(exc)
+
+    def _event(self, step: str) -> str:
+        """The name of a step at which other ranks are expected; empty if they are not: autograd's graphs, and
+        later calls, come when they come."""
+        expected = self.snapshot.place is Place.AFTER_CAPTURE and (step == "compiled" or self._calls == 1)
+        return f"graph {self._number} {step}" if expected else ""
+
+    def _keep_step(self, step: str) -> None:
+        """With several ranks: go on only if all the others got here, too."""
+        event = self._event(step)
+        if event and self.session.active:
+            keep_step(self.session, event)
 
     def _interrupted(self, started: float, inputs: tuple[Any, ...], rng: Rng, doing: str) -> None:
         """Ctrl-C. After a while without an answer it means a hang."""
@@ -266,14 +290,15 @@ def _generators() -> Rng:
 
 
 def _is_control_flow(exc: BaseException) -> bool:
-    """Exceptions by which torch tells itself to trace again, to skip a frame or to break the graph.
+    """Exceptions by which torch tells itself to trace again, to skip a frame or to break the graph; and the
+    failure of another rank, which has a bundle of its own.
 
     Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`).
     """
     from torch._dynamo import exc as dynamo
 
     return isinstance(
-        exc, (dynamo.RestartAnalysis, dynamo.SkipFrame, *dynamo.exceptions_allowed_to_be_fallback)
+        exc, (RankFailed, dynamo.RestartAnalysis, dynamo.SkipFrame, *dynamo.exceptions_allowed_to_be_fallback)
     )
 
 

@@ -24,6 +24,7 @@ from torchrepro.bundle.save import manifest_of, storage_writer, values_of
 from torchrepro.bundle.storage_file import StorageRewriter
 from torchrepro.bundle.values import PackedValues, pack_values
 from torchrepro.capture.in_flight import FlightRecord, forget_flight
+from torchrepro.capture.ranks_watch import announce_unfinished
 from torchrepro.capture.session import Session
 from torchrepro.capture.snapshot import Snapshot
 from torchrepro.capture.summary import UNFINISHED
@@ -98,6 +99,7 @@ class PendingBundle:
             self._in_place.close()
         self.path = self._session.under_free_name(UNFINISHED, lambda path: write_bundle_files(path, files))
         self._flight = FlightRecord(self.path)
+        announce_unfinished(self._session, self.path)
         self._in_place = _InPlace.of(self.path / TENSORS, inputs, rng, packed)
         if former[0] is not None and former[1] is not None:
             former[1].remove()

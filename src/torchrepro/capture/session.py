@@ -45,6 +45,8 @@ class Session:
         self.pid = os.getpid()
         self.started = time.monotonic()
         self.checking_seconds = 0.0
+        self.graphs = 0
+        """How many graphs were watched so far: ranks that do the same thing count alike."""
         self.kept: list[Path] = []
         self._seen: set[tuple[str, Signature]] = set()
         self._lock = threading.RLock()

@@ -1,0 +1,384 @@
+"""What a call can reach: every object that plain Python code may change through a function and its arguments.
+
+From the function on, it goes through closures, defaults, attributes, classes, containers, and the globals
+that the user's own code names. Each mutable object found is a `Holder`: its contents can be read, and put
+back in place.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchrepro.bundle.source_closure.origin import is_installed_module
+from torchrepro.errors import TorchReproError
+
+Contents = list[tuple[Any, Any]]
+"""Keys and values of a holder, in their order."""
+
+LIMIT = 200_000
+"""Objects beyond which a call's state counts as too large to look after."""
+
+ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Holder:
+    """A mutable object: how to read it, and how to put contents back without making it another object."""
+
+    path: str
+    read: Callable[[], Contents]
+    write: Callable[[Contents], None]
+    attributes: bool = False
+    """Whether its keys are names of attributes, rather than indices or keys of a container."""
+    draws: bool = False
+    """Whether it is a random generator, which compiled code need not leave where plain Python leaves it."""
+
+    def put(self, contents: Contents) -> None:
+        """Write only what changes: a write costs the guards of compiled code their shortcuts."""
+        now = self.read()
+        same = len(now) == len(contents) and all(
+            key is other_key and value is other
+            for (key, value), (other_key, other) in zip(now, contents, strict=True)
+        )
+        if not same:
+            self.write(contents)
+
+    def path_of(self, index: int, key: Any) -> str:
+        owner, _, table = self.path.rpartition(".")
+        if table in ("_parameters", "_buffers", "_modules"):
+            return f"{owner}.{key}"
+        if self.attributes:
+            return f"{self.path}.{key}"
+        return f"{self.path}[{key!r}]" if isinstance(key, ATOMS) else f"{self.path}[#{index}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """All holders that a call can reach, and what it could change that nobody can put back."""
+
+    holders: tuple[Holder, ...]
+    opaque: tuple[str, ...] = ()
+
+
+def reach_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Reach:
+    """Everything that calling `function(*args, **kwargs)` can reach."""
+    walk = _Walk()
+    walk.queue.append(("self" if hasattr(function, "__self__") else "function", function))
+    walk.queue.extend((f"inputs[{index}]", value) for index, value in enumerate(args))
+    walk.queue.extend((f"inputs[{name!r}]", value) for name, value in kwargs.items())
+    walk.run()
+    return Reach(tuple(walk.holders), tuple(walk.opaque))
+
+
+@dataclass(eq=False)
+class _Walk:
+    """One walk, breadth first, so that an object goes by its shortest path."""
+
+    queue: deque[tuple[str, Any]] = field(default_factory=deque)
+    holders: list[Holder] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+    _seen: dict[int, Any] = field(default_factory=dict)
+    _seen_names: set[tuple[int, str]] = field(default_factory=set)
+
+    def run(self) -> None:
+        while self.queue:
+            path, value = self.queue.popleft()
+            if isinstance(value, ATOMS) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            if len(self._seen) > LIMIT:
+                raise TorchReproError(
+                    f"the call can reach more than {LIMIT} objects",
+                    next_step="watch a smaller function, or leave out --whole",
+                )
+            self._visit(path, value)
+
+    def _visit(self, path: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor | np.ndarray | types.ModuleType):
+            return
+        if isinstance(value, tuple | frozenset):
+            self.queue.extend((f"{path}[{index}]", item) for index, item in enumerate(value))
+        elif isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, types.MethodType):
+            self.queue.append((path, value.__self__))
+            self.queue.append((path, value.__func__))
+        elif isinstance(value, functools.partial):
+            self._hold(Holder(path, *_partial(value)))
+        elif isinstance(value, property | classmethod | staticmethod):
+            inner = (value.fget, value.fset) if isinstance(value, property) else (value.__func__,)
+            self.queue.extend((path, item) for item in inner)
+        elif isinstance(value, type):
+            self._class(path, value)
+        elif isinstance(value, random.Random | torch.Generator | np.random.Generator):
+            self._hold(Holder(path, *_generator(value), draws=True))
+        else:
+            self._object(path, value)
+
+    def _hold(self, holder: Holder) -> None:
+        self.holders.append(holder)
+        for index, (key, value) in enumerate(holder.read()):
+            self.queue.append((holder.path_of(index, key), value))
+
+    def _object(self, path: str, value: Any) -> None:
+        """Containers by their items, and instances of other classes by their attributes; some are both."""
+        if isinstance(value, list | deque):
+            self._hold(Holder(path, *_sequence(value)))
+        elif isinstance(value, dict):
+            self._hold(Holder(path, *_mapping(value)))
+            for index, key in enumerate(dict.keys(value)):
+                self.queue.append((f"{path}[#{index}]", key))
+        elif isinstance(value, set | bytearray):
+            self._hold(Holder(path, *(_set(value) if isinstance(value, set) else _bytes(value))))
+        elif isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+            self.opaque.append(path)
+        kind: Any = type(value)
+        if not _has_state(kind):
+            return
+        if hasattr(value, "_orig_mod") and isinstance(value, torch.nn.Module):  # compiled: what stands inside
+            self.queue.append((path, value._orig_mod))
+            return
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self._hold(Holder(path, *_mapping(attributes), attributes=True))
+        slots = _slots(type(value))
+        if slots:
+            self._hold(Holder(path, *_slot_values(value, slots), attributes=True))
+        self.queue.append((type(value).__name__, type(value)))
+
+    def _function(self, path: str, function: types.FunctionType) -> None:
+        original = getattr(function, "_torchdynamo_orig_callable", None)
+        if original is not None:  # compiled: behind it is the compiler, which is not the user's state
+            self.queue.append((path, original))
+            return
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if id(cell) not in self._seen:
+                self._seen[id(cell)] = cell
+                self._hold(Holder("closure", *_cell(name, cell), attributes=True))
+        self.queue.append((f"{path}.__defaults__", function.__defaults__))
+        self.queue.append((f"{path}.__kwdefaults__", function.__kwdefaults__))
+        self._hold(Holder(path, *_mapping(vars(function)), attributes=True))
+        if not _is_users(function.__module__):
+            return
+        names = names_in(function.__code__)
+        self._names("globals", function.__globals__, names.globals_)
+        for name in names.globals_:
+            module = function.__globals__.get(name)
+            if isinstance(module, types.ModuleType) and _is_users(module.__name__):
+                self._names(module.__name__, vars(module), names.attributes)
+
+    def _names(self, path: str, namespace: dict[str, Any], names: Iterable[str]) -> None:
+        for name in names:
+            if self._is_new(namespace, name):
+                self._hold(Holder(path, *_name(namespace, name), attributes=True))
+
+    def _is_new(self, owner: Any, name: str) -> bool:
+        known = (id(owner), name) in self._seen_names
+        self._seen_names.add((id(owner), name))
+        return not known
+
+    def _class(self, path: str, kind: type) -> None:
+        """Attributes that are data, and the methods, which have closures and globals of their own."""
+        for base in kind.__mro__:
+            if base is object or not _is_users(base.__module__):
+                continue
+            for name, value in vars(base).items():
+                if isinstance(value, types.FunctionType | property | classmethod | staticmethod):
+                    self.queue.append((f"{base.__name__}.{name}", value))
+                elif _is_class_data(name, value) and self._is_new(base, name):
+                    self._hold(Holder(base.__name__, *_class_attribute(base, name), attributes=True))
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that a piece of code uses."""
+
+    globals_: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> Names:
+    """The globals and the attributes that the code names, nested functions included."""
+    globals_: dict[str, None] = {}
+    attributes: dict[str, None] = {}
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"):
+            globals_[instruction.argval] = None
+        elif instruction.opname in ("LOAD_ATTR", "STORE_ATTR", "LOAD_METHOD", "DELETE_ATTR"):
+            attributes[instruction.argval] = None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = names_in(constant)
+            globals_.update(dict.fromkeys(inner.globals_))
+            attributes.update(dict.fromkeys(inner.attributes))
+    return Names(tuple(globals_), tuple(attributes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users(module: str | None) -> bool:
+    """Whether a module is the user's own: of others, neither globals nor classes are looked at."""
+    return module is not None and module.partition(".")[0] != "torchrepro" and not is_installed_module(module)
+
+
+_COMPILERS = ("torch._", "torch.fx", "torch.jit", "torch.distributed", "torch.export", "torchrepro")
+_SIMPLE = frozenset({"types", "argparse", "collections", "functools"})
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_state(kind: type) -> bool:
+    """Whether instances keep state that belongs to the program, and not to Python or a compiler."""
+    if issubclass(kind, torch.nn.Module):
+        return not issubclass(kind, torch.jit.ScriptModule)
+    module = getattr(kind, "__module__", "builtins") or "builtins"
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        return package in _SIMPLE
+    return not (module + ".").startswith(_COMPILERS) and not module.startswith("numpy")
+
+
+def _is_class_data(name: str, value: Any) -> bool:
+    return not name.startswith("__") and not hasattr(type(value), "__get__")
+
+
+def _slots(kind: type) -> tuple[Any, ...]:
+    """Descriptors of the attributes that are not in `__dict__`."""
+    return tuple(
+        descriptor
+        for base in kind.__mro__
+        for descriptor in vars(base).values()
+        if isinstance(descriptor, types.MemberDescriptorType) and _has_state(base) and base is not object
+    )
+
+
+Access = tuple[Callable[[], Contents], Callable[[Contents], None]]
+
+
+def _sequence(items: list[Any] | deque[Any]) -> Access:
+    def write(contents: Contents) -> None:
+        values = [value for _, value in contents]
+        if isinstance(items, deque):
+            items.clear()
+            items.extend(values)
+        else:
+            list.__setitem__(items, slice(None), values)
+
+    return lambda: list(enumerate(items)), write
+
+
+def _mapping(table: dict[Any, Any]) -> Access:
+    """By the methods of `dict` itself: a class of the user's may do more when an item is set."""
+    kind: Any = OrderedDict if isinstance(table, OrderedDict) else dict
+
+    def write(contents: Contents) -> None:
+        kind.clear(table)
+        for key, value in contents:
+            kind.__setitem__(table, key, value)
+
+    return lambda: list(kind.items(table)), write
+
+
+def _set(items: set[Any]) -> Access:
+    def write(contents: Contents) -> None:
+        set.clear(items)
+        set.update(items, (value for _, value in contents))
+
+    return lambda: list(enumerate(items)), write
+
+
+def _bytes(data: bytearray) -> Access:
+    def write(contents: Contents) -> None:
+        data[:] = contents[0][1]
+
+    return lambda: [("bytes", bytes(data))], write
+
+
+def _cell(name: str, cell: types.CellType) -> Access:
+    def read() -> Contents:
+        try:
+            return [(name, cell.cell_contents)]
+        except ValueError:  # a name that is not bound yet
+            return []
+
+    def write(contents: Contents) -> None:
+        if contents:
+            cell.cell_contents = contents[0][1]
+        else:
+            del cell.cell_contents
+
+    return read, write
+
+
+def _name(namespace: dict[str, Any], name: str) -> Access:
+    def write(contents: Contents) -> None:
+        if contents:
+            namespace[name] = contents[0][1]
+        else:
+            namespace.pop(name, None)
+
+    return lambda: [(name, namespace[name])] if name in namespace else [], write
+
+
+def _class_attribute(kind: type, name: str) -> Access:
+    def write(contents: Contents) -> None:
+        if contents:
+            type.__setattr__(kind, name, contents[0][1])
+        elif name in vars(kind):
+            type.__delattr__(kind, name)
+
+    return lambda: [(name, vars(kind)[name])] if name in vars(kind) else [], write
+
+
+def _slot_values(owner: Any, slots: tuple[Any, ...]) -> Access:
+    def read() -> Contents:
+        return [(slot.__name__, slot.__get__(owner)) for slot in slots if hasattr(owner, slot.__name__)]
+
+    def write(contents: Contents) -> None:
+        wanted = dict(contents)
+        for slot in slots:
+            if slot.__name__ in wanted:
+                slot.__set__(owner, wanted[slot.__name__])
+            elif hasattr(owner, slot.__name__):
+                slot.__delete__(owner)
+
+    return read, write
+
+
+def _partial(function: Any) -> Access:
+    def write(contents: Contents) -> None:
+        values = dict(contents)
+        function.__setstate__((values["func"], values["args"], values["keywords"], vars(function)))
+
+    def read() -> Contents:
+        return [("func", function.func), ("args", function.args), ("keywords", function.keywords)]
+
+    return read, write
+
+
+def _generator(generator: Any) -> Access:
+    """A random generator, by its state."""
+    if isinstance(generator, random.Random):
+        return lambda: [("state", generator.getstate())], lambda given: generator.setstate(given[0][1])
+    if isinstance(generator, torch.Generator):
+        torchs: torch.Generator = generator
+
+        def write_state(contents: Contents) -> None:
+            torchs.set_state(contents[0][1])
+
+        return lambda: [("state", torchs.get_state())], write_state
+
+    def write(contents: Contents) -> None:
+        generator.bit_generator.state = contents[0][1]
+
+    return lambda: [("state", generator.bit_generator.state)], write
