@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from torchrepro import watch
-from torchrepro.bundle import save
+from torchrepro.bundle import archive, save
 from torchrepro.capture import hook, session
 from torchrepro.capture.snapshot import Snapshot
 
@@ -135,16 +135,16 @@ def _notes(bundle: Path) -> tuple[str, ...]:
 def test_ctrl_c_during_the_dump_does_not_replace_the_users_exception(
     level: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    original = save.write_storages
+    original = archive.move_without_replacing
     writes: list[Path] = []
 
-    def interrupted(path: Path, storages: Any) -> None:
-        original(path, storages)
-        writes.append(path)
+    def interrupted(source: Path, target: Path) -> None:
+        writes.append(target)
         if len(writes) == (2 if level == 3 else 1):  # at level 3 the first write is the one before the call
             raise KeyboardInterrupt
+        original(source, target)
 
-    monkeypatch.setattr(save, "write_storages", interrupted)
+    monkeypatch.setattr(archive, "move_without_replacing", interrupted)
     with watch(level=level, out=tmp_path), pytest.raises(Exception, match="no kernel for this"):
         fails()(torch.ones(3))
     assert visible(tmp_path) == []

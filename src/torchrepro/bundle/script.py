@@ -58,7 +58,7 @@ def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | No
         settings=_settings(manifest, verdict),
         makers=makers,
         generated=any(maker.startswith("generated(") for maker in makers.values()),
-        kept_apart=bool(_kept_apart(manifest)),
+        kept_apart=bool(kept_apart(manifest)),
         modules=modules,
         before_capture=manifest.place is Place.BEFORE_CAPTURE,
         source=source,
@@ -79,7 +79,7 @@ def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | No
 
 def values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> Callable[[Path], None] | None:
     """Writes the values that the script cannot make by itself; None where there are none."""
-    names = _kept_apart(manifest)
+    names = kept_apart(manifest)
     if not names:
         return None
     import torch
@@ -208,7 +208,8 @@ def _dynamic_dimensions(graph_text: str) -> list[tuple[int, int]]:
     return found
 
 
-def _kept_apart(manifest: Manifest) -> list[str]:
+def kept_apart(manifest: Manifest) -> list[str]:
+    """The values that the script cannot make by itself and reads from a file beside it."""
     return [
         name for name, entry in manifest.values.items() if _maker(name, entry, manifest).startswith("kept(")
     ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from torchrepro.bundle.finish import finish_bundle
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
 from torchrepro.capture.in_flight import Flight, forget_flight, read_flight
@@ -62,7 +63,8 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
             continue
         verdict = _verdict(flight, death)
         if verdict is not None:
-            _finish(bundle, verdict, run_id)
+            target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
+            finish_bundle(bundle, target, verdict)
         forget_flight(bundle)
         shutil.rmtree(bundle, ignore_errors=True)
 
@@ -95,18 +97,6 @@ def _hang(flight: Flight) -> Verdict:
         summary=f"no end after {flight.seconds:.0f} s ({doing})",
         seconds=round(flight.seconds, 1),
     )
-
-
-def _finish(bundle: Path, verdict: Verdict, run_id: str) -> None:
-    """The same bundle with a verdict and a script, under a name of its own."""
-    from torchrepro.bundle.load import load_bundle, trust_own
-    from torchrepro.bundle.save import save_bundle
-
-    manifest = read_manifest(bundle)
-    repro = load_bundle(bundle, trusted=trust_own(manifest))
-    repro = replace(repro, expected=Signature.of(verdict))
-    target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
-    save_bundle(repro, target, verdict=verdict, size_cap=1 << 62, run_id=run_id)
 
 
 def _unfinished(directory: Path, run_id: str) -> Iterator[tuple[Path, Flight]]:

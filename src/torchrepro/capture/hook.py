@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchrepro.bundle.finish import finish_bundle
 from torchrepro.capture.checking import Checker, FinishedCall
 from torchrepro.capture.pending import PendingBundle
 from torchrepro.capture.ranks_watch import join_run, keep_step, tell_ranks
@@ -203,10 +204,9 @@ class WatchedGraph:
 
         def save() -> None:
             verdict = verdict_of(exc, compiling=True if compiling else None)
-            repro = self._repro_before_the_call(inputs, rng)
-            if not compiling and _eager_fails_too(repro, exc):
+            if not compiling and self._eager_fails_too(inputs, rng, exc):
                 return
-            path = self.session.keep(repro, verdict, self.snapshot.key)
+            path = self._keep(verdict, inputs, rng)
             tell_ranks(self.session, verdict, path, self._event("compiled" if compiling else "called"))
 
         with looking_away():
@@ -233,16 +233,19 @@ class WatchedGraph:
         summary = f"interrupted after {seconds:.0f} s ({doing})"
         verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
 
-        def save() -> None:
-            self.session.keep(self._repro_before_the_call(inputs, rng), verdict, self.snapshot.key)
+        self.session.shielded(
+            "write a bundle", lambda: self._keep(verdict, inputs, rng), from_interrupts=True
+        )
 
-        self.session.shielded("write a bundle", save, from_interrupts=True)
+    def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
+        """A bundle with the inputs from before the call if they were kept; else as they are, which is said."""
+        unfinished = self._pending.path if self._pending is not None else None
+        if unfinished is not None:
 
-    def _repro_before_the_call(self, inputs: tuple[Any, ...], rng: Rng) -> Repro:
-        """The inputs from before the call if they were kept, else as they are now, which is said."""
-        if self._pending is not None and self._pending.path is not None:
-            repro = self._pending.load()
-            return replace(repro, earlier=self._earlier(repro.inputs))
+            def finish(path: Path) -> Path:
+                return finish_bundle(unfinished, path, verdict, earlier=len(self._earlier(())))
+
+            return self.session.keep_as(finish, verdict, self.snapshot.key)
         notes = []
         if not inputs and self._example:
             inputs = self._example
@@ -251,7 +254,26 @@ class WatchedGraph:
             notes.append(
                 "inputs that the graph writes to are as the failed call left them; level 3 keeps them"
             )
-        return self.snapshot.repro(inputs, rng=rng, earlier=self._earlier(inputs), notes=notes)
+        repro = self.snapshot.repro(inputs, rng=rng, earlier=self._earlier(inputs), notes=notes)
+        return self.session.keep(repro, verdict, self.snapshot.key)
+
+    def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
+        """Whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
+
+        After a fault of the device nothing can be run, and out of memory says nothing about eager.
+        """
+        if is_out_of_memory(exc) or "cuda error" in str(exc).lower():
+            return False
+        unfinished = self._pending is not None and self._pending.path is not None
+        repro = self._pending.load() if self._pending and unfinished else self.snapshot.repro(inputs, rng=rng)
+        prepared = Prepared(repro)
+        try:
+            graph = prepared.graph()
+            with prepared.modes():
+                call_as_it_asks(graph, prepared.inputs(), {})
+        except Exception:
+            return True
+        return False
 
     def _earlier(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
         """The calls before the failed one, which may need them: to warm up, to record, to recompile.
@@ -312,20 +334,3 @@ def _mark_caught(exc: BaseException) -> None:
             setattr(link, _CAUGHT, True)
         except AttributeError:
             continue  # an exception with slots: at worst a second bundle of the same failure
-
-
-def _eager_fails_too(repro: Repro, exc: Exception) -> bool:
-    """Whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
-
-    After a fault of the device nothing can be run, and out of memory says nothing about eager.
-    """
-    if is_out_of_memory(exc) or "cuda error" in str(exc).lower():
-        return False
-    prepared = Prepared(repro)
-    try:
-        graph = prepared.graph()
-        with prepared.modes():
-            call_as_it_asks(graph, prepared.inputs(), {})
-    except Exception:
-        return True
-    return False

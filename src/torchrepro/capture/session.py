@@ -69,18 +69,22 @@ class Session:
 
         Raises what stands in the way; callers are shielded.
         """
+        level_1 = self.settings.level == 1
+        cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
+        found = replace(repro, expected=Signature.of(verdict))
+
+        def save(path: Path) -> Path:
+            return save_bundle(found, path, verdict=verdict, size_cap=cap, run_id=self.run_id)
+
+        return self.keep_as(save, verdict, key)
+
+    def keep_as(self, save: Callable[[Path], Path], verdict: Verdict, key: str) -> Path | None:
+        """The same for a bundle that is saved in a way of its own."""
         signature = Signature.of(verdict)
         with self._lock:
             if (key, signature) in self._seen or len(self.kept) >= self.settings.limit:
                 return None
             self._seen.add((key, signature))
-            level_1 = self.settings.level == 1
-            cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
-            found = replace(repro, expected=signature)
-
-            def save(path: Path) -> Path:
-                return save_bundle(found, path, verdict=verdict, size_cap=cap, run_id=self.run_id)
-
             path = self.under_free_name(f"-{verdict.kind.value}", save)
             self.kept.append(path)
             self.shielded("write the summary", lambda: write_summary(self.directory, self.run_id))

@@ -14,9 +14,12 @@ import types
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchrepro.ambient import Ambient
 from torchrepro.bundle.user_calls import repro_of_call
@@ -35,6 +38,7 @@ from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
 CurrentSession = Callable[[], Session | None]
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _EARLIER = 2
 """Calls before a failed one that its bundle keeps."""
@@ -63,15 +67,19 @@ def compared_with_python(
         if session is None or not session.active or not session.settings.whole:
             return compiled(*args, **kwargs)
         if calls is None or calls.session is not session:
-            calls = WholeCalls(session, Target.of(function, context))
+            target = session.shielded("watch a compiled function", lambda: Target.of(function, context))
+            if target is None:
+                return compiled(*args, **kwargs)
+            calls = WholeCalls(session, target)
         _here.inside = True
         try:
             return calls.call(compiled, args, kwargs)
         finally:
             _here.inside = False
 
-    # If an outer compiled function calls this one from Python, it is not this frame that is to be compiled.
-    skip_code(whole_call.__code__)
+    # If an outer compiled function calls this one from Python, it is not these frames that are to be compiled.
+    for ours in (whole_call, _in_plain_python):
+        skip_code(ours.__code__)
     functools.update_wrapper(whole_call, compiled)
     described: Any = whole_call
     described.__wrapped__ = getattr(compiled, "__wrapped__", compiled)
@@ -86,9 +94,9 @@ class WholeCalls:
         self.session = session
         self._target = target
         self._sampler = Sampler(session)
-        self._recent: deque[tuple[tuple[Any, ...], Mapping[str, Any]] | None] = deque(maxlen=_EARLIER)
-        self._explained: set[Kind] = set()
-        """Kinds of failures for which there is a bundle of a graph of this function."""
+        self._recent: deque[Arguments | None] = deque(maxlen=_EARLIER)
+        self._told: set[Kind] = set()
+        """Kinds of failures of this function that have been dealt with, by a bundle of a graph or of a call."""
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The compiled call, and what comes after it if it is one to compare."""
@@ -125,30 +133,31 @@ class WholeCalls:
         """Judge the call and keep what failed; the program's own exception is never replaced."""
         started = time.monotonic()
 
-        def judge() -> Verdict:
+        def judge() -> tuple[FinishedCall, Verdict]:
             call = before.finished(outputs, raised)
-            verdict = judge_call(call)
-            if len(self.session.kept) > kept:
-                self._explained.add(verdict.kind)
-            if verdict.fails and verdict.kind not in self._explained:
-                self._keep(call, verdict)
-            return verdict
+            return call, judge_call(call)
 
+        shielded = partial(self.session.shielded, from_interrupts=raised is not None)
         try:
             with looking_away():
-                return self.session.shielded(
-                    "compare a whole call", judge, from_interrupts=raised is not None
-                )
+                found = shielded("compare a whole call", judge)
+                if found is None:
+                    return None
+                call, verdict = found
+                if len(self.session.kept) > kept:  # a graph in this call shows it
+                    self._told.add(verdict.kind)
+                if verdict.fails and verdict.kind not in self._told:
+                    self._told.add(verdict.kind)
+                    path = shielded("write a bundle of a whole call", lambda: self._keep(call, verdict))
+                    say(f"{verdict}\n  bundle  {path}" if path else f"{verdict} ({self._target.name})")
+                return verdict
         finally:
             self._recent.append(before.arguments)
             self._sampler.spent(spent + time.monotonic() - started)
 
-    def _keep(self, call: FinishedCall, verdict: Verdict) -> None:
+    def _keep(self, call: FinishedCall, verdict: Verdict) -> Path | None:
         with in_state(call.before, call.after):
-            repro = self._repro(call)
-            path = self.session.keep(repro, verdict, f"whole call of {self._target.name}")
-        if path is not None:
-            say(f"{verdict}\n  bundle  {path}")
+            return self.session.keep(self._repro(call), verdict, f"whole call of {self._target.name}")
 
     def _repro(self, call: FinishedCall) -> Repro:
         """The call as data, in the state from before it, which must be in place now."""
@@ -157,9 +166,9 @@ class WholeCalls:
         earlier = []
         for arguments in self._recent:
             args, kwargs = arguments or (call.before.args, call.before.kwargs)
-            inputs = self._repro_of(args, kwargs, ambient).inputs
-            if len(inputs) == len(found.inputs):
-                earlier.append(inputs)
+            other = self._repro_of(args, kwargs, ambient)
+            if other.graph.code == found.graph.code:
+                earlier.append(other.inputs)
         return replace(
             found, backward=False, earlier=tuple(earlier), notes=(*found.notes, *self._target.notes)
         )
@@ -181,7 +190,7 @@ class _Before:
     """The contents of what it can reach, as the user has them."""
     cloned: State
     rng: RngState
-    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    arguments: Arguments
     """Its arguments for a bundle of a later call: data is copied, other objects are themselves."""
 
     @classmethod
@@ -209,12 +218,13 @@ class _Before:
         )
 
 
-def _data_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Copies of tensors and plain containers; objects, a module for one, are not copied."""
-    from torch.utils._pytree import tree_map
-
-    copied: tuple[tuple[Any, ...], Mapping[str, Any]] = tree_map(
-        lambda value: clone_inputs(value) if isinstance(value, torch.Tensor) else value, (args, dict(kwargs))
+def _data_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """Copies of tensors in containers of their own; other objects, a module for one, are not copied."""
+    leaves, structure = tree_flatten((args, dict(kwargs)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    clones = iter(clone_inputs(tensors))
+    copied: Arguments = tree_unflatten(
+        [next(clones) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
     )
     return copied
 
