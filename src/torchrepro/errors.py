@@ -58,3 +58,12 @@ class AccuracyError(Exception):
     def __init__(self, message: str, verdict: Verdict | None = None) -> None:
         super().__init__(message)
         self.verdict = verdict
+
+
+class RankFailed(Exception):
+    """Another rank of the job failed or died: this one stops before it waits for that one."""
+
+    def __init__(self, message: str, *, failed: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.failed = failed
+        self.dead = dead

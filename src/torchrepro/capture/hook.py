@@ -202,15 +202,17 @@ class WatchedGraph:
         if _is_control_flow(exc) or _was_caught(exc):
             return
 
-        def save() -> None:
-            verdict = verdict_of(exc, compiling=True if compiling else None)
-            if not compiling and self._eager_fails_too(inputs, rng, exc):
-                return
-            path = self._keep(verdict, inputs, rng)
-            tell_ranks(self.session, verdict, path, self._event("compiled" if compiling else "called"))
+        def guiltless() -> bool:
+            return not compiling and self._eager_fails_too(inputs, rng, exc)
 
+        shielded = functools.partial(self.session.shielded, from_interrupts=True)
+        verdict = verdict_of(exc, compiling=True if compiling else None)
         with looking_away():
-            self.session.shielded("write a bundle", save, from_interrupts=True)
+            if shielded("run the graph eagerly", guiltless):
+                return
+            path = shielded("write a bundle", lambda: self._keep(verdict, inputs, rng))
+            step = self._event("compiled" if compiling else "called")
+            shielded("tell the other ranks", lambda: tell_ranks(self.session, verdict, path, step))
         _mark_caught(exc)
 
     def _event(self, step: str) -> str:
@@ -238,7 +240,7 @@ class WatchedGraph:
         )
 
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
-        """A bundle with the inputs from before the call if they were kept; else as they are, which is said."""
+        """A bundle with the inputs from before the call if they were kept, else as they are now."""
         unfinished = self._pending.path if self._pending is not None else None
         if unfinished is not None:
 
@@ -301,6 +303,7 @@ class WatchedGraph:
                 return
             self.session.shielded("write a bundle", lambda: keep(*found))
         if self.session.settings.on_mismatch is OnMismatch.RAISE:
+            tell_ranks(self.session, found[1], self.session.kept[-1] if self.session.kept else None)
             raise AccuracyError(str(found[1]), found[1])
 
 
@@ -319,9 +322,8 @@ def _is_control_flow(exc: BaseException) -> bool:
     """
     from torch._dynamo import exc as dynamo
 
-    return isinstance(
-        exc, (RankFailed, dynamo.RestartAnalysis, dynamo.SkipFrame, *dynamo.exceptions_allowed_to_be_fallback)
-    )
+    kinds = (dynamo.RestartAnalysis, dynamo.SkipFrame, *dynamo.exceptions_allowed_to_be_fallback)
+    return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
 
 
 def _was_caught(exc: BaseException) -> bool:
