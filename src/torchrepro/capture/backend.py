@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.capture.compiler_names import WATCHES
 from torchrepro.capture.seams import install, watched_backend
 from torchrepro.capture.settings import WatchSettings
 from torchrepro.capture.watching import current_session, open_session
@@ -23,12 +24,10 @@ class WatchedBackend:
     Without options of its own it joins the watch of the process, if there is one.
     """
 
-    _torchrepro_watches = True
-    """Tells the hook after capture that this backend does its work itself."""
-
     def __init__(self, compiler: Compiler, settings: WatchSettings, **options: Any) -> None:
         joined = current_session() if not options else None
         self._session = joined or open_session(settings.changed(**options))
+        setattr(self, WATCHES, True)
         self.compiler = compiler
         self._inner = backend_function(compiler)
         self.__name__ = f"torchrepro({compiler})"
@@ -77,3 +76,6 @@ def torchrepro(
     if asked not in _made:
         _made[asked] = backend(name, mode=mode, options=given, **ours)
     return _made[asked](graph, example_inputs)  # type: ignore[no-any-return]
+
+
+setattr(torchrepro, WATCHES, True)

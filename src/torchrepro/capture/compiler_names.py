@@ -35,6 +35,18 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
     return Compiler(_name_of(backend)), notes
 
 
+def watches_itself(backend: Any) -> bool:
+    """Whether a backend is one of ours, which does its own watching."""
+    backend, _ = _unwrapped(backend)
+    inner = (
+        getattr(backend, "compiler_fn", None) if isinstance(backend, torch._TorchCompileWrapper) else backend
+    )
+    return bool(getattr(_unwrapped(inner)[0], WATCHES, False))
+
+
+WATCHES = "_torchrepro_watches"
+
+
 def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
     """What stands inside the wrappers that torch, DDP or a partial put around a backend."""
     notes: tuple[str, ...] = ()

@@ -266,9 +266,12 @@ class WatchedGraph:
         """
         if is_out_of_memory(exc) or "cuda error" in str(exc).lower():
             return False
-        unfinished = self._pending is not None and self._pending.path is not None
-        repro = self._pending.load() if self._pending and unfinished else self.snapshot.repro(inputs, rng=rng)
-        prepared = Prepared(repro)
+        if self._pending is not None and self._pending.path is not None:
+            prepared = Prepared(self._pending.load())
+        elif inputs or not self._example:
+            prepared = Prepared(self.snapshot.repro(inputs, rng=rng))
+        else:
+            return False  # the inputs are gone
         try:
             graph = prepared.graph()
             with prepared.modes():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.capture.compiler_names import compiler_of
+from torchrepro.capture.compiler_names import compiler_of, watches_itself
 from torchrepro.capture.hook import WatchedGraph, deferred_for_real_inputs, watch_compiler
 from torchrepro.capture.imports import when_imported
 from torchrepro.capture.session import Session
@@ -50,7 +50,7 @@ def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
     def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
         session = current()
         given = self.compiler_fn
-        if session is None or self.export or getattr(given, "_torchrepro_watches", False):
+        if session is None or self.export or watches_itself(given):
             return original(self, gm, example_inputs)
         self.compiler_fn = watched_backend(given, session)
         try:
