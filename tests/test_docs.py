@@ -1,0 +1,39 @@
+"""The examples in the documentation run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["catching.md"])
+def test_the_examples_run(page: str, tmp_path: Path) -> None:
+    blocks = BLOCK.findall((DOCS / page).read_text())
+    assert blocks
+    # One after the other in one process, each with names of its own: importing torch takes longer than all.
+    program = tmp_path / "examples.py"
+    program.write_text(
+        "\n\n".join(f"def example_{i}():\n" + _indented(block) for i, block in enumerate(blocks))
+        + "\n\n"
+        + "\n".join(f"example_{i}()" for i in range(len(blocks)))
+    )
+    finished = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "torchrepro: could not" not in finished.stderr
+    kept, saved = finished.stdout.splitlines()
+    assert kept == "[]"
+    assert (Path(saved) / "manifest.json").exists()
+
+
+def _indented(block: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in block.splitlines())
