@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -295,3 +298,23 @@ def test_the_compilers_name_and_options_are_kept(tmp_path: Path) -> None:
     assert repro.compiler.name == "inductor"
     assert repro.compiler.options == options
     assert repro.ambient.configs["inductor"]["cpp.inject_relu_bug_TESTING_ONLY"] == "compile_error"
+
+
+@pytest.mark.slow
+def test_the_standalone_script_makes_the_earlier_calls_too(tmp_path: Path) -> None:
+    run = compiled(faulty_backends.raises_from_the_second_call_on)
+    with watch(level=3, out=tmp_path):
+        run(torch.eye(3))
+        with pytest.raises(RuntimeError, match="second replay"):
+            run(torch.eye(3))
+    here = str(Path(__file__).resolve().parent)
+    script = subprocess.run(
+        [sys.executable, only_bundle(tmp_path) / "repro.py"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": here},
+        check=False,
+    )
+    assert script.returncode == 1, script.stdout + script.stderr
+    assert script.stdout.endswith("reproduced\n")
