@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Place(StrEnum):
     """Where in the pipeline the graph was taken."""
 
+    BEFORE_CAPTURE = "before_capture"
+    """A whole call of the user's function or module: the graph is that one call (`bundle/user_calls.py`)."""
     AFTER_CAPTURE = "after_capture"
     """The captured graph and its example inputs, before AOT (`repro_after="dynamo"`)."""
     AFTER_AOT = "after_aot"

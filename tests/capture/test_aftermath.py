@@ -183,3 +183,33 @@ def test_a_hang_that_is_interrupted_leaves_a_bundle(tmp_path: Path) -> None:
     (found,) = bundles(tmp_path)
     assert found["verdict"] == "hang"
     assert not found["path"].endswith("-unfinished")
+
+
+OWN_BACKEND = """
+import os, signal, torch
+FACTOR = 2
+
+def helper(graph):
+    return graph.forward if FACTOR == 2 else None
+
+def own_backend(graph, example_inputs):
+    def run(*args):
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return helper(graph)(*args)
+    return run
+
+torch.compile(lambda x: torch.relu(x) + 1, backend=own_backend)(torch.arange(4.0))
+"""
+
+
+@pytest.mark.slow
+def test_a_backend_that_the_program_itself_defines_goes_into_the_bundle(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_BACKEND)
+    finished = torchrepro("run", "--level", "3", "--out", "out", "own.py", cwd=tmp_path)
+    assert finished.returncode == -signal.SIGSEGV, finished.stderr
+    (found,) = bundles(tmp_path)
+    refused = torchrepro("check", found["path"])
+    assert refused.returncode == 125
+    assert "--trust source" in refused.stderr
+    checked = torchrepro("check", found["path"], "--trust", "source", "--json")
+    assert answer(checked)["reproduces"], checked.stderr

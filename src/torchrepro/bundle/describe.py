@@ -15,7 +15,7 @@ from torchrepro.bundle.entries import (
     ValueEntry,
     ZeroTensorEntry,
 )
-from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.manifest import CustomOpEntry, Manifest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,6 +70,8 @@ def describe_bundle(manifest: Manifest) -> Description:
         "versions": f"torch {environment.torch}, Python {environment.python}, {environment.platform}",
         "machine": ", ".join(part for part in (environment.cpu, *environment.gpus) if part),
         "needs trust": ", ".join(manifest.needs_trust),
+        "operators": "; ".join(_operator(entry) for entry in manifest.custom_ops),
+        "kernels": ", ".join(f"{name} (Triton, source in the bundle)" for name in manifest.kernels),
     }
     inputs = tuple(
         _input_line(str(index), manifest.values[f"input.{index}"])
@@ -82,6 +84,12 @@ def describe_bundle(manifest: Manifest) -> Description:
         notes=manifest.notes,
         verdict=manifest.verdict,
     )
+
+
+def _operator(entry: CustomOpEntry) -> str:
+    """An operator that does not come with torch, and where it comes from."""
+    places = [entry.library or entry.module, entry.file, "source in the bundle" if entry.in_source else ""]
+    return f"{entry.schema} from {', '.join(place for place in places if place) or 'unknown'}"
 
 
 def _input_line(name: str, entry: ValueEntry) -> InputLine:

@@ -20,7 +20,37 @@ def executable_modules(text: str, hints: Mapping[str, Any]) -> tuple[str, list[s
 
     `hints` are the values of symbols: a symbolic number that stands in the text becomes its value.
     """
+    return _executable(ast.parse(text), text, hints)
+
+
+def executable_call(text: str, hints: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The same for a graph that is one call of the user's code.
+
+    `Graph.function` is what it calls. The forward is given that function, or a compiled form of it, and calls
+    it with the arguments.
+    """
     tree = ast.parse(text)
+    (graph,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    (forward,) = (node for node in graph.body if isinstance(node, ast.FunctionDef))
+    calls = [
+        node
+        for statement in forward.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_input(statement)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and _is_user_call(node.func)
+    ]
+    if len(calls) != 1:
+        raise GraphTextError("the graph is not one call", next_step="use torchrepro check instead")
+    function, calls[0].func = calls[0].func, ast.Name("call", ast.Load())
+    forward.args.args.insert(1, ast.arg("call"))
+    modules, imports = _executable(tree, text, hints)
+    words = _PlainWords(hints)
+    called = ast.unparse(words.visit(function))
+    method = f"\n\n{_INDENT}def function(self):\n{_INDENT * 2}return {called}"
+    return modules + method, sorted({*imports, *words.imports})
+
+
+def _executable(tree: ast.Module, text: str, hints: Mapping[str, Any]) -> tuple[str, list[str]]:
     comments = {
         number: line.strip()
         for number, line in enumerate(text.splitlines(), 1)
@@ -30,6 +60,13 @@ def executable_modules(text: str, hints: Mapping[str, Any]) -> tuple[str, list[s
     (graph,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
     blocks = list(writer.module(graph, "Graph"))
     return "\n\n\n".join("\n".join(block) for block in blocks), sorted(writer.imports)
+
+
+def _is_user_call(function: ast.expr) -> bool:
+    """Whether this is what the graph calls, and no word of the graph text."""
+    if isinstance(function, ast.Call):
+        return isinstance(function.func, ast.Name) and function.func.id == "user"
+    return isinstance(function, ast.Attribute | ast.Subscript)
 
 
 class _Writer:
@@ -170,6 +207,13 @@ class _PlainWords(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        match node:
+            case ast.Attribute(value=ast.Name(id="source"), attr=name):
+                return ast.Name(name, ast.Load())
+        self.generic_visit(node)
+        return node
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         word = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -191,6 +235,11 @@ class _PlainWords(ast.NodeTransformer):
                 return ast.Call(func=_parsed(f"reach(self, {path!r})"), args=rest, keywords=node.keywords)
             case "get_attr", [ast.Constant(value=str(path))]:
                 return _parsed(f"reach(self, {path!r})")
+            case "triton_kernel", _:
+                raise GraphTextError(
+                    "a Triton kernel of the user is called through torch's own table",
+                    next_step="use torchrepro check instead",
+                )
             case "user", [ast.Constant(value=str(path))]:
                 module, _, name = path.partition(":")
                 self.imports.add(module)

@@ -6,15 +6,20 @@ import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
 from torchrepro.ambient import Ambient
+from torchrepro.bundle.custom_ops import require_registered
+from torchrepro.bundle.graph_source import compiler_in, tensors_of_source
 from torchrepro.bundle.graph_text import read_graph
 from torchrepro.bundle.manifest import Manifest, safe_settings
 from torchrepro.bundle.metadata import Symbol
 from torchrepro.bundle.opening import open_bundle_files
-from torchrepro.bundle.read import GRAPH, TENSORS, manifest_of, text_of
+from torchrepro.bundle.operators import run_kernels, run_registrations
+from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, SOURCE_TRUST, TENSORS, manifest_of, text_of
+from torchrepro.bundle.source_closure import load_source
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
 from torchrepro.errors import BundleError
@@ -28,7 +33,10 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
         file, start, length = files.span(TENSORS)
         values = unpack_values(manifest.values, open_storages(file, start, length).__getitem__)
         text = text_of(files, GRAPH)
+        operators = text_of(files, OPERATORS) if OPERATORS in files else ""
+        source_text = text_of(files, SOURCE) if SOURCE in files else ""
     constants = _under(values, "constant.")
+    source = _source(path, source_text, constants, trusted)
     compiler, ambient, refused = _safe_state(manifest, trusted)
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
     try:
@@ -38,11 +46,13 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
         raise BundleError(
             f"{path}: the manifest does not describe {exc}", next_step="take the bundle again"
         ) from exc
+    require_registered(manifest.custom_ops, trusted, lambda: run_registrations(operators), path)
+    kernels = run_kernels(operators) if manifest.kernels and SOURCE_TRUST in trusted else {}
     return Repro(
-        graph=read_graph(text, constants, trusted=trusted),
+        graph=read_graph(text, constants, trusted=trusted, kernels=kernels, source=source),
         inputs=inputs,
         place=manifest.place,
-        compiler=compiler,
+        compiler=compiler_in(compiler, source),
         ambient=replace(ambient, rng=_under(values, "rng.")),
         symbols=tuple(
             Symbol(entry.name, entry.hint, entry.lower, entry.upper, entry.unbacked)
@@ -57,10 +67,33 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
     )
 
 
+def _source(
+    path: Path, text: str, constants: dict[str, object], trusted: Collection[str]
+) -> ModuleType | None:
+    """The user's code in the bundle, run; only if somebody vouches for it."""
+    if not text:
+        return None
+    if SOURCE_TRUST not in trusted:
+        raise BundleError(
+            f"{path} runs code of its user, which it keeps in {SOURCE}",
+            next_step=f"read it (torchrepro show --source {path}), then allow it with --trust {SOURCE_TRUST}",
+        )
+    return load_source(text, tensors_of_source(constants))
+
+
 def trust_own(manifest: Manifest) -> tuple[str, ...]:
     """Everything that a bundle of one's own may run."""
     compiler = manifest.compiler.name
-    return (*owners(manifest.needs_trust), *((compiler.partition(":")[0],) if ":" in compiler else ()))
+    return (
+        *owners(manifest.needs_trust),
+        *(name for entry in manifest.custom_ops for name in (entry.module, entry.library) if name),
+        *(
+            (SOURCE_TRUST,)
+            if manifest.kernels or any(entry.in_source for entry in manifest.custom_ops)
+            else ()
+        ),
+        *((compiler.partition(":")[0],) if ":" in compiler else ()),
+    )
 
 
 def owners(callables: Collection[str]) -> tuple[str, ...]:

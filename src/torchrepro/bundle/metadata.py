@@ -10,7 +10,7 @@ import ast
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -57,6 +57,13 @@ def symbols_of(module: GraphModule) -> tuple[Symbol, ...]:
                 for symbol in sorted(number.node.expr.free_symbols, key=str):
                     found.setdefault(symbol.name, _describe(symbol, number.node.shape_env))
     return tuple(found.values())
+
+
+def narrowed(symbol: Symbol, known: Any) -> Symbol:
+    """The symbol within a range of torch (`ValueRanges`) as well. Checked on torch 2.11 to 2.15."""
+    lowers = [bound for bound in (symbol.lower, _bound(known.lower)) if bound is not None]
+    uppers = [bound for bound in (symbol.upper, _bound(known.upper)) if bound is not None]
+    return replace(symbol, lower=max(lowers, default=None), upper=min(uppers, default=None))
 
 
 def restore_metadata(
@@ -273,11 +280,18 @@ def _propagate(module: GraphModule, fakes: _FakeInputs, values: Sequence[Any]) -
 
 
 def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
-    """The same for a nested graph that no operator ran (the score of an attention): by its own notes."""
+    """The same for a nested graph that no operator ran (the score of an attention): by its own notes.
+
+    There an index that is a tensor stays one, as the attention itself has it.
+    Checked on torch 2.11 to 2.15 (`TransformGetItemToIndex`).
+    """
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
     notes = [_note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
     if any(note is None for note in notes):
         return set()
-    return _propagate(module, fakes, [fakes.make(note, None) for note in notes])
+    with TransformGetItemToIndex():
+        return _propagate(module, fakes, [fakes.make(note, None) for note in notes])
 
 
 def _note_of_input(node: Node) -> Note | None:

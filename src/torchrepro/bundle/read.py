@@ -11,6 +11,12 @@ from torchrepro.errors import BundleError
 GRAPH = "graph.py"
 TENSORS = "tensors.safetensors"
 SCRIPT = "repro.py"
+OPERATORS = "operators.py"
+"""Only where the graph calls operators or Triton kernels of the user: their source."""
+SOURCE = "source.py"
+"""Only where the graph calls code of the user that no import finds."""
+SOURCE_TRUST = "source"
+"""The word that trusts the source in a bundle (`--trust source`)."""
 VALUES = "values.pt"
 """Only beside a script that needs it: values that plain torch code cannot make in a line."""
 
@@ -35,6 +41,12 @@ def manifest_of(files: BundleFiles) -> Manifest:
 def read_graph_text(path: Path) -> str:
     with open_bundle_files(path) as files:
         return text_of(files, GRAPH)
+
+
+def read_source_text(path: Path) -> str:
+    """The user's code in a bundle; empty where there is none."""
+    with open_bundle_files(path) as files:
+        return "\n\n".join(text_of(files, name) for name in (SOURCE, OPERATORS) if name in files)
 
 
 def text_of(files: BundleFiles, name: str) -> str:

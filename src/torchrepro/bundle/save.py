@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.archive import Content, write_bundle_files
-from torchrepro.bundle.graph_text import GraphText, write_graph
+from torchrepro.bundle.graph_source import write_with_source
+from torchrepro.bundle.graph_text import GraphText
 from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
 from torchrepro.bundle.naming import new_run_id
-from torchrepro.bundle.read import GRAPH, SCRIPT, TENSORS, VALUES
+from torchrepro.bundle.read import GRAPH, OPERATORS, SCRIPT, SOURCE, TENSORS, VALUES
 from torchrepro.bundle.script import standalone_script, values_for_script
 from torchrepro.bundle.storage_file import write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values
@@ -31,20 +32,33 @@ def save_bundle(
     run_id: str = "",
 ) -> Path:
     """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists."""
-    written = write_graph(repro.graph)
+    written, compiler = write_with_source(repro)
+    repro = replace(repro, compiler=compiler)
     values = values_of(repro, written)
     packed = pack_values(values, size_cap=size_cap)
     manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
     files: dict[str, Content] = {
-        "manifest.json": encode_manifest(manifest),
-        GRAPH: written.text.encode(),
-        TENSORS: storage_writer(packed),
-        SCRIPT: standalone_script(manifest, written.text, verdict).encode(),
+        **members_of(written, packed, manifest),
+        SCRIPT: standalone_script(manifest, written.text, verdict, written.source).encode(),
     }
     beside = values_for_script(manifest, values)
     if beside is not None:
         files[VALUES] = beside
     return write_bundle_files(path, files)
+
+
+def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> dict[str, Content]:
+    """The files of a bundle from which it can be read again: all but the script."""
+    files: dict[str, Content] = {
+        "manifest.json": encode_manifest(manifest),
+        GRAPH: written.text.encode(),
+        TENSORS: lambda path: write_storages(path, packed.storages),
+    }
+    if written.source:
+        files[SOURCE] = written.source.encode()
+    if written.operators.text:
+        files[OPERATORS] = written.operators.text.encode()
+    return files
 
 
 def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
@@ -89,20 +103,17 @@ def manifest_of(
         earlier=len(repro.earlier),
         values=packed.entries,
         needs_trust=written.needs_trust,
+        custom_ops=written.operators.entries,
+        kernels=tuple(written.kernels),
         ops=repro.ops,
         elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
         expected=repro.expected,
         verdict=None if verdict is None else as_data(verdict.to_dict()),
-        notes=tuple(dict.fromkeys((*repro.notes, *packed.notes, *left_out))),
+        notes=tuple(
+            dict.fromkeys((*repro.notes, *packed.notes, *left_out, *written.notes, *written.operators.notes))
+        ),
     )
 
 
-def storage_writer(packed: PackedValues) -> Callable[[Path], None]:
-    """Writes the bytes of the values to the path it is given."""
-    return lambda path: write_storages(path, packed.storages)
-
-
 def _without_rng(repro: Repro) -> Any:
-    from dataclasses import replace
-
     return replace(repro.ambient, rng={})

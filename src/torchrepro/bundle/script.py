@@ -69,6 +69,7 @@ def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | No
         marks=_dynamic_dimensions(graph_text) if manifest.symbols else [],
         compile_arguments=_compile_arguments(manifest),
         inputs=manifest.inputs,
+        earlier=manifest.earlier,
         rng="rng.cpu" in manifest.values,
         backward=manifest.place is not Place.AFTER_AOT and manifest.backward is not False,
         contexts=_contexts(manifest),
@@ -175,6 +176,8 @@ def _compile_arguments(manifest: Manifest) -> str:
         arguments.append(f"options={dict(compiler.options)!r}")
     elif compiler.mode:
         arguments.append(f"mode={compiler.mode!r}")
+    if compiler.fullgraph and manifest.place is Place.BEFORE_CAPTURE:
+        arguments.append("fullgraph=True")
     if compiler.dynamic is not None:
         arguments.append(f"dynamic={compiler.dynamic}")
     elif manifest.symbols:

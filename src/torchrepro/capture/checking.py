@@ -21,6 +21,7 @@ from torchrepro.judge.execute import Run
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.models import Subject, judge
 from torchrepro.repro import Place, Repro
+from torchrepro.runner.effects import without_tokens
 from torchrepro.runner.run import Prepared, truth_of
 from torchrepro.verdict import Verdict
 
@@ -69,7 +70,8 @@ class Checker:
 
         def compiled(around: AbstractContextManager[Any]) -> Run:
             if not random and not with_grad:
-                return Run(outputs=call.outputs, inputs=_after(repro, call, written))
+                outputs = without_tokens(repro.graph, call.outputs)
+                return Run(outputs=outputs, inputs=_after(repro, call, written))
             graph: torch.nn.Module = prepared.graph()
             function = self.compiled
             with around:

@@ -20,6 +20,8 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
     """
     backend, notes = _unwrapped(backend)
     dynamic = getattr(backend, "dynamic", None)
+    if isinstance(getattr(backend, "compiler", None), Compiler):  # watched: it says whom it watches
+        return backend.compiler, notes
     if isinstance(backend, torch._TorchCompileInductorWrapper):
         options, left_out = _data(backend.config)
         return Compiler("inductor", options=options, dynamic=dynamic), (*notes, *left_out)

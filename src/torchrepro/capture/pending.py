@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 
-from torchrepro.bundle.archive import Content, write_bundle_files
+from torchrepro.bundle.archive import write_bundle_files
+from torchrepro.bundle.graph_source import write_with_source
+from torchrepro.bundle.graph_text import GraphText
 from torchrepro.bundle.load import load_bundle, trust_own
-from torchrepro.bundle.manifest import encode_manifest
-from torchrepro.bundle.read import GRAPH, OPERATORS, TENSORS, read_manifest
-from torchrepro.bundle.save import manifest_of, storage_writer, values_of
+from torchrepro.bundle.read import TENSORS, read_manifest
+from torchrepro.bundle.save import manifest_of, members_of, values_of
 from torchrepro.bundle.storage_file import StorageRewriter
 from torchrepro.bundle.values import PackedValues, pack_values
-from torchrepro.capture.in_flight import FlightRecord, forget_flight
+from torchrepro.capture.in_flight import FlightRecord
 from torchrepro.capture.ranks_watch import announce_unfinished
 from torchrepro.capture.session import Session
 from torchrepro.capture.snapshot import Snapshot
@@ -41,6 +42,7 @@ class PendingBundle:
         self._snapshot = snapshot
         self._pid = os.getpid()
         self._repro: Repro | None = None
+        self._written: GraphText | None = None
         self._flight: FlightRecord | None = None
         self._in_place: _InPlace | None = None
         self.path: Path | None = None
@@ -79,21 +81,16 @@ class PendingBundle:
             self.path = None
 
     def _write_anew(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
-        if self._repro is None:
-            self._repro = self._snapshot.repro(inputs, rng=rng)
-        repro = replace(
-            self._repro, inputs=tuple(inputs), ambient=replace(self._repro.ambient, rng=dict(rng))
-        )
-        written = self._snapshot.written
-        packed = pack_values(values_of(repro, written), size_cap=self._session.settings.size_cap)
-        manifest = manifest_of(repro, written, packed, run_id=self._session.run_id)
-        files: dict[str, Content] = {
-            "manifest.json": encode_manifest(manifest),
-            GRAPH: written.text.encode(),
-            TENSORS: storage_writer(packed),
-        }
-        if written.operators.text:
-            files[OPERATORS] = written.operators.text.encode()
+        if self._repro is None or self._written is None:
+            # Without inputs: it is kept, and must not keep the user's tensors alive.
+            repro = self._snapshot.repro(())
+            self._written, compiler = write_with_source(repro)
+            self._repro = replace(repro, compiler=compiler)
+        ambient = replace(self._repro.ambient, rng=dict(rng))
+        repro = replace(self._repro, inputs=tuple(inputs), ambient=ambient)
+        packed = pack_values(values_of(repro, self._written), size_cap=self._session.settings.size_cap)
+        manifest = manifest_of(repro, self._written, packed, run_id=self._session.run_id)
+        files = members_of(self._written, packed, manifest)
         former = self.path, self._flight
         if self._in_place is not None:
             self._in_place.close()
@@ -104,14 +101,6 @@ class PendingBundle:
         if former[0] is not None and former[1] is not None:
             former[1].remove()
             shutil.rmtree(former[0], ignore_errors=True)
-        # The repro is kept for its graph alone: it must not keep the user's tensors alive.
-        self._repro = replace(self._repro, inputs=())
-
-
-def remove_unfinished(bundle: Path) -> None:
-    """Remove an unfinished bundle that another process left behind."""
-    forget_flight(bundle)
-    shutil.rmtree(bundle, ignore_errors=True)
 
 
 class _InPlace:

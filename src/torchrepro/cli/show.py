@@ -18,6 +18,9 @@ def show(
     bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
     all_: Annotated[bool, typer.Option("--all", help="Every input, however many there are.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph's text as well.")] = False,
+    source: Annotated[
+        bool, typer.Option("--source", help="Print the user's code that --trust source would run.")
+    ] = False,
     json_: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -25,14 +28,15 @@ def show(
     from rich.console import Console
 
     from torchrepro.bundle.describe import describe_bundle
-    from torchrepro.bundle.read import read_graph_text, read_manifest
+    from torchrepro.bundle.read import read_graph_text, read_manifest, read_source_text
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         manifest = read_manifest(bundle)
         description = describe_bundle(manifest)
-        text = read_graph_text(bundle) if graph else None
+        texts = {"graph": read_graph_text(bundle)} if graph else {}
+        texts |= {"source": read_source_text(bundle)} if source else {}
     if json_:
-        print(json.dumps({**description.to_dict(), **({"graph": text} if text is not None else {})}))
+        print(json.dumps({**description.to_dict(), **texts}))
         return
     console = Console(highlight=False)
     for name, value in description.facts.items():
@@ -45,6 +49,6 @@ def show(
             console.print(f"... and {len(description.inputs) - shown} more inputs (--all)")
     for note in description.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if text is not None:
+    for name, text in texts.items():
         console.print()
-        print(text)
+        print(text or f"the bundle has no {name} text")

@@ -1,7 +1,8 @@
 """Plain Python state that a call may change: closure variables, attributes, counters, caches.
 
 Capture must replay such side effects; a lost one is as wrong as a wrong number. Only data is looked at, and
-only data that belongs to the model: globals are shared by everything in the process.
+only data that belongs to the model: globals are shared by everything in the process, except those of a module
+that was made for one run (a source closure).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _DEPTH = 4
 
 
 def python_state(model: Any) -> dict[str, Any]:
-    """Copies of the plain data reachable from a function's closure or a module's attributes, by path."""
+    """Copies of the plain data in a function's closure, a torch module's attributes or a module's globals."""
     found: dict[str, Any] = {}
     if isinstance(model, torch.nn.Module):
         for name, child in model.named_modules():
@@ -30,6 +31,10 @@ def python_state(model: Any) -> dict[str, Any]:
             _keep(f"closure.{name}", _contents(cell), found)
         for name, value in vars(model).items():
             _keep(name, value, found)
+    elif isinstance(model, types.ModuleType):
+        for name, value in vars(model).items():
+            if not name.startswith("__"):
+                _keep(name, value, found)
     return found
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchrepro.errors import UnknownCompilerError
+from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.repro import Compiler, Place
 
 CompilerFn = Callable[..., Callable[..., Any]]
 """`(graph_module, example_inputs) -> callable`, what torch calls a backend."""
+
+AOT_INDUCTOR = "aot_inductor"
+"""No backend of `torch.compile`: compiles an exported program ahead of time, into a library on disk."""
 
 # The backends that only rearrange the graph: at the AOT level the graph itself is what they would run.
 _AOT_EAGER = frozenset({"eager", "aot_eager", "eager_noexcept"})
@@ -49,6 +55,8 @@ def compile_graph(
     else:
         compile_fn = backend_function(compiler)
     with _as_if_captured(fake_mode):
+        if place is Place.EXPORT:
+            return _without_constants(compile_fn, graph, example_inputs)
         return compile_fn(graph, list(example_inputs))
 
 
@@ -62,7 +70,7 @@ def require_known(compiler: Compiler) -> None:
     if ":" in compiler.name:
         _imported(compiler.name)
         return
-    known = known_compilers()
+    known = [*known_compilers(), AOT_INDUCTOR]
     if compiler.name not in known:
         near = difflib.get_close_matches(compiler.name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
@@ -80,6 +88,8 @@ def backend_function(compiler: Compiler) -> CompilerFn:
     require_known(compiler)
     if ":" in compiler.name:
         return _imported(compiler.name)
+    if compiler.name == AOT_INDUCTOR:
+        return _aot_inductor(compiler)
     if compiler.name == "inductor":
         wrapper: CompilerFn = torch._TorchCompileInductorWrapper(
             compiler.mode, dict(compiler.options), compiler.dynamic
@@ -91,6 +101,11 @@ def backend_function(compiler: Compiler) -> CompilerFn:
 
 def _backend_for_public_api(compiler: Compiler) -> str | CompilerFn:
     require_known(compiler)
+    if compiler.name == AOT_INDUCTOR:
+        raise UnknownCompilerError(
+            f"{AOT_INDUCTOR} compiles exported programs, not models",
+            next_step="export the model with torch.export.export and save a repro of that",
+        )
     return _imported(compiler.name) if ":" in compiler.name else compiler.name
 
 
@@ -127,6 +142,80 @@ def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[...,
         torch.fx.Interpreter(graph).run, decomposition_table=select_decomp_table(), tracing_mode="fake"
     )(*inputs)
     return traced
+
+
+def _without_constants(
+    compile_fn: CompilerFn, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Compile without the arguments that export has turned into constants: no compiler is ever given them."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    kept = [
+        index
+        for index, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True))
+        if node.users or isinstance(value, torch.Tensor)
+    ]
+    for index in set(range(len(placeholders))) - set(kept):
+        graph.graph.erase_node(placeholders[index])
+    graph.recompile()
+    compiled = compile_fn(graph, [example_inputs[index] for index in kept])
+    return lambda *args: call_as_it_asks(compiled, [args[index] for index in kept], {})
+
+
+def _aot_inductor(compiler: Compiler) -> CompilerFn:
+    """A library compiled ahead of time, packed, and loaded again.
+
+    Checked on torch 2.11 to 2.15 (`aot_compile`, `package_aoti`, `aoti_load_package`).
+    """
+    from torch._inductor import aot_compile, aoti_load_package
+    from torch._inductor.package.package import package_aoti
+
+    def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        directory = tempfile.TemporaryDirectory(prefix="torchrepro-aoti-")
+        outputs: Any = graph.graph.output_node().args[0]
+        # What the library is told of its calling convention; the graph itself is flat already.
+        specs: Any = graph
+        specs._in_spec = pytree.tree_structure((tuple(inputs), {}))
+        specs._out_spec = pytree.tree_structure(outputs)
+        options = {
+            **compiler.options,
+            "aot_inductor.package": True,
+            "aot_inductor.output_path": f"{directory.name}/model",
+        }
+        with torch.no_grad():
+            files: Any = aot_compile(graph, tuple(inputs), options=options)
+            package = package_aoti(f"{directory.name}/model.pt2", {"model": files})
+        return _Loaded(aoti_load_package(package), tuple(outputs), directory)
+
+    return compile_fn
+
+
+class _Loaded:
+    """A function of a library; the library's directory goes when the function does.
+
+    A library returns tensors alone. Numbers, which the graph returns beside them, are made numbers again.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        outputs: tuple[Any, ...],
+        directory: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self._function = function
+        self._outputs = outputs
+        self._directory = directory
+
+    def __call__(self, *args: Any) -> Any:
+        with torch.no_grad():
+            found = self._function(*args)
+        return tuple(_as_in_graph(value, node) for value, node in zip(found, self._outputs, strict=True))
+
+
+def _as_in_graph(value: Any, output: Any) -> Any:
+    if not isinstance(output, torch.fx.Node):
+        return output
+    number = isinstance(output.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+    return value.item() if number and isinstance(value, torch.Tensor) else value
 
 
 class _Boxed:

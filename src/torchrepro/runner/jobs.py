@@ -63,3 +63,31 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
         repro = replace(repro, strict=request.strict, tolerance=trial.tolerance)
         paths.append(str(save_bundle(repro, directory / f"graph_{index}", size_cap=payload["size_cap"])))
     return {"bundles": paths, "problems": problems}
+
+
+def record_call(payload: dict[str, Any], phase: Phase) -> Any:
+    """Write a bundle for every graph that capture makes of a whole call, beside the call's own bundle."""
+    phase("load")
+    from torchrepro.bundle.load import load_bundle
+    from torchrepro.bundle.save import save_bundle
+    from torchrepro.bundle.user_calls import call_in
+    from torchrepro.runner.compilers import compile_model
+    from torchrepro.runner.recorder import record_graphs
+
+    bundle = Path(payload["bundle"])
+    repro = load_bundle(bundle, trusted=tuple(payload["trusted"]))
+    phase("record")
+
+    def call(backend: Any) -> None:
+        whole = call_in(repro.graph, repro.inputs)
+        plain = replace(repro.compiler, options={}, mode=None)
+        with repro.ambient.modes():
+            compile_model(plain, whole.function, backend=backend)(*whole.args, **whole.kwargs)
+
+    with repro.ambient.settings():
+        repros, problems = record_graphs(call, repro.compiler, environ=repro.ambient.environ)
+        paths = [
+            str(save_bundle(found, bundle.with_name(f"graph_{index}"), size_cap=1 << 62))
+            for index, found in enumerate(repros)
+        ]
+    return {"bundles": paths, "problems": problems}

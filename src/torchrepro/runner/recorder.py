@@ -60,7 +60,12 @@ def as_repro(
     """A captured graph as it will be read back from a bundle, with clones of its inputs and its state."""
     written = write_graph(graph)
     return Repro(
-        graph=read_graph(written.text, written.constants, trusted=owners(written.needs_trust)),
+        graph=read_graph(
+            written.text,
+            written.constants,
+            trusted=owners(written.needs_trust),
+            kernels=written.kernels,
+        ),
         inputs=clone_inputs(inputs),
         place=Place.AFTER_CAPTURE,
         compiler=compiler,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from torchrepro.bundle.metadata import fake_inputs, restore_metadata
 from torchrepro.errors import AccuracyError, TorchReproError
-from torchrepro.generators import capture_rng_state, same_randomness
+from torchrepro.generators import accelerators, capture_rng_state, is_initialised, same_randomness
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
 from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
@@ -20,6 +20,7 @@ from torchrepro.judge.reference import run_graph_in_fp64
 from torchrepro.judge.rule import Rule
 from torchrepro.repro import Place, Repro
 from torchrepro.runner.compilers import compile_graph, require_known
+from torchrepro.runner.effects import without_tokens
 from torchrepro.verdict import Verdict
 
 
@@ -56,7 +57,8 @@ class Prepared:
         """A graph and what the compiler under test makes of it, dynamic where it was captured dynamic."""
         graph, inputs, repro = self.graph(), self.inputs(), self.repro
         with self.modes():
-            if repro.place is Place.AFTER_AOT or repro.symbols:
+            # Operators with graphs of their own (`while_loop`) ask for the symbols that capture always has.
+            if repro.place is Place.AFTER_AOT or repro.symbols or _calls_graphs(graph):
                 fake_mode = restore_metadata(graph, inputs, repro.symbols)
                 example = fake_inputs(graph)
                 return graph, compile_graph(repro.compiler, repro.place, graph, fake_mode, example)
@@ -69,7 +71,8 @@ class Prepared:
             with self.modes():
                 return call_as_it_asks(function, args, {})
 
-        return observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
+        run = observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
+        return replace(run, outputs=without_tokens(self.repro.graph, run.outputs))
 
     def lead_up(self, graph: torch.nn.Module, function: Callable[..., Any]) -> None:
         """The calls that came before; the generators stand afterwards where they stood."""
@@ -77,6 +80,10 @@ class Prepared:
             with same_randomness(capture_rng_state()):
                 for inputs in self.repro.earlier:
                     self.observe(graph, function, clone_inputs(inputs))
+
+
+def _calls_graphs(graph: torch.fx.GraphModule) -> bool:
+    return any(isinstance(child, torch.fx.GraphModule) for child in graph.children())
 
 
 def repro_common(repro: Repro) -> Prepared:
@@ -114,6 +121,10 @@ def repro_run(
     prepared = repro_common(repro)
     if not accuracy:
         with repro.ambient.settings():
+            if repro.place is Place.BEFORE_CAPTURE:
+                from torchrepro.runner.user_call import run_compiled
+
+                return run_compiled(repro)
             _, function = prepared.compile()
             with prepared.modes():
                 outputs = call_as_it_asks(function, prepared.inputs(), {})
@@ -154,24 +165,40 @@ def judge_repro(
             return prepared.observe(graph, graph, inputs)
 
     def compiled(around: AbstractContextManager[Any]) -> Run:
+        with phases_of_compilation(phase), around:
+            graph, function = prepared.compile()
+            phase("run")
+            prepared.lead_up(graph, function)
+            run = prepared.observe(graph, function, prepared.inputs())
+            synchronise()
+            return run
+
+    subject = Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
+    if repro.place is Place.BEFORE_CAPTURE:
+        from torchrepro.runner.user_call import subject_of_call
+
+        subject = subject_of_call(repro, phase, fp64=fp64)
+    subject = replace(subject, compiled=_keeping_exceptions(subject.compiled, raised))
+    with repro.ambient.settings():
+        return judge(
+            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
+        )
+
+
+def _keeping_exceptions(
+    compiled: Callable[[AbstractContextManager[Any]], Run], raised: list[BaseException] | None
+) -> Callable[[AbstractContextManager[Any]], Run]:
+    """The compiled run, which leaves the exception object behind if it raises."""
+
+    def run(around: AbstractContextManager[Any]) -> Run:
         try:
-            with phases_of_compilation(phase), around:
-                graph, function = prepared.compile()
-                phase("run")
-                prepared.lead_up(graph, function)
-                run = prepared.observe(graph, function, prepared.inputs())
-                synchronise()
-                return run
+            return compiled(around)
         except Exception as exc:
             if raised is not None:
                 raised.append(exc)
             raise
 
-    subject = Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
-    with repro.ambient.settings():
-        return judge(
-            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
-        )
+    return run
 
 
 def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
@@ -180,7 +207,8 @@ def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
     if repro.place is Place.AFTER_AOT:
         reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)
         after = tuple(reference.mutated.get(index, value) for index, value in enumerate(repro.inputs))
-        return Run(outputs=reference.value, inputs=after), reference.notes
+        outputs = without_tokens(repro.graph, reference.value)
+        return Run(outputs=outputs, inputs=after), reference.notes
 
     def observe(graph: Callable[..., Any], inputs: tuple[Any, ...], _: dict[str, Any]) -> Run:
         assert isinstance(graph, torch.nn.Module)
@@ -191,8 +219,9 @@ def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
 
 def synchronise() -> None:
     """Wait for the device, so that an asynchronous fault belongs to the call that caused it."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    for kind in accelerators():
+        if is_initialised(kind):
+            torch.accelerator.synchronize()
 
 
 @contextmanager

@@ -6,10 +6,15 @@ generators) stands beside it in `GraphText.constants`. Graph to text to graph is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torch._ops import OpOverload, OpOverloadPacket
+
+from torchrepro.bundle.custom_ops import overloads_of
 from torchrepro.bundle.graph_text import resolver
 from torchrepro.bundle.graph_text.equality import first_difference
 from torchrepro.bundle.graph_text.parser import parse_module
@@ -17,6 +22,8 @@ from torchrepro.bundle.graph_text.printer import HEADER, Constants, GraphPrinter
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
+
+    from torchrepro.bundle.operators import Operators
 
 __all__ = ["GraphText", "first_difference", "read_graph", "write_graph"]
 
@@ -30,20 +37,46 @@ class GraphText:
     """Tensors, parameters, buffers (key: their path) and generators; the same object has one key."""
     needs_trust: tuple[str, ...] = ()
     """Callables that a stranger reads only on `--trust`: the user's functions, operators of own libraries."""
+    custom_ops: tuple[OpOverload, ...] = ()
+    """Operators that do not come with torch."""
+    kernels: Mapping[str, Any] = field(default_factory=dict)
+    """The user's Triton kernels by the names that the text has for them."""
+    source: str = ""
+    """The user's code that the text refers to as `source.NAME`; empty where it needs none."""
+    notes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def operators(self) -> Operators:
+        """Who registers the user's operators, and the source of what no installed package does."""
+        from torchrepro.bundle.operators import operators_of
+
+        return operators_of(self.custom_ops, self.kernels)
 
 
-def write_graph(module: GraphModule) -> GraphText:
-    """The text of a graph; CannotSerialise, naming it, if something in it cannot be kept as data."""
+def write_graph(module: GraphModule, source: Callable[[Any], str | None] = lambda value: None) -> GraphText:
+    """The text of a graph; CannotSerialise, naming it, if something in it cannot be kept as data.
+
+    `source` gives the names of what stands in a source text (see `bundle/graph_source.py`).
+    """
     constants = Constants()
-    printer = GraphPrinter(module, constants)
+    printer = GraphPrinter(module, constants, source=source)
     text = "\n".join([HEADER, *(line.rstrip() for line in printer.lines())]) + "\n"
-    trust = dict.fromkeys(name for used in printer.literals.used if (name := resolver.needs_trust(used)))
-    return GraphText(text, constants.by_key, tuple(trust))
+    trust = {name: used for used in printer.literals.used if (name := resolver.needs_trust(used))}
+    custom = overloads_of(used for used in trust.values() if isinstance(used, OpOverload | OpOverloadPacket))
+    return GraphText(text, constants.by_key, tuple(trust), custom, constants.kernels)
 
 
-def read_graph(text: str, constants: Mapping[str, Any], *, trusted: Collection[str] = ()) -> GraphModule:
+def read_graph(
+    text: str,
+    constants: Mapping[str, Any],
+    *,
+    trusted: Collection[str] = (),
+    kernels: Mapping[str, Any] | None = None,
+    source: ModuleType | None = None,
+) -> GraphModule:
     """The graph that a text describes; GraphTextError with the line on anything it may not hold.
 
-    `trusted` names modules whose code the graph may call; they are imported when it does.
+    `trusted` names modules whose code the graph may call; they are imported when it does. `kernels` are the
+    user's Triton kernels (`GraphText.kernels`), `source` the bundle's own code, if somebody vouches for it.
     """
-    return parse_module(text, constants, trusted)
+    return parse_module(text, constants, trusted, source, kernels)

@@ -11,6 +11,7 @@ from torch.fx.node import Node
 
 from torchrepro.bundle.graph_text.annotations import expression_of
 from torchrepro.bundle.graph_text.numpy_targets import numpy_target
+from torchrepro.bundle.triton_kernels import ConstantsPlace, calls_kernel, with_places
 
 
 def first_difference(a: GraphModule, b: GraphModule) -> str | None:
@@ -41,7 +42,7 @@ class _Comparer:
                 return f"{a.name}: {field} {getattr(a, field)!r} against {getattr(b, field)!r}"
         if a.target is not b.target and a.target != b.target and not _same_numpy(a.target, b.target):
             return f"{a.name}: target {a.target} against {b.target}"
-        difference = _values(a.args, b.args, "args") or _values(a.kwargs, b.kwargs, "kwargs")
+        difference = _values(a.args, b.args, "args") or _values(_kwargs(a), _kwargs(b), "kwargs")
         if difference:
             return f"{a.name}: {difference}"
         if a.op in ("get_attr", "call_module"):
@@ -59,6 +60,11 @@ class _Comparer:
                 return f"{where}: module {a} against {b}"
             return _values(dict(a.state_dict(keep_vars=True)), dict(b.state_dict(keep_vars=True)), where)
         return _values(a, b, where)
+
+
+def _kwargs(node: Node) -> dict[str, Any]:
+    """Keyword arguments; the kernels and constants themselves where a node has their places in a table."""
+    return with_places(node) if calls_kernel(node) else dict(node.kwargs)
 
 
 def _same_numpy(a: Any, b: Any) -> bool:
@@ -88,6 +94,8 @@ def _values(a: Any, b: Any, where: str) -> str | None:
         if list(a) != list(b):
             return f"{where} has the keys {list(a)} against {list(b)}"
         return next((found for key in a if (found := _values(a[key], b[key], f"{where}[{key!r}]"))), None)
+    if isinstance(a, ConstantsPlace):
+        return _values(dict(a.values), dict(b.values), where)
     if isinstance(a, slice):
         return _values((a.start, a.stop, a.step), (b.start, b.stop, b.step), where)
     return None if _equal(a, b) else f"{where} is {a!r} against {b!r}"

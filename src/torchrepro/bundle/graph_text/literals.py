@@ -11,12 +11,14 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Node
 
+from torchrepro.bundle import triton_kernels
 from torchrepro.bundle.graph_text import resolver
 from torchrepro.bundle.graph_text.numpy_targets import build_numpy_target, numpy_target
 from torchrepro.bundle.graph_text.symbols import Symbols, symbolic_number_text
@@ -35,6 +37,10 @@ class LiteralWriter:
     """Keeps a tensor or generator as data and returns its key."""
     used: list[Callable[..., Any]] = field(default_factory=list)
     """Callables that were written."""
+    source: Callable[[Any], str | None] = lambda value: None
+    """The name that something has in the bundle's source text; None for what is not kept there."""
+    keep_kernel: Callable[[Any], str] = triton_kernels.kernel_name
+    """Keeps a Triton kernel apart and returns its name."""
 
     def write(self, value: Any) -> str:
         if isinstance(value, Node):
@@ -52,6 +58,9 @@ class LiteralWriter:
             return f"slice({', '.join(self.write(part) for part in (value.start, value.stop, value.step))})"
         if isinstance(value, tuple | list | dict | set | frozenset):
             return self._collection(value)
+        written = self._triton(value)
+        if written is not None:
+            return written
         if isinstance(value, enum.Enum) or _is_bound_enum(value):
             return f"enum({quote(_class_path(type(value)))}, {quote(value.name)})"
         if isinstance(value, type):
@@ -65,10 +74,24 @@ class LiteralWriter:
         if wrapped is not None:
             return f"{wrapped[0]}({quote(wrapped[1])})"
         path = resolver.path_of(target)
+        name = self.source(target) if path is None else None
+        if name is not None:
+            return f"source.{name}"
         self.used.append(target)
         if path is None:
             return f"user({quote(resolver.trusted_path_of(target))})"
         return path.removeprefix("builtins.")
+
+    def _triton(self, value: Any) -> str | None:
+        """What only calls of the user's Triton kernels hold."""
+        if isinstance(value, triton_kernels.KernelPlace):
+            return f"triton_kernel({quote(self.keep_kernel(value.kernel))})"
+        if isinstance(value, triton_kernels.ConstantsPlace):
+            return f"triton_constants({self.write(dict(value.values))})"
+        if triton_kernels.is_kernel(value):
+            return f"triton_function({quote(self.keep_kernel(value))})"
+        dtype = triton_kernels.dtype_name(value)
+        return None if dtype is None else f"triton_dtype({quote(dtype)})"
 
     def _collection(self, value: Any) -> str:
         if isinstance(value, dict):
@@ -163,11 +186,20 @@ _WRONG_ARGUMENTS = (
 class LiteralReader:
     """Reads what `LiteralWriter` writes, from a syntax tree; any other tree is an error with its line."""
 
-    def __init__(self, constants: Mapping[str, Any], trusted: Sequence[str], symbols: Symbols) -> None:
+    def __init__(
+        self,
+        constants: Mapping[str, Any],
+        trusted: Sequence[str],
+        symbols: Symbols,
+        source: ModuleType | None = None,
+        kernels: Mapping[str, Any] | None = None,
+    ) -> None:
         self.nodes: dict[str, Node] = {}
         self._constants = constants
         self._trusted = trusted
         self._symbols = symbols
+        self._source = source
+        self._kernels = kernels or {}
 
     def read(self, tree: ast.expr) -> Any:
         match tree:
@@ -218,10 +250,19 @@ class LiteralReader:
         return self.resolve(path, tree)
 
     def resolve(self, path: str, tree: ast.AST) -> Any:
+        if path.startswith("source."):
+            return self._from_source(path.removeprefix("source."), tree)
         try:
             return resolver.resolve(path, self._trusted)
         except GraphTextError as failure:
             raise at_line(tree, failure) from None
+
+    def _from_source(self, name: str, tree: ast.AST) -> Any:
+        if self._source is None:
+            raise error(tree, f"source.{name} is code of the user", "read source.py, then --trust source")
+        if name not in vars(self._source):
+            raise error(tree, f"source.py does not define {name}", "the bundle is damaged: take it again")
+        return vars(self._source)[name]
 
     def user(self, tree: ast.expr, args: list[ast.expr]) -> Any:
         match args:
@@ -281,8 +322,12 @@ class LiteralReader:
         values = [self.read(arg) for arg in args]
         if word == "const":
             return self._constant(tree, values)
+        if word in ("triton_kernel", "triton_function"):
+            values.append(self._kernels)
         try:
             return build(*values)
+        except GraphTextError as failure:
+            raise at_line(tree, failure) from None
         except _WRONG_ARGUMENTS as failure:
             raise error(
                 tree, f"{word}(...) does not take these arguments: {failure}", "correct them"
@@ -322,6 +367,10 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "named_tuple": _named_tuple,
     "enum": _enum_member,
     "const": lambda key: key,
+    "triton_kernel": triton_kernels.place_of_kernel,
+    "triton_function": triton_kernels.kernel_named,
+    "triton_constants": triton_kernels.place_of_constants,
+    "triton_dtype": triton_kernels.dtype_named,
 }
 
 

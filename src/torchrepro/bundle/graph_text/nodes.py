@@ -19,7 +19,7 @@ from torchrepro.bundle.graph_text.numpy_targets import WORDS
 from torchrepro.bundle.graph_text.printer import RESERVED, is_placeholder_target
 from torchrepro.bundle.graph_text.sources import stack_trace_of
 
-_ROOTS = ("torch", "operator", "math", "builtins")
+_ROOTS = ("torch", "operator", "math", "builtins", "source")
 
 _BINARY: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,8 +22,14 @@ _VERSION = re.compile(r"# torchrepro graph (\d+)\b")
 _ATTRIBUTE_PATH = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)
 
 
-def parse_module(text: str, constants: Mapping[str, Any], trusted: Collection[str]) -> GraphModule:
-    """The GraphModule that a whole text describes."""
+def parse_module(
+    text: str,
+    constants: Mapping[str, Any],
+    trusted: Collection[str],
+    source: ModuleType | None = None,
+    kernels: Mapping[str, Any] | None = None,
+) -> GraphModule:
+    """The GraphModule that a whole text describes. `source` is the bundle's own code, where it may run."""
     tree = _syntax_tree(text)
     comments = {
         number: line.strip().removeprefix("#").strip()
@@ -31,7 +38,7 @@ def parse_module(text: str, constants: Mapping[str, Any], trusted: Collection[st
     }
     match tree.body:
         case [ast.ClassDef(name="Graph", bases=[], keywords=[]) as definition]:
-            reader = _ModuleReader(constants, tuple(trusted), comments, Symbols())
+            reader = _ModuleReader(constants, tuple(trusted), comments, Symbols(), source, kernels or {})
             try:
                 return reader.module(definition)
             except RecursionError:
@@ -77,12 +84,16 @@ class _ModuleReader:
         trusted: tuple[str, ...],
         comments: Mapping[int, str],
         symbols: Symbols,
+        source: ModuleType | None,
+        kernels: Mapping[str, Any],
     ) -> None:
+        self._source = source
         self._constants = constants
         self._trusted = trusted
         self._comments = comments
         self._symbols = symbols
-        self._literals = LiteralReader(constants, trusted, symbols)
+        self._kernels = kernels
+        self._literals = LiteralReader(constants, trusted, symbols, source, kernels)
         self._module = GraphModule(torch.nn.Module(), Graph())
 
     def module(self, definition: ast.ClassDef) -> GraphModule:
@@ -127,7 +138,9 @@ class _ModuleReader:
         if "same_as" in options:
             self._assign(path, self._reach(options["same_as"], definition), definition)
             return
-        nested = _ModuleReader(self._constants, self._trusted, self._comments, self._symbols)
+        nested = _ModuleReader(
+            self._constants, self._trusted, self._comments, self._symbols, self._source, self._kernels
+        )
         self._assign(path, nested.module(definition), definition)
 
     def _state(self, target: ast.expr, value: ast.expr) -> None:

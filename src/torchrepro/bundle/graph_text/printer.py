@@ -19,6 +19,8 @@ from torchrepro.bundle.graph_text.literals import LiteralWriter, quote
 from torchrepro.bundle.graph_text.modules import leaf_module_arguments
 from torchrepro.bundle.graph_text.numpy_targets import WORDS
 from torchrepro.bundle.graph_text.sources import UNKNOWN, source_of
+from torchrepro.bundle.triton_kernels import WORDS as triton_words
+from torchrepro.bundle.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.errors import CannotSerialise
 
 HEADER = "# torchrepro graph 1. Data in the shape of Python: it is parsed, never executed."
@@ -68,11 +70,12 @@ RESERVED = frozenset(
             "arg",
             "const",
             "user",
+            "source",
             "enum",
         ),
         *("sym", "symfloat", "symbool", "named_tuple", "call_method", "call_module", "get_attr", "node"),
         *("call", "slice", "range", "complex", "set", "frozenset", "bytes", "getattr", "parameter", "buffer"),
-        *("temporary_buffer", "at", "same_as", *WORDS),
+        *("temporary_buffer", "at", "same_as", *WORDS, *triton_words),
         *MODULES["builtins"],  # type: ignore[misc]
     }
 )
@@ -84,6 +87,17 @@ class Constants:
     def __init__(self) -> None:
         self.by_key: dict[str, Any] = {}
         self._keys: dict[int, str] = {}
+        self.kernels: dict[str, Any] = {}
+
+    def keep_kernel(self, kernel: Any) -> str:
+        """The name under which a Triton kernel is kept."""
+        name = wanted = kernel_name(kernel)
+        count = 1
+        while self.kernels.get(name, kernel) is not kernel:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.kernels[name] = kernel
+        return name
 
     def keep(self, value: Any, wanted: str) -> str:
         key = self._keys.get(id(value))
@@ -102,7 +116,12 @@ class GraphPrinter:
     """Prints one graph and, nested in it, the graphs that it calls."""
 
     def __init__(
-        self, module: GraphModule, constants: Constants, prefix: str = "", name: str = "Graph"
+        self,
+        module: GraphModule,
+        constants: Constants,
+        prefix: str = "",
+        name: str = "Graph",
+        source: Callable[[Any], str | None] = lambda value: None,
     ) -> None:
         self._module = module
         self._constants = constants
@@ -111,7 +130,10 @@ class GraphPrinter:
         self._variables: dict[Node, str] = {}
         self._written: dict[str, Any] = {}
         self.literals = LiteralWriter(
-            self._variables, lambda value: constants.keep(value, f"{prefix}literal")
+            self._variables,
+            lambda value: constants.keep(value, f"{prefix}literal"),
+            source=source,
+            keep_kernel=constants.keep_kernel,
         )
 
     def lines(self) -> Iterator[str]:
@@ -129,7 +151,7 @@ class GraphPrinter:
         if isinstance(self._module.graph._codegen, torch.fx.graph._PyTreeCodeGen):
             raise CannotSerialise(
                 "the graph takes or returns nested values",
-                next_step="use the flat graph, as ExportedProgram.graph_module is one",
+                next_step="make a repro of it with torchrepro.bundle.exported.repro_of_exported_module",
             )
 
     def _name_variables(self) -> None:
@@ -158,7 +180,10 @@ class GraphPrinter:
         value, owner = _reach(self._module, path)
         same = next((other for other, known in self._written.items() if known is value), None)
         self._written[path] = value
-        if isinstance(value, GraphModule):
+        in_source = None if isinstance(value, torch.Tensor) else self.literals.source(value)
+        if in_source is not None:
+            yield f"{_place(path)} = source.{in_source}"
+        elif isinstance(value, GraphModule):
             yield from self._nested(path, value, same)
         elif isinstance(value, torch.nn.Module):
             yield from self._leaf(path, value, same)
@@ -180,7 +205,7 @@ class GraphPrinter:
             yield f"class {header}:"
             yield f"{_INDENT}pass"
             return
-        nested = GraphPrinter(value, self._constants, f"{self._prefix}{path}.", header)
+        nested = GraphPrinter(value, self._constants, f"{self._prefix}{path}.", header, self.literals.source)
         yield from nested.lines()
         self.literals.used.extend(nested.literals.used)
         yield ""
@@ -278,6 +303,8 @@ class GraphPrinter:
             return write(args[0])
         if node.op == "get_attr" and not args and not kwargs:
             return _place(str(target))
+        if calls_kernel(node):
+            kwargs = with_places(node)
         if node.op == "call_function" and callable(target):
             return (
                 self._operator(node) or f"{self.literals.callable(target)}({self._arguments(args, kwargs)})"

@@ -28,6 +28,7 @@ from torchrepro.bundle.graph_text.allowed import (
     REFUSED_OPS,
     Rule,
 )
+from torchrepro.bundle.read import SOURCE_TRUST
 from torchrepro.errors import CannotSerialise, GraphTextError
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -170,7 +171,7 @@ def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
         raise GraphTextError(f"{path} is no operator that a graph may call", next_step="remove the node")
     found = _find_operator(parts)
     modules = [*(HIGHER_ORDER_MODULES if parts[0] == "higher_order" else OPERATOR_MODULES)]
-    for module in [*modules, *(name for name in trusted if not name.startswith("torch.ops"))]:
+    for module in [*modules, *(name for name in trusted if _names_module(name))]:
         if found is not None:
             break
         _import_if_present(module) if module in modules else _import_trusted(module)
@@ -181,6 +182,11 @@ def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
             next_step="install the library that defines it and name its module with --trust MODULE",
         )
     return found
+
+
+def _names_module(trusted: str) -> bool:
+    """Not an operator, a library or the bundle's own source: those come before the graph is read."""
+    return not trusted.startswith("torch.ops") and "/" not in trusted and trusted != SOURCE_TRUST
 
 
 def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOrderOperator | None:

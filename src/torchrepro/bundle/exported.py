@@ -1,0 +1,279 @@
+"""From a program of `torch.export` to a repro: its flat graph, with all state as inputs in signature order.
+
+What the signature lists as extra outputs (new values of buffers and inputs, once a program is functional) is
+written back into the inputs at the end of the graph, as running the program does. So the judge compares it
+with the other mutated inputs, and a note says which input is which.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.fx import Graph, GraphModule
+from torch.fx.node import Node
+from torch.utils import _pytree as pytree
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.metadata import Symbol, narrowed, symbols_of
+from torchrepro.errors import TorchReproError
+from torchrepro.repro import Compiler, Place, Repro
+
+_MUTATIONS = frozenset(
+    kind
+    for name in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION")
+    if (kind := getattr(OutputKind, name, None)) is not None
+)
+_GUARDS = "_guards_fn"
+_NOTE_WIDTH = 400
+
+
+def repro_of_exported(
+    program: ExportedProgram,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    compiler: Compiler,
+    ambient: Ambient,
+) -> Repro:
+    """A repro of an exported program; on the inputs that it was exported with, unless others are given."""
+    inputs = _flat_inputs(program, *_chosen_inputs(program, args, kwargs))
+    graph = copy.deepcopy(program.graph_module)
+    _write_back(graph.graph, program.graph_signature)
+    graph.recompile()
+    return Repro(
+        graph=graph,
+        inputs=inputs,
+        place=Place.EXPORT,
+        compiler=compiler,
+        ambient=ambient,
+        symbols=_constrained(program),
+        backward=_backward(compiler),
+        notes=(
+            *_written_inputs(graph.graph, _names_in(program.graph_signature)),
+            *_returns(program.call_spec.out_spec),
+        ),
+    )
+
+
+def repro_of_exported_module(
+    module: GraphModule,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    compiler: Compiler,
+    ambient: Ambient,
+) -> Repro:
+    """The same for `program.module()`, whose graph owns its state and takes and returns nested values.
+
+    The checks of the inputs that torch puts in front of such a graph are left out: they compute nothing.
+    Checked on torch 2.11 to 2.15 (`_PyTreeCodeGen`, `_guards_fn`).
+    """
+    codegen = module.graph._codegen
+    if not isinstance(codegen, torch.fx.graph._PyTreeCodeGen):
+        raise TorchReproError(
+            "the module is no module of an exported program", next_step="pass what program.module() returns"
+        )
+    in_spec, out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
+    inputs, given = pytree.tree_flatten((tuple(args), _in_order(kwargs or {}, in_spec)))
+    if given != in_spec:
+        raise _wrong_inputs(f"{given} against {in_spec}")
+    flat = copy.deepcopy(module)
+    for guard in flat.graph.find_nodes(op="call_module", target=_GUARDS):
+        flat.graph.erase_node(guard)
+    flat.graph.set_codegen(torch.fx.graph.CodeGen())
+    state, names = _lift_state(flat)
+    flat = GraphModule(flat, flat.graph)  # without what the graph no longer uses
+    return Repro(
+        graph=flat,
+        inputs=(*state, *inputs),
+        place=Place.EXPORT,
+        compiler=compiler,
+        ambient=ambient,
+        symbols=symbols_of(flat),
+        backward=_backward(compiler),
+        notes=(*_written_inputs(flat.graph, names), *_returns(out_spec)),
+    )
+
+
+def _backward(compiler: Compiler) -> bool | None:
+    """Libraries of AOTInductor have no backward."""
+    return False if compiler.name == "aot_inductor" else None
+
+
+def _chosen_inputs(
+    program: ExportedProgram, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if args is not None or kwargs is not None:
+        return tuple(args or ()), dict(kwargs or {})
+    if program.example_inputs is None:
+        raise TorchReproError("the program carries no example inputs", next_step="pass args and kwargs")
+    example_args, example_kwargs = program.example_inputs
+    return tuple(example_args), dict(example_kwargs or {})
+
+
+def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """State and user inputs in signature order.
+
+    Checked on torch 2.11 to 2.15 (`_graph_module_flat_inputs`).
+    """
+    try:
+        found = tuple(program._graph_module_flat_inputs(args, kwargs))
+    except (ValueError, TypeError, KeyError, RuntimeError) as failure:
+        raise _wrong_inputs(str(failure)) from failure
+    if len(found) != len(program.graph_signature.input_specs):
+        kinds = sorted({spec.kind.name.lower() for spec in program.graph_signature.input_specs})
+        raise TorchReproError(
+            f"the program has inputs that are no data (among {', '.join(kinds)})",
+            next_step="export the model without effects and custom objects",
+        )
+    return found
+
+
+def _wrong_inputs(why: str) -> TorchReproError:
+    return TorchReproError(
+        f"the inputs do not fit the program: {textwrap.shorten(why, _NOTE_WIDTH)}",
+        next_step="call it as it was exported",
+    )
+
+
+def _in_order(kwargs: Mapping[str, Any], in_spec: Any) -> dict[str, Any]:
+    """Keyword arguments in the order of the program."""
+    order = in_spec.children()[1].context or ()
+    if set(order) != set(kwargs):
+        raise _wrong_inputs(f"it takes the keywords {', '.join(order) or 'none'}")
+    return {name: kwargs[name] for name in order}
+
+
+def _constrained(program: ExportedProgram) -> tuple[Symbol, ...]:
+    """The program's symbols, each within what tracing found out and what the user asked for."""
+    ranges = {str(symbol): known for symbol, known in program.range_constraints.items()}
+    return tuple(
+        narrowed(symbol, ranges[symbol.name]) if symbol.name in ranges else symbol
+        for symbol in symbols_of(program.graph_module)
+    )
+
+
+def _write_back(graph: Graph, signature: ExportGraphSignature) -> None:
+    """Turns outputs that are new values of inputs into writes to those inputs."""
+    output = graph.output_node()
+    values = list(output.args[0])  # type: ignore[arg-type]
+    mutated = {
+        index: str(spec.target)
+        for index, spec in enumerate(signature.output_specs)
+        if spec.kind in _MUTATIONS
+    }
+    if not mutated:
+        return
+    names = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target is not None}
+    inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    with graph.inserting_before(output):
+        # All copies before all writes: two buffers may have changed places.
+        for index in mutated:
+            if values[index].op == "placeholder":
+                values[index] = _like(graph, torch.ops.aten.clone.default, values[index])
+        for index, target in mutated.items():
+            _like(graph, torch.ops.aten.copy_.default, inputs[names.get(target, target)], values[index])
+    kept = tuple(value for index, value in enumerate(values) if index not in mutated)
+    output.args = (kept,)
+
+
+def _like(graph: Graph, target: Any, first: Node, *others: Node) -> Node:
+    """A call whose result looks like its first argument."""
+    node = graph.call_function(target, (first, *others))
+    node.meta = {name: first.meta[name] for name in ("val", "tensor_meta") if name in first.meta}
+    return node
+
+
+def _lift_state(module: GraphModule) -> tuple[list[Any], dict[str, str]]:
+    """Makes inputs of the tensors that the module owns: their values, and what each is, by input."""
+    graph = module.graph
+    owned = [
+        (node, str(node.target), value)
+        for node in graph.find_nodes(op="get_attr")
+        if isinstance(value := operator.attrgetter(str(node.target))(module), torch.Tensor)
+    ]
+    lifted: dict[str, Node] = {}
+    names: dict[str, str] = {}
+    with graph.inserting_before(next(iter(graph.nodes))):
+        for node, path, value in owned:
+            if path not in lifted:
+                lifted[path] = graph.placeholder(re.sub(r"\W", "_", path))
+                lifted[path].meta = dict(node.meta)
+                kind = "parameter" if isinstance(value, torch.nn.Parameter) else "buffer"
+                names[lifted[path].name] = f"the {kind} {path}"
+    for node, path, _ in owned:
+        node.replace_all_uses_with(lifted[path])
+        graph.erase_node(node)
+    return list({path: value for _, path, value in owned}.values()), names
+
+
+def _names_in(signature: ExportGraphSignature) -> dict[str, str]:
+    """What the program's state is, by the names of its inputs."""
+    words = {
+        InputKind.PARAMETER: "parameter",
+        InputKind.BUFFER: "buffer",
+        InputKind.CONSTANT_TENSOR: "constant",
+    }
+    return {
+        spec.arg.name: f"the {words[spec.kind]} {spec.target}"
+        for spec in signature.input_specs
+        if spec.kind in words
+    }
+
+
+def _written_inputs(graph: Graph, names: Mapping[str, str]) -> tuple[str, ...]:
+    """A note that names the inputs to which the graph writes."""
+    written = _mutated_placeholders(graph)
+    named = [
+        f"inputs[{index}] is {names.get(node.name, f'the argument {node.name}')}"
+        for index, node in enumerate(graph.find_nodes(op="placeholder"))
+        if node.name in written
+    ]
+    return (f"the program writes to its inputs: {', '.join(named)}",) if named else ()
+
+
+def _mutated_placeholders(graph: Graph) -> set[str]:
+    """Names of the inputs that an operator writes to, through views as well."""
+    base: dict[Node, str] = {}
+    written: set[str] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            base[node] = node.name
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        for position, argument in enumerate(schema.arguments):
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            if argument.alias_info is None or not isinstance(given, Node) or given not in base:
+                continue
+            base[node] = base[given]
+            if argument.alias_info.is_write:
+                written.add(base[given])
+    return written
+
+
+def _returns(out_spec: Any) -> tuple[str, ...]:
+    """A note on the structure of the results, where it is more than one flat tuple."""
+    places = tuple(map(_Place, range(out_spec.num_leaves)))
+    if out_spec in (pytree.tree_structure(places), pytree.tree_structure(None)):
+        return ()
+    nested = pytree.tree_unflatten(places, out_spec)
+    return (f"the program returns {textwrap.shorten(repr(nested), _NOTE_WIDTH)}",)
+
+
+class _Place:
+    """Stands for one flat output in the text of a nested result."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __repr__(self) -> str:
+        return f"out[{self._index}]"

@@ -1,0 +1,161 @@
+"""A whole call of the user's code as a repro: its graph is the call itself, its inputs the arguments.
+
+Capture has its own failures (a lost side effect, a wrong tangent), which no captured graph shows. Arguments
+that are data become inputs; functions, modules and other objects among them become attributes of the graph,
+which the bundle keeps as source.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.entries import OpaqueEntry
+from torchrepro.bundle.values import pack_values
+from torchrepro.errors import CannotSerialise
+from torchrepro.repro import Compiler, Place, Repro
+
+
+@dataclass(frozen=True, eq=False)
+class UserCall:
+    """A function or module of the user, and what it is called with."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def repro_of_call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    compiler: Compiler,
+    ambient: Ambient,
+) -> Repro:
+    """The call `function(*args, **kwargs)` as a repro. It holds the live objects."""
+    call = _plain(UserCall(function, tuple(args), dict(kwargs)))
+    builder = _Builder()
+    arguments = builder.node(call.args, "arg")
+    named = {name: builder.node(value, name) for name, value in call.kwargs.items()}
+    if isinstance(call.function, torch.nn.Module):
+        builder.root.add_module("model", call.function)
+        result = builder.graph.call_module("model", arguments, named)
+    else:
+        result = builder.graph.call_function(_representable(call.function), arguments, named)
+    builder.graph.output(result)
+    graph = GraphModule(builder.root, builder.graph)
+    return Repro(graph, tuple(builder.inputs), Place.BEFORE_CAPTURE, compiler, ambient)
+
+
+def call_in(graph: GraphModule, inputs: Sequence[Any]) -> UserCall:
+    """The call that a graph consists of, on these inputs."""
+    values: dict[Node, Any] = {}
+    given = iter(inputs)
+    for node in graph.graph.nodes:
+        match node.op:
+            case "placeholder":
+                values[node] = next(given)
+            case "get_attr":
+                values[node] = functools.reduce(getattr, str(node.target).split("."), graph)
+            case "call_function" | "call_module":
+                target = node.target
+                function = graph.get_submodule(str(target)) if isinstance(target, str) else target
+                args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
+                return UserCall(function, tuple(args), kwargs)
+    raise CannotSerialise("the graph calls nothing", next_step="save the call again")
+
+
+class _Builder:
+    """The graph under construction; an object that is met again is the same input."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.root = torch.nn.Module()
+        self.inputs: list[Any] = []
+        self._nodes: dict[int, Node] = {}
+        self._objects: list[Node] = []
+        self._names: set[str] = set()
+
+    def node(self, value: Any, name: str) -> Any:
+        """The value with nodes in place of its leaves."""
+        if type(value) in (list, tuple):
+            return type(value)(self.node(item, f"{name}_{index}") for index, item in enumerate(value))
+        if type(value) is dict and all(isinstance(key, str | int) for key in value):
+            return {key: self.node(item, f"{name}_{key}") for key, item in value.items()}
+        if id(value) not in self._nodes or isinstance(value, bool | int | float | str | None):
+            self._nodes[id(value)] = self._leaf(value, name)
+        return self._nodes[id(value)]
+
+    def _leaf(self, value: Any, name: str) -> Node:
+        if not _is_data(value):
+            attribute = f"object_{len(self._objects)}"
+            setattr(self.root, attribute, value)
+            self._objects.append(self.graph.create_node("get_attr", attribute))
+            return self._objects[-1]
+        self.inputs.append(value)
+        if not name.isidentifier() or keyword.iskeyword(name) or name in self._names:
+            name = f"input_{len(self.inputs)}"
+        self._names.add(name)
+        node = self.graph.placeholder(name)
+        if self._objects:
+            self._objects[0].prepend(node)  # inputs stand before everything else
+        return node
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a bundle keeps the value without any code."""
+    if isinstance(value, torch.Tensor):
+        return True
+    return not isinstance(pack_values({"value": value}).entries["value"], OpaqueEntry)
+
+
+def _plain(call: UserCall) -> UserCall:
+    """The same call without wrappers: compiled forms, partial functions and bound methods taken apart.
+
+    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_orig_mod`).
+    """
+    function: Any = call.function
+    inner = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "_orig_mod", None)
+    if inner is not None:
+        return _plain(UserCall(inner, call.args, call.kwargs))
+    if isinstance(function, functools.partial):
+        kwargs = {**function.keywords, **call.kwargs}
+        return _plain(UserCall(function.func, (*function.args, *call.args), kwargs))
+    if isinstance(function, types.MethodType):
+        return UserCall(function.__func__, (function.__self__, *call.args), call.kwargs)
+    if isinstance(function, torch.nn.Module | types.FunctionType | types.BuiltinFunctionType):
+        return call
+    return UserCall(type(function).__call__, (function, *call.args), call.kwargs)
+
+
+def _representable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that FX can have in a graph: it asks for a name, which a lambda does not have."""
+    if getattr(function, "__name__", "") != "<lambda>" or not isinstance(function, types.FunctionType):
+        return function
+    named = types.FunctionType(
+        function.__code__, function.__globals__, "function", function.__defaults__, function.__closure__
+    )
+    named.__kwdefaults__ = function.__kwdefaults__
+    named.__dict__.update(function.__dict__)
+    return named
+
+
+def _filled(value: Any, values: Mapping[Node, Any]) -> Any:
+    """Arguments with values in place of nodes, in plain containers again."""
+    if isinstance(value, Node):
+        return values[value]
+    if isinstance(value, list | tuple):
+        items = [_filled(item, values) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _filled(item, values) for key, item in value.items()}
+    return value
