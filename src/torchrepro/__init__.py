@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchrepro.bundle.save import save_bundle as save_bundle
     from torchrepro.capture.backend import backend as backend
     from torchrepro.capture.hook import deferred_for_real_inputs as deferred_for_real_inputs
+    from torchrepro.capture.on_demand import save_repro as save_repro
     from torchrepro.capture.settings import WatchSettings as WatchSettings
     from torchrepro.capture.watching import disable as disable
     from torchrepro.capture.watching import enable as enable
@@ -74,6 +75,7 @@ _HOMES = {
     "disable": "capture.watching",
     "watch": "capture.watching",
     "backend": "capture.backend",
+    "save_repro": "capture.on_demand",
     "WatchSettings": "capture.settings",
     "wrap_compiler_debug": "capture.wrapping",
     "save_graph_repro": "capture.wrapping",

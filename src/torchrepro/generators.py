@@ -67,25 +67,40 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
     )
 
 
-def restore_rng_state(state: RngState) -> None:
-    """Put every generator back to where it stood. A device that this machine does not have is passed over."""
+def is_device_fault(exc: BaseException) -> bool:
+    """Whether a kernel has failed in such a way that the process can no longer use the device."""
     import torch
 
+    return isinstance(exc, torch.AcceleratorError) or "CUDA error" in str(exc)
+
+
+def restore_rng_state(state: RngState) -> None:
+    """Put every generator back to where it stood; a device that is missing or has failed is passed over."""
     for device, value in state.devices.items():
-        kind, _, index = device.partition(":")
-        if kind == "cpu":
-            torch.set_rng_state(value)
-        elif kind not in accelerators():
-            continue
-        elif kind == "mps":
-            torch.mps.set_rng_state(value)
-        elif int(index or 0) < torch.get_device_module(kind).device_count():
-            torch.get_device_module(kind).set_rng_state(value, int(index or 0))
+        try:
+            _restore_device(device, value)
+        except RuntimeError as exc:
+            if not is_device_fault(exc):
+                raise
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy"].random.set_state(state.numpy)
     for generator, value in state.generators:
         generator.set_state(value)
+
+
+def _restore_device(device: str, value: torch.Tensor) -> None:
+    import torch
+
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        torch.set_rng_state(value)
+    elif kind not in accelerators():
+        return
+    elif kind == "mps":
+        torch.mps.set_rng_state(value)
+    elif int(index or 0) < torch.get_device_module(kind).device_count():
+        torch.get_device_module(kind).set_rng_state(value, int(index or 0))
 
 
 @contextmanager

@@ -14,8 +14,9 @@ import faulty_backends
 import pytest
 import torch
 
-from torchrepro import watch
+from torchrepro import watch, wrap_compiler_debug
 from torchrepro.bundle import archive, save
+from torchrepro.bundle.read import read_manifest
 from torchrepro.capture import hook, session
 from torchrepro.capture.snapshot import Snapshot
 
@@ -107,28 +108,15 @@ def test_an_input_that_is_no_data_is_named_in_the_bundle(tmp_path: Path) -> None
     class Strange:
         """Not data: it has no description in a bundle."""
 
-    with watch(level=2, out=tmp_path) as watching, pytest.raises(RuntimeError, match="the kernel failed"):
-        compiler = hook.watch_compiler(
-            faulty_backends.raises_while_running,
-            watching,
-            lambda graph, kwargs: Snapshot.take(graph, hook.Place.AFTER_CAPTURE, hook_compiler()),
-        )
-        graph = torch.fx.symbolic_trace(lambda x, y: x + 1)
-        compiler(graph, [torch.ones(2), Strange()])(torch.ones(2), Strange())
-    notes = "\n".join(_notes(watching.kept[0])) if watching.kept else ""
-    assert "Strange" in notes
-
-
-def hook_compiler() -> Any:
-    from torchrepro import Compiler
-
-    return Compiler("faulty_backends:raises_while_running")
-
-
-def _notes(bundle: Path) -> tuple[str, ...]:
-    from torchrepro.bundle.read import read_manifest
-
-    return read_manifest(bundle).notes
+    compiler = wrap_compiler_debug(
+        faulty_backends.raises_while_running, "faulty_backends:raises_while_running", level=2, out=tmp_path
+    )
+    graph = torch.fx.symbolic_trace(lambda x, y: x + 1)
+    run = compiler(graph, [torch.ones(2), Strange()])
+    with pytest.raises(RuntimeError, match="the kernel failed"):
+        run(torch.ones(2), Strange())
+    (bundle,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert "Strange" in "\n".join(read_manifest(bundle).notes)
 
 
 @pytest.mark.parametrize("level", [2, 3])

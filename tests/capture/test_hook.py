@@ -13,6 +13,7 @@ from typing import Any
 import faulty_backends
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import torchrepro
 from torchrepro import Kind, Place, Repro, watch
@@ -168,6 +169,18 @@ def test_the_users_random_numbers_are_the_same_watched_or_not(level: int, tmp_pa
     with watch(level=level, out=tmp_path):
         found = [compiled("aot_eager", noisy)(torch.zeros(3)), torch.rand(2)]
     assert all(map(torch.equal, expected, found))
+
+
+@LEVELS
+def test_checkpointing_goes_on_as_if_unwatched(level: int, tmp_path: Path) -> None:
+    """It stops recomputing by an exception, and counts what autograd saves meanwhile."""
+    layer = torch.nn.Linear(4, 4)
+    run = torch.compile(lambda x: torch.relu(layer(x)).sin(), backend="aot_eager")
+    with watch(level=level, out=tmp_path):
+        x = torch.ones(2, 4, requires_grad=True)
+        torch.utils.checkpoint.checkpoint(run, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_that_eager_raises_as_well_is_not_the_compilers(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ PROGRAM = """
 import json, os, sys
 print(json.dumps({
     "argv": sys.argv, "name": __name__, "file": __file__, "cwd": os.getcwd(), "path": sys.path,
-    "stdin": sys.stdin.read(), "flags": [sys.flags.optimize, sys.flags.utf8_mode], "spec": repr(__spec__ is None),
+    "stdin": sys.stdin.read(), "flags": [sys.flags.optimize, sys.flags.utf8_mode],
+    "spec": repr(__spec__ is None),
     "main": sys.modules["__main__"].__file__, "prefix": sys.prefix,
 }))
 """

@@ -25,7 +25,7 @@ from torchrepro.capture.settings import OnMismatch
 from torchrepro.capture.snapshot import Snapshot, concrete
 from torchrepro.capture.switch import is_checking, looking_away
 from torchrepro.errors import AccuracyError, RankFailed
-from torchrepro.generators import accelerators, capture_rng_state
+from torchrepro.generators import accelerators, capture_rng_state, is_device_fault
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
@@ -264,7 +264,7 @@ class WatchedGraph:
 
         After a fault of the device nothing can be run, and out of memory says nothing about eager.
         """
-        if is_out_of_memory(exc) or "cuda error" in str(exc).lower():
+        if is_out_of_memory(exc) or is_device_fault(innermost(exc)):
             return False
         if self._pending is not None and self._pending.path is not None:
             prepared = Prepared(self._pending.load())
@@ -318,14 +318,17 @@ def _generators() -> Rng:
 
 
 def _is_control_flow(exc: BaseException) -> bool:
-    """Exceptions by which torch tells itself to trace again, to skip a frame or to break the graph; and the
-    failure of another rank, which has a bundle of its own.
+    """Exceptions by which torch tells itself to trace again, to skip a frame, to break the graph or that
+    enough has been recomputed; and the failure of another rank, which has a bundle of its own.
 
-    Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`).
+    Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`,
+    `_StopRecomputationError`).
     """
     from torch._dynamo import exc as dynamo
+    from torch.utils.checkpoint import _StopRecomputationError
 
-    kinds = (dynamo.RestartAnalysis, dynamo.SkipFrame, *dynamo.exceptions_allowed_to_be_fallback)
+    restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, _StopRecomputationError)
+    kinds = (*restarts, *dynamo.exceptions_allowed_to_be_fallback)
     return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
 
 

@@ -78,8 +78,9 @@ def save_repro(
     if target is None:
         named, notes = compiler_of(backend or "inductor")
         asked = replace(named, mode=mode, options=dict(options or {}), dynamic=dynamic, fullgraph=fullgraph)
+        if not callable(backend):
+            require_known(asked)
         target = Target(model, asked, notes)
-    require_known(target.compiler)
     with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
         call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
         if isinstance(model, torch.export.ExportedProgram):
@@ -124,10 +125,16 @@ class _Call:
         return save_bundle(repro, target, verdict=verdict, size_cap=settings.size_cap)
 
     def guilty_graph(self) -> _Judged | None:
-        """The graph that fails as the exception says, else in the same way, else at all."""
+        """The graph that fails as the exception says, else one that fails in the same way."""
         alike = None
-        for bundle in self._recorded():
-            checked = _checked(bundle)
+        bundles = self._recorded()
+        for bundle in bundles:
+            try:
+                checked = _checked(bundle)
+            except TorchReproError as exc:  # it cannot be run elsewhere: its compiler has no name, for one
+                if self.failure is not None and len(bundles) == 1:
+                    return self._as_the_program_saw_it(_loaded(bundle), f"it could not be judged: {exc}")
+                continue
             if not checked.verdict.fails:
                 continue
             found = _Judged(_loaded(bundle), checked.verdict)
@@ -160,10 +167,20 @@ class _Call:
 
     def _judged(self, repro: Repro) -> _Judged:
         """Judged in a process of its own; what the program itself saw of it has the last word."""
-        checked = _checked(save_bundle(repro, self.scratch / "call"))
+        bundle = save_bundle(repro, self.scratch / "call")
+        try:
+            checked = _checked(bundle)
+        except TorchReproError as exc:
+            if self.failure is None:
+                raise
+            return self._as_the_program_saw_it(repro, f"it could not be judged: {exc}")
         if self.failure is None or (self.expected and self.expected.matches(checked.signature)):
             return _Judged(repro, checked.verdict)
         note = f"in a process of its own it does not fail as in the program: {checked.verdict}"
+        return self._as_the_program_saw_it(repro, note)
+
+    def _as_the_program_saw_it(self, repro: Repro, note: str) -> _Judged:
+        assert self.failure is not None
         return _Judged(replace(repro, notes=(*repro.notes, note)), self.failure)
 
     def _recorded(self) -> list[Path]:

@@ -3,7 +3,8 @@
 After capture it is `OutputGraph.call_user_compiler`, through which every `torch.compile` goes, whichever
 backend it names and whenever it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch
 calls around its own compiler for this very purpose, and for other backends the compilers that AOT is given.
-Both are hooked when their modules are imported: a program that compiles nothing imports nothing.
+Both are hooked when their modules are imported: a program that compiles nothing imports nothing. Whole calls
+are hooked where `torch.compile` makes something to call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from torchrepro.capture.imports import when_imported
 from torchrepro.capture.session import Session
 from torchrepro.capture.settings import After
 from torchrepro.capture.snapshot import Snapshot
-from torchrepro.capture.whole import compared_with_python
 from torchrepro.repro import Compiler, Place
 
 CurrentSession = Callable[[], Session | None]
@@ -128,6 +128,8 @@ def _hook_calls(module: Any, current: CurrentSession) -> None:
         session = current()
         if session is None or not session.settings.whole or not _is_users_call(module, self, fn, compiled):
             return compiled
+        from torchrepro.capture.whole import compared_with_python
+
         return compared_with_python(compiled, module.innermost_fn(fn), self, current)
 
     module._TorchDynamoContext.__call__ = compile_callable

@@ -34,8 +34,10 @@ from torchrepro.capture.whole_state import State, describe_state, in_state
 from torchrepro.errors import AccuracyError, TorchReproError
 from torchrepro.generators import RngState, capture_rng_state
 from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.clone_tensor import is_lazy
 from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.signature import Signature
+from torchrepro.verdict import Verdict
 
 CurrentSession = Callable[[], Session | None]
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -77,7 +79,7 @@ def compared_with_python(
         finally:
             _here.inside = False
 
-    # If an outer compiled function calls this one from Python, it is not these frames that are to be compiled.
+    # If an outer compiled function calls this one from Python, these frames are not to be compiled for it.
     for ours in (whole_call, _in_plain_python):
         skip_code(ours.__code__)
     functools.update_wrapper(whole_call, compiled)
@@ -95,8 +97,8 @@ class WholeCalls:
         self._target = target
         self._sampler = Sampler(session)
         self._recent: deque[Arguments | None] = deque(maxlen=_EARLIER)
-        self._told: set[Kind] = set()
-        """Kinds of failures of this function that have been dealt with, by a bundle of a graph or of a call."""
+        self._told: set[Signature] = set()
+        """Failures of this function that have been dealt with, by a bundle of a graph or of a call."""
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The compiled call, and what comes after it if it is one to compare."""
@@ -144,10 +146,11 @@ class WholeCalls:
                 if found is None:
                     return None
                 call, verdict = found
+                signature = Signature.of(verdict)
                 if len(self.session.kept) > kept:  # a graph in this call shows it
-                    self._told.add(verdict.kind)
-                if verdict.fails and verdict.kind not in self._told:
-                    self._told.add(verdict.kind)
+                    self._told.add(signature)
+                if verdict.fails and signature not in self._told:
+                    self._told.add(signature)
                     path = shielded("write a bundle of a whole call", lambda: self._keep(call, verdict))
                     say(f"{verdict}\n  bundle  {path}" if path else f"{verdict} ({self._target.name})")
                 return verdict
@@ -203,6 +206,8 @@ class _Before:
                 next_step="pass it a list instead, or leave out --whole",
             )
         live = State.now(reach, args, kwargs)
+        if any(map(is_lazy, live.tensors())):
+            return None  # this call turns lazy modules into others for good; the next one can be compared
         return cls(target, args, kwargs, live, live.cloned(), capture_rng_state(), _data_of(args, kwargs))
 
     def finished(self, outputs: Any, raised: Exception | None) -> FinishedCall:

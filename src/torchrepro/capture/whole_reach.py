@@ -12,7 +12,7 @@ import functools
 import random
 import sys
 import types
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,46 +21,24 @@ import numpy as np
 import torch
 
 from torchrepro.bundle.source_closure.origin import is_installed_module
+from torchrepro.capture.whole_holders import (
+    ATOMS,
+    Holder,
+    bytes_of,
+    cell_of,
+    class_attribute,
+    generator_state,
+    mapping,
+    name_in,
+    partial_of,
+    sequence,
+    set_items,
+    slot_values,
+)
 from torchrepro.errors import TorchReproError
-
-Contents = list[tuple[Any, Any]]
-"""Keys and values of a holder, in their order."""
 
 LIMIT = 200_000
 """Objects beyond which a call's state counts as too large to look after."""
-
-ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
-
-
-@dataclass(frozen=True, eq=False)
-class Holder:
-    """A mutable object: how to read it, and how to put contents back without making it another object."""
-
-    path: str
-    read: Callable[[], Contents]
-    write: Callable[[Contents], None]
-    attributes: bool = False
-    """Whether its keys are names of attributes, rather than indices or keys of a container."""
-    draws: bool = False
-    """Whether it is a random generator, which compiled code need not leave where plain Python leaves it."""
-
-    def put(self, contents: Contents) -> None:
-        """Write only what changes: a write costs the guards of compiled code their shortcuts."""
-        now = self.read()
-        same = len(now) == len(contents) and all(
-            key is other_key and value is other
-            for (key, value), (other_key, other) in zip(now, contents, strict=True)
-        )
-        if not same:
-            self.write(contents)
-
-    def path_of(self, index: int, key: Any) -> str:
-        owner, _, table = self.path.rpartition(".")
-        if table in ("_parameters", "_buffers", "_modules"):
-            return f"{owner}.{key}"
-        if self.attributes:
-            return f"{self.path}.{key}"
-        return f"{self.path}[{key!r}]" if isinstance(key, ATOMS) else f"{self.path}[#{index}]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,14 +93,14 @@ class _Walk:
             self.queue.append((path, value.__self__))
             self.queue.append((path, value.__func__))
         elif isinstance(value, functools.partial):
-            self._hold(Holder(path, *_partial(value)))
+            self._hold(Holder(path, *partial_of(value)))
         elif isinstance(value, property | classmethod | staticmethod):
             inner = (value.fget, value.fset) if isinstance(value, property) else (value.__func__,)
             self.queue.extend((path, item) for item in inner)
         elif isinstance(value, type):
             self._class(path, value)
         elif isinstance(value, random.Random | torch.Generator | np.random.Generator):
-            self._hold(Holder(path, *_generator(value), draws=True))
+            self._hold(Holder(path, *generator_state(value), draws=True))
         else:
             self._object(path, value)
 
@@ -134,13 +112,13 @@ class _Walk:
     def _object(self, path: str, value: Any) -> None:
         """Containers by their items, and instances of other classes by their attributes; some are both."""
         if isinstance(value, list | deque):
-            self._hold(Holder(path, *_sequence(value)))
+            self._hold(Holder(path, *sequence(value)))
         elif isinstance(value, dict):
-            self._hold(Holder(path, *_mapping(value)))
+            self._hold(Holder(path, *mapping(value)))
             for index, key in enumerate(dict.keys(value)):
                 self.queue.append((f"{path}[#{index}]", key))
         elif isinstance(value, set | bytearray):
-            self._hold(Holder(path, *(_set(value) if isinstance(value, set) else _bytes(value))))
+            self._hold(Holder(path, *(set_items(value) if isinstance(value, set) else bytes_of(value))))
         elif isinstance(value, Iterator) and not hasattr(value, "__dict__"):
             self.opaque.append(path)
         kind: Any = type(value)
@@ -151,10 +129,10 @@ class _Walk:
             return
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            self._hold(Holder(path, *_mapping(attributes), attributes=True))
+            self._hold(Holder(path, *mapping(attributes), attributes=True))
         slots = _slots(type(value))
         if slots:
-            self._hold(Holder(path, *_slot_values(value, slots), attributes=True))
+            self._hold(Holder(path, *slot_values(value, slots), attributes=True))
         self.queue.append((type(value).__name__, type(value)))
 
     def _function(self, path: str, function: types.FunctionType) -> None:
@@ -165,10 +143,10 @@ class _Walk:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if id(cell) not in self._seen:
                 self._seen[id(cell)] = cell
-                self._hold(Holder("closure", *_cell(name, cell), attributes=True))
+                self._hold(Holder("closure", *cell_of(name, cell), attributes=True))
         self.queue.append((f"{path}.__defaults__", function.__defaults__))
         self.queue.append((f"{path}.__kwdefaults__", function.__kwdefaults__))
-        self._hold(Holder(path, *_mapping(vars(function)), attributes=True))
+        self._hold(Holder(path, *mapping(vars(function)), attributes=True))
         if not _is_users(function.__module__):
             return
         names = names_in(function.__code__)
@@ -181,7 +159,7 @@ class _Walk:
     def _names(self, path: str, namespace: dict[str, Any], names: Iterable[str]) -> None:
         for name in names:
             if self._is_new(namespace, name):
-                self._hold(Holder(path, *_name(namespace, name), attributes=True))
+                self._hold(Holder(path, *name_in(namespace, name), attributes=True))
 
     def _is_new(self, owner: Any, name: str) -> bool:
         known = (id(owner), name) in self._seen_names
@@ -197,7 +175,7 @@ class _Walk:
                 if isinstance(value, types.FunctionType | property | classmethod | staticmethod):
                     self.queue.append((f"{base.__name__}.{name}", value))
                 elif _is_class_data(name, value) and self._is_new(base, name):
-                    self._hold(Holder(base.__name__, *_class_attribute(base, name), attributes=True))
+                    self._hold(Holder(base.__name__, *class_attribute(base, name), attributes=True))
 
 
 @dataclass(frozen=True)
@@ -260,125 +238,3 @@ def _slots(kind: type) -> tuple[Any, ...]:
         for descriptor in vars(base).values()
         if isinstance(descriptor, types.MemberDescriptorType) and _has_state(base) and base is not object
     )
-
-
-Access = tuple[Callable[[], Contents], Callable[[Contents], None]]
-
-
-def _sequence(items: list[Any] | deque[Any]) -> Access:
-    def write(contents: Contents) -> None:
-        values = [value for _, value in contents]
-        if isinstance(items, deque):
-            items.clear()
-            items.extend(values)
-        else:
-            list.__setitem__(items, slice(None), values)
-
-    return lambda: list(enumerate(items)), write
-
-
-def _mapping(table: dict[Any, Any]) -> Access:
-    """By the methods of `dict` itself: a class of the user's may do more when an item is set."""
-    kind: Any = OrderedDict if isinstance(table, OrderedDict) else dict
-
-    def write(contents: Contents) -> None:
-        kind.clear(table)
-        for key, value in contents:
-            kind.__setitem__(table, key, value)
-
-    return lambda: list(kind.items(table)), write
-
-
-def _set(items: set[Any]) -> Access:
-    def write(contents: Contents) -> None:
-        set.clear(items)
-        set.update(items, (value for _, value in contents))
-
-    return lambda: list(enumerate(items)), write
-
-
-def _bytes(data: bytearray) -> Access:
-    def write(contents: Contents) -> None:
-        data[:] = contents[0][1]
-
-    return lambda: [("bytes", bytes(data))], write
-
-
-def _cell(name: str, cell: types.CellType) -> Access:
-    def read() -> Contents:
-        try:
-            return [(name, cell.cell_contents)]
-        except ValueError:  # a name that is not bound yet
-            return []
-
-    def write(contents: Contents) -> None:
-        if contents:
-            cell.cell_contents = contents[0][1]
-        else:
-            del cell.cell_contents
-
-    return read, write
-
-
-def _name(namespace: dict[str, Any], name: str) -> Access:
-    def write(contents: Contents) -> None:
-        if contents:
-            namespace[name] = contents[0][1]
-        else:
-            namespace.pop(name, None)
-
-    return lambda: [(name, namespace[name])] if name in namespace else [], write
-
-
-def _class_attribute(kind: type, name: str) -> Access:
-    def write(contents: Contents) -> None:
-        if contents:
-            type.__setattr__(kind, name, contents[0][1])
-        elif name in vars(kind):
-            type.__delattr__(kind, name)
-
-    return lambda: [(name, vars(kind)[name])] if name in vars(kind) else [], write
-
-
-def _slot_values(owner: Any, slots: tuple[Any, ...]) -> Access:
-    def read() -> Contents:
-        return [(slot.__name__, slot.__get__(owner)) for slot in slots if hasattr(owner, slot.__name__)]
-
-    def write(contents: Contents) -> None:
-        wanted = dict(contents)
-        for slot in slots:
-            if slot.__name__ in wanted:
-                slot.__set__(owner, wanted[slot.__name__])
-            elif hasattr(owner, slot.__name__):
-                slot.__delete__(owner)
-
-    return read, write
-
-
-def _partial(function: Any) -> Access:
-    def write(contents: Contents) -> None:
-        values = dict(contents)
-        function.__setstate__((values["func"], values["args"], values["keywords"], vars(function)))
-
-    def read() -> Contents:
-        return [("func", function.func), ("args", function.args), ("keywords", function.keywords)]
-
-    return read, write
-
-
-def _generator(generator: Any) -> Access:
-    """A random generator, by its state."""
-    if isinstance(generator, random.Random):
-        return lambda: [("state", generator.getstate())], lambda given: generator.setstate(given[0][1])
-    if isinstance(generator, torch.Generator):
-        torchs: torch.Generator = generator
-
-        def write_state(contents: Contents) -> None:
-            torchs.set_state(contents[0][1])
-
-        return lambda: [("state", torchs.get_state())], write_state
-
-    def write(contents: Contents) -> None:
-        generator.bit_generator.state = contents[0][1]
-
-    return lambda: [("state", generator.bit_generator.state)], write
