@@ -42,8 +42,13 @@ class SourceFile:
         lambdas = [node for node in here if isinstance(node, ast.Lambda)]
         if len(lambdas) > 1:
             extent = _extent(code)
-            lambdas = [node for node in lambdas if _place(node.body) == extent]
-        return lambdas[0] if len(lambdas) == 1 else None
+            lambdas = [
+                node
+                for node in lambdas
+                if (_place(node.body) == extent if extent is not None else _returns_constant(node, code))
+            ]
+        alike = len({ast.dump(node) for node in lambdas}) == 1
+        return lambdas[0] if alike else None
 
     def class_(self, type_: type) -> ast.ClassDef | None:
         """The statement that made a class: of several of that name, the one around its methods."""
@@ -143,11 +148,19 @@ def _place(node: ast.expr) -> tuple[int, int]:
     return (node.lineno, node.col_offset)
 
 
-def _extent(code: types.CodeType) -> tuple[int, int]:
-    """Where the expression of a lambda begins: the first place that its instructions name."""
+def _extent(code: types.CodeType) -> tuple[int, int] | None:
+    """Where the expression of a lambda begins: the first place that its instructions name, if they name one."""
     places = [
         (line, column)
         for line, end_line, column, end_column in code.co_positions()
         if line is not None and column is not None and (line, column) != (end_line, end_column)
     ]
-    return min(places, default=(0, 0))
+    return min(places, default=None)
+
+
+def _returns_constant(node: ast.Lambda, code: types.CodeType) -> bool:
+    """Whether this is the lambda: Python 3.12 names no place in one that only returns a constant."""
+    if not isinstance(node.body, ast.Constant):
+        return False
+    value = node.body.value
+    return any(type(value) is type(item) and value == item for item in code.co_consts)
