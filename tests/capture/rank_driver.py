@@ -21,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchrepro.capture.ranks import Ranks
-from torchrepro.capture.ranks_agreement import Failure
+from torchrepro.capture.ranks.agreement import Failure
+from torchrepro.capture.ranks.exchange import Ranks
 
 
 class Actor:

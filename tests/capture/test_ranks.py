@@ -15,10 +15,10 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrepro.capture.ranks import Ranks
-from torchrepro.capture.ranks_agreement import Agreement, Failure, name_ranks
-from torchrepro.capture.ranks_process import Process
-from torchrepro.capture.ranks_store import JobStore, StoreLost
+from torchrepro.capture.ranks.agreement import Agreement, Failure, name_ranks
+from torchrepro.capture.ranks.exchange import Ranks
+from torchrepro.capture.ranks.process import Process
+from torchrepro.capture.ranks.store import JobStore, StoreLost
 from torchrepro.errors import RankFailed
 
 Play = Callable[[Ranks], object]
@@ -194,7 +194,7 @@ def test_without_a_process_group_there_are_no_ranks() -> None:
 
 def test_looking_for_ranks_does_not_import_torch() -> None:
     program = (
-        "import sys; from torchrepro.capture.ranks import Ranks; "
+        "import sys; from torchrepro.capture.ranks.exchange import Ranks; "
         "assert Ranks.current() is None; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

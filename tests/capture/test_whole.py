@@ -15,10 +15,10 @@ from torch import nn
 
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.capture import whole as whole_calls
 from torchrepro.capture.backend import backend
 from torchrepro.capture.session import Session
 from torchrepro.capture.watching import watch
+from torchrepro.capture.whole import calls as whole_calls
 from torchrepro.errors import AccuracyError
 from torchrepro.repro import Place
 from torchrepro.verdict import Kind

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.capture.whole_reach import reach_of
-from torchrepro.capture.whole_state import State, describe_state, in_state
-from torchrepro.capture.whole_writes import UndoWrites
+from torchrepro.capture.whole.reach import reach_of
+from torchrepro.capture.whole.state import State, describe_state, in_state
+from torchrepro.capture.whole.writes import UndoWrites
 
 SHARED = torch.ones(4)
 TOTAL = 0

@@ -18,7 +18,7 @@ import torch
 from torchrepro.bundle.finish import finish_bundle
 from torchrepro.capture.checking import Checker, FinishedCall
 from torchrepro.capture.pending import PendingBundle
-from torchrepro.capture.ranks_watch import join_run, keep_step, tell_ranks
+from torchrepro.capture.ranks.watch import join_run, keep_step, tell_ranks
 from torchrepro.capture.sampling import Sampler
 from torchrepro.capture.session import Session, say
 from torchrepro.capture.settings import OnMismatch

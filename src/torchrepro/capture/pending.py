@@ -25,7 +25,7 @@ from torchrepro.bundle.save import manifest_of, members_of, values_of
 from torchrepro.bundle.storage_file import StorageRewriter
 from torchrepro.bundle.values import PackedValues, pack_values
 from torchrepro.capture.in_flight import FlightRecord
-from torchrepro.capture.ranks_watch import announce_unfinished
+from torchrepro.capture.ranks.watch import announce_unfinished
 from torchrepro.capture.session import Session
 from torchrepro.capture.snapshot import Snapshot
 from torchrepro.capture.summary import UNFINISHED

@@ -128,7 +128,7 @@ def _hook_calls(module: Any, current: CurrentSession) -> None:
         session = current()
         if session is None or not session.settings.whole or not _is_users_call(module, self, fn, compiled):
             return compiled
-        from torchrepro.capture.whole import compared_with_python
+        from torchrepro.capture.whole.calls import compared_with_python
 
         return compared_with_python(compiled, module.innermost_fn(fn), self, current)
 

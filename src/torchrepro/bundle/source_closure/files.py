@@ -149,7 +149,7 @@ def _place(node: ast.expr) -> tuple[int, int]:
 
 
 def _extent(code: types.CodeType) -> tuple[int, int] | None:
-    """Where the expression of a lambda begins: the first place that its instructions name, if they name one."""
+    """Where the expression of a lambda begins: the first place that its instructions name, if any."""
     places = [
         (line, column)
         for line, end_line, column, end_column in code.co_positions()

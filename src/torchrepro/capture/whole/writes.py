@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torchrepro.capture.whole_state import storages_of
+from torchrepro.capture.whole.state import storages_of
 from torchrepro.judge.higher_order import run_plainly
 from torchrepro.judge.shadow import below_dispatch_modes, is_plain, window
 

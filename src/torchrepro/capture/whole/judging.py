@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.capture.whole_state import Description, State, describe_state, in_state
-from torchrepro.capture.whole_writes import UndoWrites
+from torchrepro.capture.whole.state import Description, State, describe_state, in_state
+from torchrepro.capture.whole.writes import UndoWrites
 from torchrepro.comparison import Comparison
 from torchrepro.errors import TorchReproError
 from torchrepro.generators import RngState, capture_rng_state, restore_rng_state

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchrepro.capture.ranks import Ranks
-from torchrepro.capture.ranks_agreement import Failure
+from torchrepro.capture.ranks.agreement import Failure
+from torchrepro.capture.ranks.exchange import Ranks
 from torchrepro.capture.settings import LAUNCHED
 
 if TYPE_CHECKING:

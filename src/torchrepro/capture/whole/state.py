@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.capture.whole_holders import ATOMS, Contents, Holder
-from torchrepro.capture.whole_reach import Reach, reach_of
+from torchrepro.capture.whole.holders import ATOMS, Contents, Holder
+from torchrepro.capture.whole.reach import Reach, reach_of
 from torchrepro.judge.clone_tensor import TensorCloner
 
 

@@ -24,9 +24,9 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from torchrepro.capture.ranks_agreement import Agreement, Failure, name_ranks
-from torchrepro.capture.ranks_process import Process, place
-from torchrepro.capture.ranks_store import JobStore, StoreLost, default_store
+from torchrepro.capture.ranks.agreement import Agreement, Failure, name_ranks
+from torchrepro.capture.ranks.process import Process, place
+from torchrepro.capture.ranks.store import JobStore, StoreLost, default_store
 
 RUN_ID = "TORCHREPRO_RUN_ID"
 

@@ -28,9 +28,9 @@ from torchrepro.capture.session import Session, say
 from torchrepro.capture.settings import OnMismatch
 from torchrepro.capture.switch import is_checking, looking_away
 from torchrepro.capture.target import Target
-from torchrepro.capture.whole_judging import FinishedCall, judge_call
-from torchrepro.capture.whole_reach import reach_of
-from torchrepro.capture.whole_state import State, describe_state, in_state
+from torchrepro.capture.whole.judging import FinishedCall, judge_call
+from torchrepro.capture.whole.reach import reach_of
+from torchrepro.capture.whole.state import State, describe_state, in_state
 from torchrepro.errors import AccuracyError, TorchReproError
 from torchrepro.generators import RngState, capture_rng_state
 from torchrepro.judge.clone import clone_inputs

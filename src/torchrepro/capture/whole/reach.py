@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from torchrepro.bundle.source_closure.origin import is_installed_module
-from torchrepro.capture.whole_holders import (
+from torchrepro.capture.whole.holders import (
     ATOMS,
     Holder,
     bytes_of,

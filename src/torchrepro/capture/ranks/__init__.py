@@ -1,0 +1,1 @@
+"""Several ranks: each tells the others how it fared before anyone raises (`exchange.py`, `watch.py`)."""

@@ -1,0 +1,1 @@
+"""Whole compiled calls compared with plain Python, for what capture itself gets wrong (`calls.py`)."""
