@@ -56,7 +56,8 @@ def test_a_directory_that_cannot_be_written_sends_bundles_elsewhere(
     assert "cannot be written to; bundles go to" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("level", [2, 3, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [2, 3])
 def test_a_full_disk_is_one_line_and_the_exception_arrives(level: int, tmp_path: Path) -> None:
     """The kernel itself refuses the write: files of the process may have 4 KiB at most."""
     program = tmp_path / "program.py"

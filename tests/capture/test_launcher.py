@@ -84,6 +84,11 @@ def test_the_interpreters_flags_are_passed_on(program: Path, tmp_path: Path) -> 
     assert json.loads(watched.stdout)["flags"] == [1, 1]
 
 
+def test_the_launcher_does_not_import_torch() -> None:
+    program = "import sys, torchrepro.cli, torchrepro.capture.launcher; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("code", [0, 1, 3, 125])
 def test_the_exit_code_is_the_programs(code: int, tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text(f"import sys; sys.exit({code})")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from torchrepro.bundle.finish import finish_bundle
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
 from torchrepro.capture.in_flight import Flight, forget_flight, read_flight
@@ -63,6 +62,9 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
             continue
         verdict = _verdict(flight, death)
         if verdict is not None:
+            # Here and not above: it needs torch, which most programs let us do without.
+            from torchrepro.bundle.finish import finish_bundle
+
             target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
             finish_bundle(bundle, target, verdict)
         forget_flight(bundle)
