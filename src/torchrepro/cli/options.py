@@ -25,7 +25,7 @@ OptionalTimeLimit = Annotated[
     typer.Option(
         "--time-limit",
         min=1.0,
-        help="Seconds after which a run counts as a hang. [default: 300, less for a recorded hang]",
+        help="Seconds after which a run counts as a hang (default: 300; less for a recorded hang).",
     ),
 ]
 Trust = Annotated[

@@ -12,7 +12,8 @@ import typer
 from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Traceback
 
-CONTEXT = {"ignore_unknown_options": False, "allow_interspersed_args": False}
+CONTEXT = {"allow_interspersed_args": False}
+"""What comes after the script belongs to the program."""
 
 
 def run(
@@ -25,8 +26,9 @@ def run(
     level: Annotated[
         str | None,
         typer.Option(
+            metavar="1|2|3|4",
             help="1, 2: a bundle for an exception. 3: written before the call, so that a crash or a hang "
-            "leaves it. 4: every call compared with eager. [default: 2]"
+            "leaves it. 4: every call compared with eager (default: 2).",
         ),
     ] = None,
     after: Annotated[
@@ -34,7 +36,7 @@ def run(
         typer.Option(metavar="auto|dynamo|aot", help="Which graphs: captured ones or those after AOT."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where bundles and summary.json go. [default: torchrepro-out]")
+        Path | None, typer.Option(help="Where bundles and summary.json go (default: torchrepro-out).")
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="Also compare each whole compiled call with plain Python.")
