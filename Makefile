@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-fast lint format bench clean
+.PHONY: help setup demo test test-fast test-thorough lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -30,10 +30,13 @@ demo: $(READY)  ## the main job, end to end
 
 test: $(READY)  ## all tests: the fast ones first
 	$(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --dist worksteal
-	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m 'slow and not thorough' -n $(WORKERS) --dist worksteal
 
 test-fast: $(READY)  ## only the tests that run no compiler
 	$(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --dist worksteal
+
+test-thorough: $(READY)  ## the tests that take too long for CI: every injected bug and its healthy twin
+	$(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist worksteal
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
