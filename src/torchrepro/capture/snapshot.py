@@ -67,6 +67,18 @@ class Snapshot:
         """The same for the same graph."""
         return hashlib.sha256(self.written.text.encode()).hexdigest()
 
+    @cached_property
+    def graph(self) -> GraphModule:
+        """The graph as it will be read back from a bundle. It is shared: who changes it takes a copy."""
+        written = self.written
+        with _plainly():
+            return read_graph(
+                written.text,
+                written.constants,
+                trusted=owners(written.needs_trust),
+                kernels=written.kernels,
+            ).eval()
+
     def repro(
         self,
         inputs: Sequence[Any],
@@ -76,16 +88,8 @@ class Snapshot:
         notes: Iterable[str] = (),
     ) -> Repro:
         """A repro of this graph on these inputs, as it will be read back from a bundle."""
-        written = self.written
-        with _plainly():
-            graph = read_graph(
-                written.text,
-                written.constants,
-                trusted=owners(written.needs_trust),
-                kernels=written.kernels,
-            )
         return Repro(
-            graph=graph,
+            graph=self.graph,
             inputs=concrete(inputs),
             place=self.place,
             compiler=self.compiler,

@@ -144,21 +144,27 @@ def judge(
     require_fp64: bool = False,
     rng: Mapping[str, torch.Tensor] | None = None,
     phase: Phase = lambda name: None,
+    steady: bool = False,
 ) -> Verdict:
-    """The verdict on a subject. The caller's random generators are as they were afterwards."""
+    """The verdict on a subject. The caller's random generators are as they were afterwards.
+
+    `steady`: eager is known to agree with itself, and is run once.
+    """
     start = capture_rng_state().starting_from(rng or {})
     phases = phase if isinstance(phase, Phases) else Phases(phase)
     with same_randomness(start):
-        return _judge(subject, rule or Rule(), require_fp64, start, phases)
+        return _judge(subject, rule or Rule(), require_fp64, start, phases, steady)
 
 
-def _judge(subject: Subject, rule: Rule, require_fp64: bool, start: RngState, phase: Phases) -> Verdict:
+def _judge(
+    subject: Subject, rule: Rule, require_fp64: bool, start: RngState, phase: Phases, steady: bool
+) -> Verdict:
     phase("eager")
     recorder = RecordRandom()
     eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers(), recorder)))
     if isinstance(eager, Exception):
         return _judge_without_eager(subject, start, eager, phase)
-    unsteady, notes = _steadiness(subject, rule, start, eager)
+    unsteady, notes = ("", ()) if steady else _steadiness(subject, rule, start, eager)
     truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
     notes += reasons
 
