@@ -132,8 +132,11 @@ def test_dynamic_sizes_keep_their_symbol_and_range(make: Make, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make_program",
-    [lambda: exported("cnn"), dynamic_transformer, lambda: exported("in_place_state")],
-    ids=["cnn", "dynamic batch", "mutated buffer"],
+    [
+        pytest.param(lambda: exported("cnn"), marks=pytest.mark.thorough, id="cnn"),
+        pytest.param(dynamic_transformer, id="dynamic batch"),
+        pytest.param(lambda: exported("in_place_state"), marks=pytest.mark.thorough, id="mutated buffer"),
+    ],
 )
 def test_a_healthy_program_passes_in_a_fresh_process(
     make_program: Callable[[], torch.export.ExportedProgram], tmp_path: Path
@@ -144,7 +147,7 @@ def test_a_healthy_program_passes_in_a_fresh_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["inductor", "aot_inductor"])
+@pytest.mark.parametrize("compiler", ["inductor", pytest.param("aot_inductor", marks=pytest.mark.thorough)])
 def test_a_wrong_kernel_fails_again_from_the_bundle(compiler: str, tmp_path: Path) -> None:
     program = torch.export.export(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), (torch.randn(4, 8),))
     wrong = {"inductor": {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}}

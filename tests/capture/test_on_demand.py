@@ -116,22 +116,20 @@ def test_a_fork_leaves_nothing_behind_but_its_answer() -> None:
 
 
 @pytest.mark.slow
-def test_an_except_block_saves_the_graph_that_fails_as_the_exception_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_except_block_saves_the_graph_that_fails_as_the_exception_says(tmp_path: Path) -> None:
     import torch._inductor.config as inductor
 
-    monkeypatch.setattr(inductor.cpp, "inject_relu_bug_TESTING_ONLY", "compile_error")
-    monkeypatch.setattr(inductor, "fx_graph_cache", False)
     torch.manual_seed(0)
     model, x = Counting(), torch.randn(3, 4)
     compiled = torch.compile(model)
-    try:
-        compiled(x)
-    except Exception:
-        before = [value.clone() for value in model.state_dict().values()]
-        state, calls, entries = torch.get_rng_state(), model.calls, _cache_entries(Counting.forward)
-        path = save_repro(compiled, (x,), path=tmp_path / "bundle")
+    broken = {"cpp.inject_relu_bug_TESTING_ONLY": "compile_error", "fx_graph_cache": False}
+    with inductor.patch(broken):
+        try:
+            compiled(x)
+        except Exception:
+            before = [value.clone() for value in model.state_dict().values()]
+            state, calls, entries = torch.get_rng_state(), model.calls, _cache_entries(Counting.forward)
+            path = save_repro(compiled, (x,), path=tmp_path / "bundle")
     after = list(model.state_dict().values())
     assert all(torch.equal(left, right) for left, right in zip(before, after, strict=True))
     assert torch.equal(state, torch.get_rng_state())
@@ -171,7 +169,7 @@ def test_a_graph_that_cannot_be_judged_elsewhere_is_saved_as_the_program_saw_it(
     assert (manifest.place, manifest.ops) == (Place.AFTER_CAPTURE, 1)
     assert manifest.expected is not None
     assert manifest.expected.exception == "NotImplementedError"
-    assert "could not be judged" in manifest.notes[0]
+    assert any("could not be judged" in note for note in manifest.notes)
 
 
 @pytest.mark.slow

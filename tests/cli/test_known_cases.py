@@ -22,18 +22,21 @@ pytestmark = [
 ]
 
 
-WITH_BUNDLE = (
-    "case_191499b",
-    "case_198131",
-    "case_197067",
-    "case_194706",
-    "case_179804",
-    "case_185246",
-    "case_fuzz_softshrink_nan",
-)
+def thorough(*names: str) -> list[Any]:
+    """Cases whose kind of failure another one stands for in CI."""
+    return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
+SAVED = ("case_191499b", "case_197067", "case_179804")
+WITH_BUNDLE = [
+    *SAVED,
+    *thorough("case_198131", "case_194706", "case_185246", "case_fuzz_softshrink_nan"),
+]
 """Saved, checked and run by their scripts as well."""
-OF_CAPTURE = ("case_192985", "case_197896")
-ALONE = tuple(name for name in ANSWERS if name not in WITH_BUNDLE + OF_CAPTURE)
+OF_CAPTURE = ["case_197896", *thorough("case_192985")]
+OTHERS = [name for name in ANSWERS if name not in (*SAVED, "case_192985", "case_197896")]
+ALONE = [name for name in OTHERS if not name.endswith("_big")]
+ALONE += thorough(*(name for name in OTHERS if name.endswith("_big")))
 
 
 def compared(name: str, *options: object) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def judged_case(number: int) -> Repro:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # `run --whole` saves and checks the same two in CI
 @pytest.mark.parametrize("number", [192985, 197896])
 def test_a_failure_of_capture_shows_again_in_a_fresh_process(number: int, tmp_path: Path) -> None:
     repro = judged_case(number)

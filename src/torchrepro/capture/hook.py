@@ -25,7 +25,7 @@ from torchrepro.capture.settings import OnMismatch
 from torchrepro.capture.snapshot import Snapshot, concrete
 from torchrepro.capture.switch import is_checking, looking_away
 from torchrepro.errors import AccuracyError, RankFailed
-from torchrepro.generators import accelerators, capture_rng_state, is_device_fault
+from torchrepro.generators import capture_rng_state, is_capturing, is_device_fault, quick_rng_state
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
@@ -38,7 +38,6 @@ Rng = Mapping[str, torch.Tensor]
 
 HANG_SECONDS = 10.0
 """Who interrupts a compiler that has not answered for so long has met a hang."""
-_HAS_ACCELERATOR = bool(accelerators())
 _CAUGHT = "_torchrepro_caught"
 
 
@@ -56,11 +55,12 @@ def watch_compiler(
     def debug_wrapper(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         if is_checking():
             return compiler_fn(graph, example_inputs, **kwargs)
-        snapshot = session.shielded("keep a graph", lambda: take(graph, kwargs))
-        if snapshot is None:
+        watched = session.shielded(
+            "keep a graph", lambda: WatchedGraph(session, take(graph, kwargs), example_inputs)
+        )
+        if watched is None:
             return compiler_fn(graph, example_inputs, **kwargs)
-        watched = WatchedGraph(session, snapshot, example_inputs)
-        compiled = watched.compile(lambda: compiler_fn(graph, example_inputs, **kwargs), example_inputs)
+        compiled = watched.compile(lambda: compiler_fn(graph, example_inputs, **kwargs))
         return deferred_for_real_inputs(compiled, watched)
 
     return debug_wrapper
@@ -100,11 +100,10 @@ class _Boxed:
 class WatchedGraph:
     """One graph on its way through a compiler, and the calls of what the compiler made of it."""
 
-    def __init__(self, session: Session, snapshot: Snapshot, example_inputs: Sequence[Any] = ()) -> None:
+    def __init__(self, session: Session, snapshot: Snapshot, example_inputs: Sequence[Any]) -> None:
         self.session = session
         self.snapshot = snapshot
-        # A boxed function may have freed its inputs when it fails; these are fake, and cost nothing to keep.
-        self._example = concrete(example_inputs) if snapshot.place is Place.AFTER_AOT else ()
+        self._example = concrete(example_inputs)
         self._calls = 0
         self._number = session.graphs
         session.graphs += 1
@@ -114,30 +113,37 @@ class WatchedGraph:
         if self._pending is not None:
             session.at_end(self._pending.discard)
 
-    def compile(self, compile_fn: Callable[[], Any], example_inputs: Sequence[Any]) -> Any:
+    def compile(self, compile_fn: Callable[[], Any]) -> Any:
         """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
         join_run(self.session)
-        rng = _generators()
-        self._prepare(concrete(example_inputs), rng, "compile")
+        rng = self.snapshot.ambient.rng
+        self._prepare(self._example, rng, "compile")
         started = time.monotonic()
         try:
             compiled = compile_fn()
         except Exception as exc:
-            self._failed(exc, concrete(example_inputs), rng, compiling=True)
+            self._failed(exc, self._example, rng, compiling=True)
             raise
         except KeyboardInterrupt:
-            self._interrupted(started, concrete(example_inputs), rng, "compiling")
+            self._interrupted(started, self._example, rng, "compiling")
             raise
         finally:
             self._finished()
+            self._forget_example()
         self._keep_step("compiled")
         return compiled
+
+    def _forget_example(self) -> None:
+        """Real inputs are not kept alive. Fake ones cost nothing, and a boxed function may have freed its own
+        when it fails."""
+        if self.snapshot.place is not Place.AFTER_AOT:
+            self._example = ()
 
     def call_passively(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]
     ) -> Any:
         """Levels 1 and 2: nothing is copied but the generator's state, nothing is kept alive."""
-        rng = _generators()
+        rng = quick_rng_state()
         self._calls += 1
         try:
             outputs = compiled(*args)
@@ -151,14 +157,14 @@ class WatchedGraph:
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
         """Levels 3 and 4: the bundle is on disk before the call; at 4 the result is checked after it."""
-        if is_checking() or not self.session.active:
+        if is_checking() or not self.session.active or is_capturing():
             return compiled(*args)
         self._calls += 1
         settings = self.session.settings
         checked = settings.level >= 4 and self._sampler.take()
         if settings.level >= 4 and not checked:
             return compiled(*args)
-        rng = _generators()
+        rng = capture_rng_state().devices
         started = time.monotonic()
         before: tuple[Any, ...] | None = None
         held: tuple[Any, ...] = ()
@@ -308,13 +314,6 @@ class WatchedGraph:
         if self.session.settings.on_mismatch is OnMismatch.RAISE:
             tell_ranks(self.session, found[1], self.session.kept[-1] if self.session.kept else None)
             raise AccuracyError(str(found[1]), found[1])
-
-
-def _generators() -> Rng:
-    """Where the generators stand that compiled code may draw from. On the CPU alone that is a microsecond."""
-    if _HAS_ACCELERATOR:
-        return capture_rng_state().devices
-    return {"cpu": torch.get_rng_state()}
 
 
 def _is_control_flow(exc: BaseException) -> bool:

@@ -168,11 +168,11 @@ def _watched_after_aot(
         if getattr(_here, "backend", None) is None:
             return watched(graph, example_inputs, **kwargs)
         # Compiled together with its forward: failures of that are seen after capture, with real inputs.
-        snapshot = session.shielded("keep a graph", lambda: take(graph, kwargs))
+        watched_graph = session.shielded(
+            "keep a graph", lambda: WatchedGraph(session, take(graph, kwargs), example_inputs)
+        )
         compiled = compiler_fn(graph, example_inputs, **kwargs)
-        if snapshot is None:
-            return compiled
-        return deferred_for_real_inputs(compiled, WatchedGraph(session, snapshot, example_inputs))
+        return compiled if watched_graph is None else deferred_for_real_inputs(compiled, watched_graph)
 
     return only_backward
 
