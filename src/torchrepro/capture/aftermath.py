@@ -21,6 +21,8 @@ from torchrepro.plain import as_data
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Stage, Verdict
 
+_LONG = 2.0
+"""Seconds after which a call is worth a line in the summary while it lasts."""
 _GIVEN_UP = 10.0
 """Seconds in one call after which who interrupts the program has given up waiting for it."""
 
@@ -34,25 +36,34 @@ class Death:
     interrupted: bool = False
 
 
-def mark_hangs(directory: Path, run_id: str, seconds: float) -> None:
-    """Record a hang in the unfinished bundle of a call that has not come back for so long.
+class HangWatch:
+    """Looks now and then for calls that do not come back, and keeps the summary up to date meanwhile.
 
-    It is only a mark: if the call does come back, it is taken away, and the bundle goes as others do.
+    A hang is only a mark in the unfinished bundle: if the call does come back, it is taken away, and the
+    bundle goes as others do. The summary names long calls in any case: who watches may be killed at any
+    moment.
     """
-    changed = False
-    for bundle, flight in _unfinished(directory, run_id):
-        manifest = _manifest_of(bundle)
-        if manifest is None:
-            continue
-        hung = flight.phase != "idle" and flight.seconds > seconds
-        if hung and manifest.expected is None:
-            _rewrite(bundle, manifest, _hang(flight))
-            changed = True
-        elif not hung and manifest.expected is not None:
-            _rewrite(bundle, manifest, None)
-            changed = True
-    if changed:
-        write_summary(directory, run_id)
+
+    def __init__(self, directory: Path, run_id: str, seconds: float) -> None:
+        self._directory = directory
+        self._run_id = run_id
+        self._seconds = seconds
+        self._summed_up: frozenset[tuple[Path, bool]] = frozenset()
+
+    def look(self) -> None:
+        waiting = set()
+        for bundle, flight in _unfinished(self._directory, self._run_id):
+            manifest = _manifest_of(bundle)
+            if manifest is None:
+                continue
+            hung = flight.phase != "idle" and flight.seconds > self._seconds
+            if hung != (manifest.expected is not None):
+                _rewrite(bundle, manifest, _hang(flight) if hung else None)
+            if flight.phase != "idle" and flight.seconds > _LONG:
+                waiting.add((bundle, hung))
+        if waiting != self._summed_up:
+            self._summed_up = frozenset(waiting)
+            write_summary(self._directory, self._run_id)
 
 
 def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
 
-from torchrepro.capture.aftermath import Death, finish_unfinished, mark_hangs
+from torchrepro.capture.aftermath import Death, HangWatch, finish_unfinished
 from torchrepro.capture.autoload import GROUP
 from torchrepro.capture.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
 from torchrepro.capture.summary import Caught, caught_in, write_summary
@@ -41,11 +41,12 @@ class Ended:
     caught: tuple[Caught, ...]
 
 
-def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after: float = 30.0) -> Ended:
+def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after: float = 20.0) -> Ended:
     """Run `python ARGUMENTS` watched, wait for it, and put in order what it leaves behind."""
     _require_autoload()
     directory = _writable(settings.directory)
     started = time.monotonic()
+    hangs = HangWatch(directory, settings.run_id, hang_after)
     with _Signals() as signals:
         child = _start(arguments, settings, own_group=not signals.terminal)
         signals.child = child
@@ -54,7 +55,7 @@ def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after
                 exit_code = child.wait(timeout=_TICK)
                 break
             except subprocess.TimeoutExpired:
-                mark_hangs(directory, settings.run_id, hang_after)
+                hangs.look()
         death = Death(child.pid, exit_code, interrupted=signals.interrupted)
         finish_unfinished(directory, settings.run_id, death)
         write_summary(

@@ -62,7 +62,7 @@ def run(
     ] = None,
     hang_after: Annotated[
         float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer is taken for a hang.")
-    ] = 30.0,
+    ] = 20.0,
     traceback: Traceback = False,
 ) -> None:
     """Run a program with every torch.compile in it watched: failures leave a bundle each, without a rerun.
