@@ -161,8 +161,8 @@ class WatchedGraph:
             return compiled(*args)
         self._calls += 1
         settings = self.session.settings
-        checked = settings.level >= 4 and self._sampler.take()
-        if settings.level >= 4 and not checked:
+        checked = settings.level >= 4 and not self.snapshot.collective and self._sampler.take()
+        if settings.level >= 4 and not checked and not self.snapshot.collective:
             return compiled(*args)
         rng = capture_rng_state().devices
         started = time.monotonic()
@@ -268,9 +268,10 @@ class WatchedGraph:
     def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
         """Whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
 
-        After a fault of the device nothing can be run, and out of memory says nothing about eager.
+        After a fault of the device nothing can be run, out of memory says nothing about eager, and other
+        ranks would not take part in a collective.
         """
-        if is_out_of_memory(exc) or is_device_fault(innermost(exc)):
+        if is_out_of_memory(exc) or is_device_fault(innermost(exc)) or self.snapshot.collective:
             return False
         if self._pending is not None and self._pending.path is not None:
             prepared = Prepared(self._pending.load())

@@ -44,13 +44,16 @@ def install(current: CurrentSession) -> None:
 
 
 def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
-    """Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`)."""
+    """Export, and a package of compiled code, want back what the compiler itself returned.
+
+    Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`, `package`).
+    """
     original = module.OutputGraph.call_user_compiler
 
     def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
         session = current()
         given = self.compiler_fn
-        if session is None or self.export or watches_itself(given):
+        if session is None or self.export or self.package is not None or watches_itself(given):
             return original(self, gm, example_inputs)
         self.compiler_fn = watched_backend(given, session)
         try:

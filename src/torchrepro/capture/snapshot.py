@@ -6,7 +6,7 @@ Compilers change their graph, so it is turned into text at once; what a bundle n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,8 @@ class Snapshot:
     ops: int
     mutates: bool
     """Whether the graph may write to its inputs."""
+    collective: bool = False
+    """Whether the graph talks to other ranks, so that it cannot be run once more on one of them."""
     backward: bool = False
     """Whether it is a backward graph that AOT made."""
     notes: tuple[str, ...] = ()
@@ -57,7 +59,8 @@ class Snapshot:
                 ambient=Ambient.capture(),
                 symbols=symbols_of(graph),
                 ops=count_ops(graph),
-                mutates=_may_mutate(graph),
+                mutates=_any_node(graph, _writes),
+                collective=_any_node(graph, _talks),
                 backward=backward,
                 notes=tuple(notes),
             )
@@ -124,15 +127,21 @@ def _concrete_fake(value: FakeTensor, mode: FakeTensorMode) -> torch.Tensor:
         )
 
 
-def _may_mutate(graph: GraphModule) -> bool:
-    """Whether some node of the graph writes in place; a wrong yes costs a note, a wrong no a wrong input."""
-    for module in graph.modules():
-        if isinstance(module, GraphModule) and any(map(_writes, module.graph.nodes)):
-            return True
-    return False
+def _any_node(graph: GraphModule, fits: Callable[[torch.fx.Node], bool]) -> bool:
+    """Whether some node of the graph, or of a graph nested in it, is one of those."""
+    modules = (module for module in graph.modules() if isinstance(module, GraphModule))
+    return any(fits(node) for module in modules for node in module.graph.nodes)
+
+
+def _talks(node: torch.fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        namespace = str(node.target).partition(".")[0]
+        return namespace in ("_c10d_functional", "c10d_functional", "c10d")
+    return (getattr(node.target, "__module__", "") or "").startswith("torch.distributed")
 
 
 def _writes(node: torch.fx.Node) -> bool:
+    """Whether a node may write in place: a wrong yes costs a note, a wrong no a wrong input."""
     if node.op == "call_module":
         return True
     if node.op not in ("call_function", "call_method"):
