@@ -297,7 +297,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     logging.disable(logging.CRITICAL)  # torch's wrapper logs each file it writes
-    chosen = [name for name in MODELS if not options.only or name in options.only.split(",")]
+    chosen = options.only.split(",") if options.only else list(MODELS)
+    if not set(chosen) <= set(MODELS):
+        parser.error(f"--only knows {', '.join(MODELS)}")
     with tempfile.TemporaryDirectory(prefix="overhead-") as scratch:
         found = [cost for name in chosen for cost in costs(name, Path(scratch, name), options.rounds)]
         grown = growth(Path(scratch))
