@@ -54,7 +54,7 @@ def relu(dynamic: bool | None) -> Repro:
     return Repro(found.graph, found.inputs, Place.AFTER_AOT, symbols=symbols_of(found.graph))
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.thorough)])
 def test_after_aot_a_wrong_value_shows_and_a_mended_compiler_passes(
     dynamic: bool | None, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_the_failure_leaves_one_bundle_that_fails_again_in_a_fresh_process(name:
     require_reproduced(name, bundle)
 
 
+@pytest.mark.thorough  # test_hook_aot.py warms inductor's caches in one process in CI
 def test_a_warm_cache_does_not_hide_the_failure(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     caching = {

@@ -49,6 +49,7 @@ def test_a_rank_whose_compiler_fails_is_named_on_the_others_and_its_bundle_repro
     assert answer(checked)["reproduces"]
 
 
+@pytest.mark.thorough  # test_ranks_processes.py kills ranks of four in CI
 def test_a_rank_that_is_killed_is_named_on_the_three_others(tmp_path: Path) -> None:
     output, errors, bundles = train("fork", 4, 2, "killed", out=tmp_path)
     assert f"exit codes [1, 1, {-signal.SIGKILL}, 1]" in output, errors
