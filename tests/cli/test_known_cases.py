@@ -35,8 +35,11 @@ WITH_BUNDLE = [
 """Saved, checked and run by their scripts as well."""
 OF_CAPTURE = thorough("case_192985", "case_197896")  # `run --whole` has both in CI
 OTHERS = [name for name in ANSWERS if name not in (*SAVED, "case_192985", "case_197896")]
-ALONE = [name for name in OTHERS if not name.endswith("_big")]
-ALONE += thorough(*(name for name in OTHERS if name.endswith("_big")))
+LIKE_ANOTHER = {
+    *(name for name in OTHERS if name.endswith("_big")),
+    *("case_191499", "case_188217", "case_194706", "case_fuzz_acosh"),
+}
+ALONE = [name for name in OTHERS if name not in LIKE_ANOTHER] + thorough(*sorted(LIKE_ANOTHER))
 
 
 def compared(name: str, *options: object) -> dict[str, Any]:
