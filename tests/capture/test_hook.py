@@ -171,6 +171,29 @@ def test_the_users_random_numbers_are_the_same_watched_or_not(level: int, tmp_pa
     assert all(map(torch.equal, expected, found))
 
 
+@pytest.mark.parametrize("level", [2, 3])
+def test_asking_eager_about_an_error_draws_none_of_the_users_numbers(level: int, tmp_path: Path) -> None:
+    run = compiled(faulty_backends.raises_while_running, lambda x: x + torch.rand(3))
+    torch.manual_seed(5)
+    with watch(level=level, out=tmp_path), pytest.raises(RuntimeError, match="the kernel failed"):
+        run(torch.zeros(3))
+    found = torch.rand(2)
+    torch.manual_seed(5)
+    assert torch.equal(found, torch.rand(2))
+
+
+def test_a_fault_of_ours_while_asking_eager_does_not_lose_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(prepared: Any) -> Any:
+        raise ValueError("the graph cannot be copied")
+
+    monkeypatch.setattr(hook.Prepared, "graph", broken)
+    with watch(level=2, out=tmp_path), pytest.raises(RuntimeError, match="the kernel failed"):
+        compiled(faulty_backends.raises_while_running)(torch.eye(3))
+    assert only_bundle(tmp_path)
+
+
 @LEVELS
 def test_checkpointing_goes_on_as_if_unwatched(level: int, tmp_path: Path) -> None:
     """It stops recomputing by an exception, and counts what autograd saves meanwhile."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 import weakref
@@ -107,6 +108,7 @@ def test_memory_does_not_grow_with_calls(pair: Pair) -> None:
         gc.collect()
         return sys.getallocatedblocks()
 
-    blocks_after_calls()
-    before = blocks_after_calls()
-    assert blocks_after_calls() - before < CALLS / 10, "an object kept by each call would be a block at least"
+    counts = [blocks_after_calls() for _ in range(6)]
+    # What each call kept would show in every turn; caches and other threads allocate in some of them.
+    growth = min(after - before for before, after in itertools.pairwise(counts))
+    assert growth < CALLS / 10, "an object kept by each call would be a block at least"

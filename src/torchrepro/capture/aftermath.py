@@ -13,6 +13,7 @@ import msgspec
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
 from torchrepro.capture.in_flight import Flight, forget_flight, read_flight
+from torchrepro.capture.ranks.process import answers
 from torchrepro.capture.summary import UNFINISHED, write_summary
 from torchrepro.errors import TorchReproError
 from torchrepro.isolate.process import Outcome, signal_name
@@ -69,7 +70,7 @@ class HangWatch:
 def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
     """Turn the unfinished bundles of dead processes into finished ones, or remove them."""
     for bundle, flight in _unfinished(directory, run_id):
-        if _is_alive(flight.pid) and flight.pid != death.pid:
+        if answers(flight.pid) and flight.pid != death.pid:
             continue
         verdict = _verdict(flight, death)
         if verdict is not None:
@@ -140,13 +141,3 @@ def _rewrite(bundle: Path, manifest: Manifest, verdict: Verdict | None) -> None:
         return  # the program has just replaced the bundle, or the disk is full: the mark is a courtesy
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -25,7 +25,13 @@ from torchrepro.capture.settings import OnMismatch
 from torchrepro.capture.snapshot import Snapshot, concrete
 from torchrepro.capture.switch import is_checking, looking_away
 from torchrepro.errors import AccuracyError, RankFailed
-from torchrepro.generators import capture_rng_state, is_capturing, is_device_fault, quick_rng_state
+from torchrepro.generators import (
+    capture_rng_state,
+    is_capturing,
+    is_device_fault,
+    quick_rng_state,
+    same_randomness,
+)
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
@@ -279,12 +285,13 @@ class WatchedGraph:
             prepared = Prepared(self.snapshot.repro(inputs, rng=rng))
         else:
             return False  # the inputs are gone
+        # Outside of the attempt: what fails here is ours, and no word about the graph.
+        graph, arguments = prepared.graph(), prepared.inputs()
         try:
-            graph = prepared.graph()
-            with prepared.modes():
-                call_as_it_asks(graph, prepared.inputs(), {})
-        except Exception:
-            return True
+            with same_randomness(capture_rng_state()), prepared.modes():
+                call_as_it_asks(graph, arguments, {})
+        except Exception as eager:
+            return not is_out_of_memory(eager)
         return False
 
     def _earlier(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:

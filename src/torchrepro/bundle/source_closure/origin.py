@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import sys
 import sysconfig
@@ -61,10 +60,6 @@ def installed_path(value: Any) -> tuple[str, str] | None:
     for part in qualified.split("."):
         found = getattr(found, part, None)
     return (home, qualified) if found is value else None
-
-
-def is_builtin_name(name: str) -> bool:
-    return hasattr(builtins, name)
 
 
 def top_level_package(module: str) -> str | None:

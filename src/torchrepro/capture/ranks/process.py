@@ -29,7 +29,7 @@ class Process:
     def gone(self) -> bool:
         """True if the process has ended, a zombie included. Ask only where `place()` is the same."""
         if not self.started:
-            return not _answers(self.pid)
+            return not answers(self.pid)
         fields = _fields(self.pid)
         return fields is None or fields[_STATE] in "ZX" or fields[_START_TIME] != self.started
 
@@ -55,7 +55,8 @@ def _fields(pid: int) -> list[str] | None:
     return line.rpartition(")")[2].split()
 
 
-def _answers(pid: int) -> bool:
+def answers(pid: int) -> bool:
+    """Whether a process has this number, a zombie included."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
