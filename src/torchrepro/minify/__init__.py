@@ -1,0 +1,1 @@
+"""From a failing repro to the smallest one that fails in the same way."""
