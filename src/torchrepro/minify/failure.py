@@ -1,12 +1,13 @@
 """Failure: what a candidate has to show to count as the same failure as the original.
 
-The signature tells exceptions, crashes and hangs apart. For wrong values it says only "mismatch", so here it is
-also asked what is wrong (a value, a shape, a dtype) and where (a result, a gradient, an input written to).
+The signature tells exceptions, crashes and hangs apart. For wrong values it says only "mismatch", so here it
+is also asked what is wrong (a value, a shape, a dtype) and where (a result, a gradient, an input written to).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torchrepro.comparison import Comparison, Difference
 from torchrepro.signature import Signature
@@ -34,9 +35,7 @@ class Failure:
         )
 
 
-def _meet(
-    wanted: frozenset[Difference] | frozenset[str], found: frozenset[Difference] | frozenset[str]
-) -> bool:
+def _meet(wanted: frozenset[Any], found: frozenset[Any]) -> bool:
     return not wanted or not found or bool(wanted & found)
 
 

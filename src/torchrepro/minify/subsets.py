@@ -1,10 +1,10 @@
 """The fewest of many items that still fail: 1-minimal, in few questions, several questions at a time.
 
-Most failures need one or two of a thousand items. So nothing is tried first, then the items that are needed are
-found one by one, each by bisection: of growing prefixes, the first that fails ends with an item that is needed.
-That takes log2(n) questions an item, where halving and complementing take a few times that. A failure that needs
-many items (an error that accumulates) would make bisection the slow way; there whole chunks are taken out, which
-needs two questions an item at worst.
+Most failures need one or two of a thousand items. So nothing is tried first, then the items that are needed
+are found one by one, each by bisection: of growing prefixes, the first that fails ends with an item that is
+needed. That takes log2(n) questions an item, where halving and complementing take a few times that. A failure
+that needs many items (an error that accumulates) would make bisection the slow way; there whole chunks are
+taken out, which needs two questions an item at worst.
 """
 
 from __future__ import annotations
