@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-fast test-thorough lint format bench clean
+.PHONY: help setup demo test test-fast test-thorough lint format bench bench-minify clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,8 +47,12 @@ format: $(READY)  ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## print the benchmark tables of docs/benchmarks.md
+bench: $(READY)  ## print the benchmark tables of docs/benchmarks.md that take minutes
 	$(BIN)/python -m benchmarks
+
+# An hour and more: `make bench-minify ARGS='--cases c01,191499_big'` for a few, ARGS=--resume to go on.
+bench-minify: $(READY)  ## every failing program under torchrepro and under torch's own minifier
+	$(BIN)/python -m benchmarks.minify --json .cache/bench-minify/results.jsonl --markdown $(ARGS)
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

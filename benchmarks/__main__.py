@@ -1,6 +1,7 @@
 """`make bench`: the tables of a few minutes, each measured against its yardstick in the same run.
 
-`python -m benchmarks.catching` runs every injected bug under both tools, which takes a quarter of an hour.
+`python -m benchmarks.catching` runs every injected bug under both tools, which takes a quarter of an hour;
+`make bench-minify` also minifies them, and the real ones, which takes an hour and more.
 """
 
 from __future__ import annotations

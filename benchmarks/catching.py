@@ -12,22 +12,21 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.processes import GRACE, Ended, run_limited
+
 CASES = Path(__file__).resolve().parents[1] / "tests" / "cases" / "injected"
 
 TIME_LIMIT = 600.0
 PATIENCE = 60.0
 """Seconds until a program that is known to hang is interrupted."""
-GRACE = 20.0
 ATTEMPTS = 8
 """Runs of a program that fails only now and then, until it does."""
 
@@ -58,15 +57,6 @@ class Case:
     @property
     def patience(self) -> float:
         return PATIENCE if "hang" in self.kind else TIME_LIMIT
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a process ended; `exit_code` as `subprocess` has it."""
-
-    exit_code: int
-    seconds: float
-    output: str
 
 
 Found = TypeVar("Found")
@@ -124,7 +114,7 @@ def _until_it_fails(case: Case, scratch: Path, run: Run[Found]) -> tuple[Ended, 
         directory.mkdir(parents=True)
         environ = _environment(case, directory)
         if "warm cache" in case.kind:
-            _run([sys.executable, *case.program], environ, directory, case.patience)
+            run_limited([sys.executable, *case.program], environ, directory, case.patience)
         ended, found = run(case, environ, directory)
         if ended.exit_code != 0:
             break
@@ -137,7 +127,7 @@ def _under_torchs_tool(case: Case, environ: Mapping[str, str], directory: Path) 
         "TORCHDYNAMO_REPRO_LEVEL": str(case.level),
         "TORCH_COMPILE_DEBUG_DIR": str(directory),
     }
-    ended = _run([sys.executable, *case.program], {**environ, **asked}, directory, case.patience)
+    ended = run_limited([sys.executable, *case.program], {**environ, **asked}, directory, case.patience)
     return ended, next(directory.rglob("minifier_launcher.py"), None)
 
 
@@ -146,7 +136,7 @@ def _under_ours(
 ) -> tuple[Ended, dict[str, Any] | None]:
     options = ["--level", str(case.our_level), "--out", str(directory / "out")]
     command = [sys.executable, "-m", "torchrepro", "run", *options, *case.program]
-    ended = _run(command, environ, directory, case.patience)
+    ended = run_limited(command, environ, directory, case.patience)
     summary = directory / "out" / "summary.json"
     bundles = json.loads(summary.read_text())["bundles"] if summary.exists() else []
     return ended, bundles[0] if bundles else None
@@ -161,7 +151,7 @@ def _checked(case: Case, bundle: Mapping[str, Any], scratch: Path) -> tuple[Ende
     found: dict[str, Any] = {}
     # What is flaky may pass when it is checked, and says so; one failure as recorded is enough.
     for _ in range(ATTEMPTS if "flaky" in case.kind else 1):
-        ended = _run(command, _environment(case, directory), directory, limit + GRACE)
+        ended = run_limited(command, _environment(case, directory), directory, limit + GRACE)
         with suppress(json.JSONDecodeError):
             found = json.loads(ended.output)
         if ended.exit_code == 1:
@@ -180,36 +170,6 @@ def _environment(case: Case, directory: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
         "TORCHREPRO_CACHE_DIR": str(directory / "torchrepro"),
     }
-
-
-def _run(command: Sequence[str], environ: Mapping[str, str], directory: Path, limit: float) -> Ended:
-    """Run a command in a session of its own; after the limit interrupt it, then kill it."""
-    started = time.monotonic()
-    with (
-        tempfile.TemporaryFile("w+") as output,
-        subprocess.Popen(
-            command,
-            env=environ,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            for number, seconds in ((signal.SIGINT, limit), (signal.SIGKILL, GRACE)):
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=seconds)
-                    break
-                os.killpg(process.pid, number)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        exit_code = process.wait()
-        seconds_taken = time.monotonic() - started
-        output.seek(0)
-        return Ended(exit_code, seconds_taken, output.read())
 
 
 def chosen(only: str) -> list[Case]:

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from torchrepro.errors import TorchReproError as TorchReproError
     from torchrepro.flow import check_bundle as check_bundle
     from torchrepro.flow import compare_model as compare_model
+    from torchrepro.flow import minify_bundle as minify_bundle
     from torchrepro.judge.compare import same as same
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
     from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
+    from torchrepro.minify.result import Minified as Minified
+    from torchrepro.minify.settings import MinifySettings as MinifySettings
     from torchrepro.repro import Compiler as Compiler
     from torchrepro.repro import Place as Place
     from torchrepro.repro import Repro as Repro
@@ -70,6 +73,10 @@ _HOMES = {
     "repro_common": "runner.run",
     "check_bundle": "flow",
     "compare_model": "flow",
+    # minifying
+    "minify_bundle": "flow",
+    "MinifySettings": "minify.settings",
+    "Minified": "minify.result",
     # catching
     "enable": "capture.watching",
     "disable": "capture.watching",

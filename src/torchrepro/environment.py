@@ -46,17 +46,18 @@ class Environment:
             torch=str(torch.__version__),
             python=platform.python_version(),
             platform=platform.platform(),
-            cpu=_cpu_name(),
+            cpu=cpu_name(),
             cpu_capability=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count() or 0,
             gpus=gpus,
             cuda=str(torch.version.cuda or ""),
             triton=triton,
-            cxx=_cxx_version(),
+            cxx=cxx_version(),
         )
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor, as it calls itself. Needs no torch."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -67,7 +68,7 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
-def _cxx_version() -> str:
+def cxx_version() -> str:
     """The first line that the C++ compiler says of itself: generated code depends on it."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:

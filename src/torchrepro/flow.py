@@ -25,6 +25,9 @@ from torchrepro.verdict import Kind, Verdict
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
+    from torchrepro.minify.following import OnMessage
+    from torchrepro.minify.result import Minified
+    from torchrepro.minify.settings import MinifySettings
     from torchrepro.request import ModelRequest
 
 OnPhase = Callable[[str], None]
@@ -170,6 +173,57 @@ def save_guilty_graph(
         else "no bundle: no graph could be recorded"
     )
     return None, (reason, *outcome.result["problems"])
+
+
+def minify_bundle(
+    bundle: Path,
+    settings: MinifySettings | None = None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    on_message: OnMessage = lambda message: None,
+) -> Minified:
+    """The smallest repro that fails as the one in the bundle does, with its script, in a run directory.
+
+    An interrupted run goes on where it was, and a finished one is answered at once; `fresh` starts over. The
+    first Ctrl-C ends the search with the best so far, which is verified, the second raises KeyboardInterrupt.
+    """
+    from torchrepro.bundle.read import read_manifest
+    from torchrepro.isolate.leftovers import end_leftovers
+    from torchrepro.minify.following import died, result_of, run_search
+    from torchrepro.minify.identity import Identity
+    from torchrepro.minify.registry import chosen_passes
+    from torchrepro.minify.run_directory import held, run_directory
+    from torchrepro.minify.settings import MinifySettings, SearchRequest
+
+    settings = settings or MinifySettings()
+    manifest = read_manifest(bundle)
+    chosen_passes(settings.passes, settings.skip)  # a wrong name is answered at once
+    identity = Identity.of(bundle, oracle=settings.oracle)
+    directory, elsewhere = run_directory(out, beside=bundle)
+    with held(directory) as lock:
+        end_leftovers(directory.mark)  # of a run that was killed
+        started_over = directory.begin(identity, fresh=fresh)
+        finished = directory.finished(settings)
+        if finished is not None:
+            return finished
+        request = SearchRequest(
+            bundle=str(bundle.resolve()),
+            directory=str(directory.path),
+            settings=settings,
+            seed=str(cache_directory() / "warm" / identity.toolchain),
+            parent=os.getpid(),
+            lock=lock,
+        )
+        environ = {
+            **compiler_environment(manifest.ambient.environ),
+            "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
+        }
+        outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
+        if died(outcome) and outcome.phase == "warm":
+            request = replace(request, warm=False)
+            outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
+        return result_of(outcome, directory, notes=(elsewhere, started_over))
 
 
 def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str, str]:

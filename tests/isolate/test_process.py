@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from torchrepro.errors import HarnessError, TorchReproError
-from torchrepro.isolate.process import Outcome, run_isolated
+from torchrepro.isolate.outcome import Outcome
+from torchrepro.isolate.process import run_isolated
 from torchrepro.isolate.supervise import judged_in_isolation, verdict_of
 from torchrepro.verdict import Kind
 

@@ -16,7 +16,7 @@ from torchrepro.capture.in_flight import Flight, forget_flight, read_flight
 from torchrepro.capture.ranks.process import answers
 from torchrepro.capture.summary import UNFINISHED, write_summary
 from torchrepro.errors import TorchReproError
-from torchrepro.isolate.process import Outcome, signal_name
+from torchrepro.isolate.outcome import Outcome, signal_name
 from torchrepro.isolate.supervise import verdict_of
 from torchrepro.plain import as_data
 from torchrepro.signature import Signature

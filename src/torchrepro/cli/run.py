@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,9 @@ def run(
     hang_after: Annotated[
         float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer is taken for a hang.")
     ] = 20.0,
+    minify: Annotated[
+        bool, typer.Option("--minify", help="Afterwards, make the first failure as small as it gets.")
+    ] = False,
     traceback: Traceback = False,
 ) -> None:
     """Run a program with every torch.compile in it watched: failures leave a bundle each, without a rerun.
@@ -102,4 +106,23 @@ def run(
         ended = run_program(arguments, settings, hang_after=hang_after)
     for line in closing_lines(ended.caught):
         print(line, file=sys.stderr)
+    if minify and ended.caught:
+        _minify(ended.caught[0].path, show_traceback=traceback)
     leave_like(ended.exit_code)
+
+
+def _minify(bundle: Path, *, show_traceback: bool) -> None:
+    """Minify a bundle of this run. Whatever comes of it, the exit code stays the program's own."""
+    from torchrepro import flow
+    from torchrepro.cli.minify import print_minified
+    from torchrepro.cli.minify_progress import minify_progress
+    from torchrepro.minify.settings import MinifySettings
+
+    print(f"torchrepro: minifying {bundle}", file=sys.stderr)
+    with (
+        suppress(typer.Exit),
+        failures_as_lines(as_json=False, show_traceback=show_traceback),
+        minify_progress(quiet=False) as progress,
+    ):
+        minified = flow.minify_bundle(bundle, MinifySettings(own=True), on_message=progress.show)
+        print_minified(minified, file=sys.stderr)

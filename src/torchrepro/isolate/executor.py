@@ -6,14 +6,18 @@ is given a bundle of it. Whoever asks cannot tell the difference.
 
 from __future__ import annotations
 
+import importlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from torchrepro.isolate.process import Outcome
+    from torchrepro.isolate.outcome import Outcome
     from torchrepro.repro import Repro
+
+Job = Callable[["Repro", Mapping[str, Any], Callable[[str], None]], Any]
+"""`function(repro, payload, phase)`: calls `phase(name)` as phases begin, and returns plain data."""
 
 _numbers = itertools.count(1)
 
@@ -23,7 +27,7 @@ class Task:
     """A job on a repro, and what it may use. Each task is itself alone: two alike are two tasks."""
 
     job: str
-    """`package.module:function`, called as `function(repro, payload, phase)`; returns plain data."""
+    """`package.module:function` of a `Job`."""
     repro: Repro
     payload: Mapping[str, Any] = field(default_factory=dict)
     time_limit: float = 300.0
@@ -48,3 +52,10 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End everything: no process, no temporary file is left."""
+
+
+def job_named(name: str) -> Job:
+    """The job that a task names."""
+    module, _, function = name.partition(":")
+    job: Job = getattr(importlib.import_module(module), function)
+    return job

@@ -13,10 +13,13 @@ from typing import Any
 import msgspec
 
 from torchrepro.errors import HarnessError, TorchReproError
-from torchrepro.isolate.process import Outcome, run_isolated
+from torchrepro.isolate.outcome import Outcome
+from torchrepro.isolate.process import run_isolated
 from torchrepro.verdict import Kind, Stage, Verdict
 
 _COMPILED_PHASES = ("compile", "run", "compare")
+# Of C++ code and of libgomp, which end the process where Python raises MemoryError.
+_LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
 
 
 def judged_in_isolation(
@@ -43,7 +46,9 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
     if outcome.result is not None:
         verdict = msgspec.convert(outcome.result, Verdict)
         return replace(verdict, seconds=outcome.seconds)
-    raise_reported(outcome)
+    short_of_memory = _ran_out_of_memory(outcome)
+    if not short_of_memory:
+        raise_reported(outcome)
     evidence = {"stderr_tail": outcome.output_tail, "seconds": outcome.seconds}
     blaming_compiled = outcome.phase in _COMPILED_PHASES
     if outcome.timed_out:
@@ -65,11 +70,11 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
             signal=outcome.signal,
             **evidence,  # type: ignore[arg-type]
         )
-    if outcome.signal == "SIGKILL":
+    if short_of_memory:
         return Verdict(
             Kind.OUT_OF_MEMORY,
             Stage.BACKEND,
-            summary=f"killed by the system, most likely for memory ({_doing(outcome.phase)})",
+            summary=f"{_death(outcome)}, most likely for memory ({_doing(outcome.phase)})",
             signal=outcome.signal,
             **evidence,  # type: ignore[arg-type]
         )
@@ -82,11 +87,26 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
     )
 
 
+def _ran_out_of_memory(outcome: Outcome) -> bool:
+    """Killed by the system, or it says so itself; under a limit (`limits.py`) it can end in each of these."""
+    if outcome.error is not None:
+        return outcome.error["kind"] == "memory"
+    if outcome.timed_out:
+        return False
+    said_so = any(words in outcome.output_tail for words in _LAST_WORDS)
+    return outcome.signal == "SIGKILL" or (said_so and outcome.signal in ("SIGABRT", ""))
+
+
 def raise_reported(outcome: Outcome) -> None:
     """Raise what the child reported as an error: the user's to mend, or ours."""
     error = outcome.error
     if error is None:
         return
+    if error["kind"] == "memory":
+        raise TorchReproError(
+            f"there was not enough memory for {_doing(outcome.phase)} ({error['fact']})",
+            next_step="try it on a larger machine, or with smaller inputs",
+        )
     if error["kind"] == "user":
         exc = TorchReproError(error["fact"], next_step=error["next_step"])
         exc.add_note(error["traceback"])
@@ -95,6 +115,8 @@ def raise_reported(outcome: Outcome) -> None:
 
 
 def _death(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return outcome.error["fact"]
     return outcome.signal or f"exit code {outcome.exit_code}"
 
 

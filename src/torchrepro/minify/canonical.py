@@ -1,4 +1,10 @@
-"""The canonical key of a candidate: equal for two that no compiler and no judge could tell apart."""
+"""The canonical key of a candidate: equal for two that no compiler and no judge could tell apart.
+
+What is left out cannot matter: names of nodes, inputs, attributes and nested graphs, stack traces and
+example values on nodes, notes for the reader, the failure that is expected, settings that are not data. What
+cannot be described is keyed as itself, so that two candidates are never taken for one by mistake; asking once
+too often is the smaller harm.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +13,92 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.fx import Graph, GraphModule
 
-from torchrepro.bundle.graph_text import write_graph
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.bundle.entries import StorageEntry
+from torchrepro.bundle.storages import StorageTable, known
+from torchrepro.bundle.torch_internals import is_fake, storage_identity
+from torchrepro.bundle.values import describe_values
+from torchrepro.minify.canonical_text import canonical_text, token_of
+from torchrepro.minify.contents import digest_of_storage
 from torchrepro.repro import Repro
+
+_OPAQUE = b'{"kind":"opaque"'
+"""How the description of something begins that cannot be described (`OpaqueEntry`)."""
 
 
 def canonical_key(repro: Repro) -> str:
     """A digest of the graph without its names, of all values, and of everything around them."""
-    written = write_graph(_renamed(repro.graph))
-    parts: list[Any] = [
-        written.text,
-        [(name, _described(value)) for name, value in sorted(written.constants.items())],
-        [_described(value) for value in repro.inputs],
-        [[_described(value) for value in inputs] for inputs in repro.earlier],
-        msgspec.to_builtins(repro.compiler),
-        msgspec.to_builtins(
-            {name: getattr(repro.ambient, name) for name in repro.ambient.__slots__ if name != "rng"}
-        ),
-        [str(symbol) for symbol in repro.symbols],
-        [repro.place.value, repro.backward, repro.strict, repro.tolerance],
-        [(device, _described(state)) for device, state in sorted(repro.ambient.rng.items())],
+    return _key(repro, _Contents())
+
+
+def structure_key(repro: Repro) -> str:
+    """The same without the bytes of tensors: equal for repeated layers, whose weights alone differ."""
+    return _key(repro, _Geometry())
+
+
+def _key(repro: Repro, storages: _Geometry) -> str:
+    graph = canonical_text(repro.graph)
+    values = {
+        **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
+        **{
+            f"earlier.{call}.{index}": value
+            for call, inputs in enumerate(repro.earlier)
+            for index, value in enumerate(inputs)
+        },
+        **graph.values,
+        **{f"rng.{device}": repro.ambient.rng[device] for device in sorted(repro.ambient.rng)},
+    }
+    entries = {name: msgspec.json.encode(entry) for name, entry in describe_values(values, storages).items()}
+    described = msgspec.json.encode(
+        [
+            graph.text,
+            {name: msgspec.Raw(entry) for name, entry in entries.items()},
+            storages.digests,
+            [token_of(values[name]) for name, entry in entries.items() if _OPAQUE in entry],
+            [len(repro.inputs), [len(inputs) for inputs in repro.earlier]],
+            _around(repro),
+        ]
+    )
+    return hashlib.sha256(described).hexdigest()
+
+
+def _around(repro: Repro) -> list[Any]:
+    """Everything in a repro that is neither its graph nor a value; a field that is new counts at once."""
+    left_out = {"graph", "inputs", "earlier", "ambient", "expected", "notes"}
+    fields = {name: value for name, value in vars(repro).items() if name not in left_out}
+    ambient = {
+        name: getattr(repro.ambient, name)
+        for name in repro.ambient.__slots__
+        if name not in ("rng", "left_out")
+    }
+    return [
+        msgspec.to_builtins(each, enc_hook=token_of, str_keys=True, order="sorted")
+        for each in (fields, ambient)
     ]
-    return hashlib.sha256(msgspec.json.encode(parts, enc_hook=repr)).hexdigest()
 
 
-def _renamed(module: GraphModule) -> GraphModule:
-    """The same graph with names that say only where a node stands."""
-    graph = Graph()
-    copies: dict[Any, Any] = {}
-    for number, node in enumerate(module.graph.nodes):
-        copies[node] = graph.create_node(
-            node.op,
-            f"v{number}" if node.op == "placeholder" else node.target,
-            torch.fx.map_arg(node.args, copies.__getitem__),
-            torch.fx.map_arg(node.kwargs, copies.__getitem__),
-            name=f"v{number}",
-        )
-        copies[node].meta = {key: value for key, value in node.meta.items() if key != "stack_trace"}
-    return GraphModule(module, graph, class_name="Graph")
+class _Geometry(StorageTable):
+    """Which tensors lie in which memory, and how large it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digests: list[str] = []
+        self._entries: dict[tuple[str, int], StorageEntry] = {}
+
+    def entry_for(self, tensor: torch.Tensor, where: str) -> StorageEntry:
+        identity = storage_identity(tensor)
+        if identity not in self._entries:
+            nbytes = known(tensor.untyped_storage().nbytes())
+            self._entries[identity] = StorageEntry(str(len(self._entries)), nbytes, str(tensor.device))
+            self.look_at(tensor)
+        return self._entries[identity]
+
+    def look_at(self, tensor: torch.Tensor) -> None:
+        """A memory that has not been met before."""
 
 
-def _described(value: Any) -> Any:
-    tensors = tensors_in(value)
-    if not tensors:
-        return repr(value)
-    return [(path, _tensor(tensor)) for path, tensor in tensors]
+class _Contents(_Geometry):
+    """The same, and what lies in it."""
 
-
-def _tensor(tensor: torch.Tensor) -> list[Any]:
-    about = [
-        str(tensor.dtype),
-        list(tensor.shape),
-        str(tensor.device),
-        tensor.requires_grad,
-        str(tensor.layout),
-    ]
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        return [*about, repr(tensor)]
-    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return [*about, list(tensor.stride()), tensor.storage_offset(), hashlib.sha256(data).hexdigest()]
+    def look_at(self, tensor: torch.Tensor) -> None:
+        self.digests.append("" if is_fake(tensor) else digest_of_storage(tensor))

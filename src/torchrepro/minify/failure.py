@@ -1,17 +1,20 @@
 """Failure: what a candidate has to show to count as the same failure as the original.
 
 The signature tells exceptions, crashes and hangs apart. For wrong values it says only "mismatch", so here it
-is also asked what is wrong (a value, a shape, a dtype) and where (a result, a gradient, an input written to).
+is also asked what is wrong and where. What counts is the worst difference: a stride that differs beside a
+wrong value is an accident. And a wrong result makes the gradients wrong, too; gradients that are wrong
+beside right results are another failure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torchrepro.comparison import Comparison, Difference
 from torchrepro.signature import Signature
-from torchrepro.verdict import Verdict
+from torchrepro.verdict import Kind, Verdict
+
+_GRADIENT = "grad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +23,33 @@ class Failure:
 
     signature: Signature
     differences: frozenset[Difference] = frozenset()
+    """In what way the worst leaf differs; a value that is not finite is worse than any other."""
     places: frozenset[str] = frozenset()
+    """Where leaves differ in that way: `out`, `inputs`, `state`, `python`, or `grad` alone."""
 
     @classmethod
     def of(cls, verdict: Verdict) -> Failure:
-        return cls(Signature.of(verdict), _differences(verdict.comparison), _places(verdict.comparison))
+        signature, comparison = Signature.of(verdict), verdict.comparison
+        worst = None if comparison is None else comparison.worst
+        if comparison is None or worst is None or worst.same:
+            return cls(signature)
+        telling = Difference.NON_FINITE if verdict.kind is Kind.NON_FINITE else worst.difference
+        return cls(signature, frozenset({telling}), _places(comparison, telling))
 
     def shown_by(self, verdict: Verdict) -> bool:
         """Whether a verdict shows this failure, and not another one."""
         if not verdict.fails or not self.signature.matches(Signature.of(verdict)):
             return False
-        return _meet(self.differences, _differences(verdict.comparison)) and _meet(
-            self.places, _places(verdict.comparison)
-        )
+        if not self.differences or verdict.comparison is None:
+            return True
+        return any(self.places & _places(verdict.comparison, difference) for difference in self.differences)
 
 
-def _meet(wanted: frozenset[Any], found: frozenset[Any]) -> bool:
-    return not wanted or not found or bool(wanted & found)
-
-
-def _differences(comparison: Comparison | None) -> frozenset[Difference]:
-    return frozenset() if comparison is None else frozenset(leaf.difference for leaf in comparison.differing)
-
-
-def _places(comparison: Comparison | None) -> frozenset[str]:
-    """The first words of the paths: `out`, `grad`, `inputs`, `state`, `python`."""
-    if comparison is None:
-        return frozenset()
-    return frozenset(leaf.path.partition(".")[0].partition("[")[0] for leaf in comparison.differing)
+def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
+    """The first words of the paths of leaves that differ in this way; of gradients, if there is no other."""
+    found = {
+        leaf.path.partition(".")[0].partition("[")[0]
+        for leaf in comparison.differing
+        if leaf.difference is difference
+    }
+    return frozenset(found - {_GRADIENT} or found)

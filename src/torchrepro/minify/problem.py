@@ -8,17 +8,22 @@ fails as the original does and is smaller.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
+from torchrepro.errors import HarnessError
+from torchrepro.minify.asking import Question, first_to_fail
 from torchrepro.minify.canonical import canonical_key
 from torchrepro.minify.failure import Failure
+from torchrepro.minify.observer import ObserveHere, Observer
 from torchrepro.minify.oracle import Oracle
 from torchrepro.minify.order import Size, size_of
+from torchrepro.minify.recording import Recording
 from torchrepro.minify.store import MemoryStore, Store
-from torchrepro.minify.subsets import minimal_subset
+from torchrepro.minify.subsets import Nearest, minimal_subset
 from torchrepro.minify.validity import why_invalid
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
@@ -68,6 +73,7 @@ class Problem:
     """How often a candidate is run before it counts as passing: more than once where the failure is flaky."""
     deadline: float | None = None
     """In terms of `time.monotonic`; None: no limit."""
+    observer: Observer = field(default_factory=ObserveHere)
     notify: Callable[[Progress], None] = lambda progress: None
 
     def __post_init__(self) -> None:
@@ -76,7 +82,10 @@ class Problem:
         self.start_size = self.best_size = size_of(self.original)
         self.statistics: dict[str, Statistics] = {}
         self.pass_name = ""
+        self._recorded: tuple[Repro, Recording | None] | None = None
+        self._invalid: dict[str, bool] = {}
         self.began = time.monotonic()
+        self.store.remember(canonical_key(self.original), self.original_verdict, pass_name="original")
 
     # What passes use.
 
@@ -90,27 +99,33 @@ class Problem:
 
     def accept_first(self, candidates: Sequence[Repro | None]) -> int | None:
         """Adopt the first that fails and is smaller than the best; its index. Give the boldest one first."""
+        sizes = [None if candidate is None else size_of(candidate) for candidate in candidates]
         smaller = [
-            candidate if candidate is not None and size_of(candidate) < self.best_size else None
-            for candidate in candidates
+            candidate if size is not None and size < self.best_size else None
+            for candidate, size in zip(candidates, sizes, strict=True)
         ]
-        found = self.first_failing(smaller)
-        if found is not None:
-            chosen = smaller[found]
-            assert chosen is not None
-            self._adopt(chosen)
-        return found
+        found = self._first(smaller)
+        if found is None:
+            return None
+        size = sizes[found.index]
+        assert size is not None
+        assert found.verdict is not None
+        self._adopt(found.candidate, size, found.verdict)
+        return found.index
 
     def first_failing(self, candidates: Sequence[Repro | None]) -> int | None:
         """The index of the first that fails, in the order given; those after it may not have been asked."""
-        step = max(1, self.oracle.workers)
-        for start in range(0, len(candidates), step):
-            found = self._first_of(candidates[start : start + step])
-            if found is not None:
-                return start + found
-        return None
+        found = self._first(candidates)
+        return None if found is None else found.index
 
-    def minimise(self, items: Sequence[Item], build: Callable[[Sequence[Item]], Repro | None]) -> list[Item]:
+    def minimise(
+        self,
+        items: Sequence[Item],
+        build: Callable[[Sequence[Item]], Repro | None],
+        *,
+        nearest: Nearest[Item] | None = None,
+        suspected: Collection[Item] = (),
+    ) -> list[Item]:
         """The fewest items for which `build(items)` still fails, and make that the best if it is smaller.
 
         `build` is given a part of the items, in their order, and returns None where that makes no repro.
@@ -120,10 +135,23 @@ class Problem:
         def fails_first(parts: Sequence[Sequence[Item]]) -> int | None:
             return self.first_failing([build(part) for part in parts])
 
-        kept = minimal_subset(items, fails_first, width=max(1, self.oracle.workers))
+        kept = minimal_subset(items, fails_first, width=self._workers, nearest=nearest, suspected=suspected)
         if len(kept) < len(items):
             self.accept(build(kept))
         return kept
+
+    def recording(self) -> Recording | None:
+        """The values inside the best, from an eager run; None where it cannot be had."""
+        if self._recorded is None or self._recorded[0] is not self.best:
+            self._recorded = (self.best, self.observer.record(self.best))
+        return self._recorded[1]
+
+    def rounds(self, repro: Repro) -> Sequence[Verdict]:
+        """A verdict for each set of inputs of one compilation (`minify/rounds.py`): one query."""
+        self._stop_if_late()
+        self._count(queries=1)
+        self._tell()
+        return self.observer.rounds(repro)
 
     def verdict_on(self, candidate: Repro) -> Verdict | None:
         """The verdict on a candidate that has been asked about; None if it has not."""
@@ -151,74 +179,87 @@ class Problem:
         if self.failure.shown_by(verdict) and size_of(best) < self.best_size:
             self.best, self.best_verdict, self.best_size = best, verdict, size_of(best)
 
-    def _adopt(self, candidate: Repro) -> None:
-        verdict = self.verdict_on(candidate)
-        assert verdict is not None
+    def _adopt(self, candidate: Repro, size: Size, verdict: Verdict) -> None:
+        if not self.failure.shown_by(verdict) or size >= self.best_size:
+            raise HarnessError(f"a candidate of {self.pass_name} was taken that is no better: {verdict}")
         self.best = replace(candidate, expected=self.failure.signature)
-        self.best_verdict, self.best_size = verdict, size_of(candidate)
+        self.best_verdict, self.best_size = verdict, size
         self._count(adopted=1)
         self.store.keep_best(self.best, verdict)
         self._tell()
 
-    def _first_of(self, candidates: Sequence[Repro | None]) -> int | None:
-        """The first that fails of a few, which are asked at the same time."""
-        failing: dict[int, bool] = {}
-        open_: dict[int, tuple[str, Repro]] = {}
+    def _first(self, candidates: Sequence[Repro | None]) -> Question | None:
+        """The first that fails. As many are asked at the same time as there are workers."""
+        for batch in self._batches(candidates):
+            found = first_to_fail(
+                batch, self.failure, self._ask, workers=self._workers, on_decided=self._remember
+            )
+            if found is not None:
+                return found
+        return None
+
+    def _batches(self, candidates: Sequence[Repro | None]) -> Iterator[list[Question]]:
+        """Questions to ask together, answered ones in between; nothing is needed after one that fails."""
+        batch: list[Question] = []
+        met: set[str] = set()
         for index, candidate in enumerate(candidates):
             if candidate is None:
-                failing[index] = False
                 continue
-            key = canonical_key(candidate)
-            known = self.store.verdict(key)
-            if known is not None:
-                self._count(known=1)
-                failing[index] = self.failure.shown_by(known)
-            elif self._is_invalid(candidate):
-                self._count(rejected=1)
-                failing[index] = False
-            elif any(key == other for other, _ in open_.values()):
-                failing[index] = False  # the same as one before it, which answers for both
-            else:
-                open_[index] = (key, candidate)
-            if failing.get(index) and all(known is not None for known in failing.values()) and not open_:
-                return index
-        for _ in range(self.repeats):
-            asked = [index for index in open_ if not failing.get(index)]
-            for index, verdict in self._ask([open_[index][1] for index in asked]):
-                key, candidate = open_[asked[index]]
-                failing[asked[index]] = self._take(key, candidate, verdict)
-                found = _decided(failing, len(candidates))
-                if found is not None and self.repeats == 1:
-                    return found
-            if not any(not failing.get(index) for index in open_):
-                break
-        return next((index for index in range(len(candidates)) if failing.get(index)), None)
+            question = self._question(index, candidate)
+            if question.key in met:
+                continue  # the same as one before it, which answers for both
+            met.add(question.key)
+            batch.append(question)
+            if question.fails or sum(each.is_open for each in batch) == self._workers:
+                yield batch
+                batch = []
+        yield batch
 
-    def _ask(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
-        if not candidates:
-            return
+    def _question(self, index: int, candidate: Repro) -> Question:
+        """A question, answered already where the verdict is known or the candidate cannot run."""
+        key = canonical_key(candidate)
+        known = self.store.verdict(key)
+        if known is not None:
+            self._count(known=1)
+            return Question(index, candidate, key, 0, known, self.failure.shown_by(known))
+        if self._is_invalid(candidate, key):
+            self._count(rejected=1)
+            return Question(index, candidate, key, 0)
+        return Question(index, candidate, key, self.repeats)
+
+    def _remember(self, question: Question) -> None:
+        """A pass is known only after all of its runs: a kill in between must not leave half of it behind."""
+        assert question.verdict is not None
+        self.store.remember(question.key, question.verdict, pass_name=self.pass_name)
+
+    @property
+    def _workers(self) -> int:
+        return max(1, self.oracle.workers)
+
+    def _ask(self, candidates: Sequence[Repro]) -> Generator[tuple[int, Verdict], None, None]:
         self._stop_if_late()
         self._count(queries=len(candidates))
         self._tell()
         with closing(self.oracle.judge(candidates)) as answers:  # type: ignore[type-var]
             for index, verdict in answers:
+                if verdict.fails and not self.failure.shown_by(verdict):
+                    self.store.also_seen(candidates[index], verdict)
                 yield index, verdict
                 self._tell()
                 self._stop_if_late()
 
-    def _take(self, key: str, candidate: Repro, verdict: Verdict) -> bool:
-        """Remember a verdict. A pass of a flaky failure is remembered too: it was asked often enough."""
-        shown = self.failure.shown_by(verdict)
-        self.store.remember(key, verdict, pass_name=self.pass_name)
-        if verdict.fails and not shown:
-            self.store.also_seen(candidate, verdict)
-        return shown
-
-    def _is_invalid(self, candidate: Repro) -> bool:
+    def _is_invalid(self, candidate: Repro, key: str) -> bool:
         """Whether eager would raise, as far as that can be told without running it."""
         if self.failure.signature.kind is Kind.MISSING_ERROR:
             return False  # eager is meant to raise
-        return bool(why_invalid(candidate))
+        if key not in self._invalid:
+            self._invalid[key] = self._can_tell and bool(why_invalid(candidate))
+        return self._invalid[key]
+
+    @cached_property
+    def _can_tell(self) -> bool:
+        """Whether runs without data are to be believed here: the original, which eager runs, must pass."""
+        return not why_invalid(self.original)
 
     def _stop_if_late(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
@@ -227,7 +268,7 @@ class Problem:
     def _count(self, **more: float) -> None:
         row = self.statistics.get(self.pass_name, Statistics())
         changed = {name: getattr(row, name) + value for name, value in more.items()}
-        self.statistics[self.pass_name] = replace(row, **changed)  # type: ignore[arg-type]
+        self.statistics[self.pass_name] = replace(row, **changed)
 
     def _tell(self) -> None:
         rows = self.statistics.values()
@@ -241,13 +282,3 @@ class Problem:
                 seconds=time.monotonic() - self.began,
             )
         )
-
-
-def _decided(failing: dict[int, bool], count: int) -> int | None:
-    """The first that fails, once everything before it is known to pass."""
-    for index in range(count):
-        if index not in failing:
-            return None
-        if failing[index]:
-            return index
-    return None

@@ -1,9 +1,13 @@
-"""The passes, in the order in which they run: one row each. A new pass is a file and a row."""
+"""The passes, in the order in which they run: one row each. A new pass is a file and a row.
+
+Importing this table imports no pass and no torch: `--list-passes` and a wrong name are answered at once.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,28 +16,55 @@ from torchrepro.errors import TorchReproError
 if TYPE_CHECKING:
     from torchrepro.minify.problem import Problem
 
-Run = Callable[["Problem"], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A way to make a repro smaller: `run` asks the problem about candidates and adopts those that fail."""
 
     name: str
-    run: Run
+    function: str
+    """`module:function` in `torchrepro.minify.passes`."""
     description: str
     once: bool = False
     """A guess that saves work at the start; the others are repeated until none of them finds anything."""
 
+    def run(self, problem: Problem) -> None:
+        module, _, function = self.function.partition(":")
+        getattr(importlib.import_module(f"torchrepro.minify.passes.{module}"), function)(problem)
+
+
+_PASSES = (
+    Pass(
+        "windows", "windows:single_windows", "find the op that fails by itself on recorded values", once=True
+    ),
+    Pass("dynamic", "dynamic:make_static", "dynamic dimensions to numbers"),
+    Pass("nested", "nested:open_nested", "do without higher-order ops, shrink the graphs of the others"),
+    Pass("nodes", "nodes:cut_nodes", "cut ops out; what they computed becomes an input"),
+    Pass("bypass", "bypass:pass_ops_by", "leave ops out; what they read takes their place"),
+    Pass("composites", "composites:open_composites", "look inside ops that are made of others"),
+    Pass("outputs", "multi_output:drop_outputs", "return only what shows the failure"),
+    Pass("results", "multi_output:single_results", "ops with several results of which one is used"),
+    Pass(
+        "simplest", "simplest:guess_simplest", "sizes, values and settings, all as plain as can be", once=True
+    ),
+    Pass("sequence", "sequence:shorten_sequence", "earlier calls that are not needed"),
+    Pass("shapes", "shapes:shrink_dimensions", "the smallest sizes that still fail"),
+    Pass("values", "values:plain_values", "zeros, ones, a constant where the values do not matter"),
+    Pass("dtypes", "dtypes:usual_dtypes", "float32 and int64 where the dtype does not matter"),
+    Pass("arguments", "arguments:plainer_arguments", "arguments left out, or plainer"),
+    Pass("ambient", "ambient:reset_ambient", "modes, configs and environment back to default"),
+    Pass("compiler", "compiler:reset_compiler", "options of the compiler back to default"),
+)
+
 
 def passes() -> tuple[Pass, ...]:
     """Every pass, in order."""
-    return ()
+    return _PASSES
 
 
 def chosen_passes(only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[Pass, ...]:
     """The passes to run, by name; an unknown name is an error that says which there are."""
-    known = {row.name: row for row in passes()}
+    known = {row.name: row for row in _PASSES}
     for name in (*only, *without):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torchrepro.minify.failure import Failure
 from torchrepro.repro import Repro
 from torchrepro.verdict import Verdict
 
@@ -24,7 +25,7 @@ class Store(Protocol):
         ...
 
     def also_seen(self, repro: Repro, verdict: Verdict) -> None:
-        """Keep a repro that fails in another way; of each signature the first."""
+        """Keep a repro that fails in another way; of each way the first."""
         ...
 
 
@@ -46,4 +47,5 @@ class MemoryStore:
         self.best = (repro, verdict)
 
     def also_seen(self, repro: Repro, verdict: Verdict) -> None:
-        self.others.append((repro, verdict))
+        if all(Failure.of(known) != Failure.of(verdict) for _, known in self.others):
+            self.others.append((repro, verdict))

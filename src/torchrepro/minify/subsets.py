@@ -3,58 +3,123 @@
 Most failures need one or two of a thousand items. So nothing is tried first, then the items that are needed
 are found one by one, each by bisection: of growing prefixes, the first that fails ends with an item that is
 needed. That takes log2(n) questions an item, where halving and complementing take a few times that. A failure
-that needs many items (an error that accumulates) would make bisection the slow way; there whole chunks are
-taken out, which needs two questions an item at worst.
+that needs many items (an error that accumulates) would make bisection the slow way; there items are taken out
+from one end to the other, more at a time as long as that goes well, which is one question for each that is
+needed. At the end each one is taken out by itself: no failure is trusted to need more only for having more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
 FailsFirst = Callable[[Sequence[Sequence[Item]]], int | None]
 """Of several subsets, in the order given, the index of the first that fails; None if none does."""
 
+Nearest = Callable[[Sequence[Item], Sequence[Item]], Sequence[Item]]
+"""(needed, rest) -> the rest in the order of its nearness to what is needed."""
+
+_Parts = Sequence[Sequence[int]]
+_Order = Callable[[list[int], list[int]], list[int]]
+
 _FEW = 6
 """Items found one by one before the failure counts as one that needs many."""
+_NEAR = (1, 4)
+"""How many of the nearest items are tried before bisection begins."""
 
 
-def minimal_subset(items: Sequence[Item], fails_first: FailsFirst[Item], *, width: int = 1) -> list[Item]:
-    """A 1-minimal part of items that fails. All of them together are taken to fail."""
-    indices = list(range(len(items)))
+def minimal_subset(
+    items: Sequence[Item],
+    fails_first: FailsFirst[Item],
+    *,
+    width: int = 1,
+    nearest: Nearest[Item] | None = None,
+    suspected: Collection[Item] = (),
+) -> list[Item]:
+    """A 1-minimal part of items that fails. All of them together are taken to fail.
 
-    def first(parts: Sequence[Sequence[int]]) -> int | None:
-        return fails_first([[items[index] for index in part] for part in parts])
-
-    if not indices or first([[]]) is not None:
+    What is needed beside an item is often near it: `nearest` says what is, and a few of those come first.
+    `suspected` are items that are likely to be needed: the search begins with them.
+    """
+    items = list(items)
+    answers = _Answers(lambda parts: fails_first([[items[index] for index in part] for part in parts]))
+    if not items or answers.first([[]]) is not None:
         return []
-    needed, rest = _needed_ones(indices, first, width)
-    if rest:
-        rest = _without_chunks(needed, rest, first, width)
-    kept = _one_by_one(sorted({*needed, *rest}), first, width)
+    start = [index for index, item in enumerate(items) if item in suspected]
+    needed, rest = _needed_ones(len(items), answers, width, _order(items, nearest), start)
+    rest = _without_runs(needed, rest, answers, width)
+    kept = _one_by_one(sorted([*needed, *rest]), answers, width)
     return [items[index] for index in kept]
 
 
-def _needed_ones(indices: list[int], first: FailsFirst[int], width: int) -> tuple[list[int], list[int]]:
+class _Answers:
+    """Asks what is not known yet; a subset is a set of indices, whatever their order."""
+
+    def __init__(self, ask: Callable[[_Parts], int | None]) -> None:
+        self._ask = ask
+        self._known: dict[frozenset[int], bool] = {}
+
+    def first(self, parts: _Parts) -> int | None:
+        """The index of the first part that fails."""
+        sets = [frozenset(part) for part in parts]
+        known = next((index for index, part in enumerate(sets) if self._known.get(part)), None)
+        asked = [index for index, part in enumerate(sets[:known]) if part not in self._known]
+        if not asked:
+            return known
+        found = self._ask([sorted(sets[index]) for index in asked])
+        for place in range(len(asked) if found is None else found):
+            self._known[sets[asked[place]]] = False
+        if found is None:
+            return known
+        self._known[sets[asked[found]]] = True
+        return asked[found]
+
+
+def _order(items: Sequence[Item], nearest: Nearest[Item] | None) -> _Order | None:
+    if nearest is None:
+        return None
+
+    def order(needed: list[int], rest: list[int]) -> list[int]:
+        near = nearest([items[index] for index in needed], [items[index] for index in rest])
+        ranks = {id(item): rank for rank, item in enumerate(near)}
+        return sorted(rest, key=lambda index: ranks.get(id(items[index]), len(ranks)))
+
+    return order
+
+
+def _needed_ones(
+    count: int, answers: _Answers, width: int, order: _Order | None, start: list[int]
+) -> tuple[list[int], list[int]]:
     """Items that are needed, found by bisection, and those that may still be."""
-    needed: list[int] = []
-    rest = indices
-    while len(needed) < _FEW:
+    needed = list(start)
+    rest = [index for index in range(count) if index not in start]
+    if needed and (not rest or answers.first([needed]) is not None):
+        return needed, []
+    while not _needs_many(len(needed), count - len(rest), len(rest)):
         # Invariant: `needed` with all of `rest` fails; `needed` alone does not.
+        near: list[int] = []
+        if needed and order is not None:
+            rest = order(needed, rest)
+            near = [cut for cut in _NEAR if cut < len(rest)]
         low, high = 0, len(rest)
         while high - low > 1:
-            cuts = _cuts(low, high, width)
-            found = first([sorted([*needed, *rest[:cut]]) for cut in cuts])
+            cuts, near = (near[:width], near[width:]) if near else (_cuts(low, high, width), near)
+            found = answers.first([[*needed, *rest[:cut]] for cut in cuts])
             if found is None:
                 low = cuts[-1]
             else:
-                low, high = cuts[found - 1] if found else low, cuts[found]
+                low, high, near = cuts[found - 1] if found else low, cuts[found], []
         needed.append(rest[high - 1])
         rest = rest[: high - 1]
-        if not rest or first([sorted(needed)]) is not None:
+        if not rest or answers.first([needed]) is not None:
             return needed, []
-    return needed, rest
+    return needed, sorted(rest)
+
+
+def _needs_many(needed: int, seen: int, rest: int) -> bool:
+    """Whether bisection is the slower way: a needed item takes log2(rest) questions, a run twice its log2."""
+    return needed >= _FEW and (seen / needed) ** 2 <= rest
 
 
 def _cuts(low: int, high: int, width: int) -> list[int]:
@@ -63,35 +128,35 @@ def _cuts(low: int, high: int, width: int) -> list[int]:
     return sorted(place for place in places if low < place < high) or [low + 1]
 
 
-def _without_chunks(needed: list[int], rest: list[int], first: FailsFirst[int], width: int) -> list[int]:
-    """What is left of the rest once every chunk that can go has gone, large chunks first."""
-    size = max(1, len(rest) // 2)
-    while rest:
-        start = 0
-        while start < len(rest):
-            starts = list(range(start, len(rest), size))[:width]
-            without = [rest[:place] + rest[place + size :] for place in starts]
-            found = first([sorted([*needed, *part]) for part in without])
-            if found is None:
-                start = starts[-1] + size
-            else:
-                start, rest = starts[found], without[found]
-        if size == 1:
-            break
-        size = max(1, size // 2)
+def _without_runs(needed: list[int], rest: list[int], answers: _Answers, width: int) -> list[int]:
+    """What is left of the rest once every run that can go has gone, from one end to the other."""
+    start, size = 0, 1
+    while start < len(rest):
+        if size > 1:  # the last run went: a longer one next, and shorter ones for the other workers
+            runs = [(start, size >> step) for step in range(width) if size >> step]
+        else:  # it did not: single items, one for each worker
+            runs = [(place, 1) for place in range(start, min(start + width, len(rest)))]
+        without = [rest[:place] + rest[place + length :] for place, length in runs]
+        found = answers.first([[*needed, *part] for part in without])
+        if found is not None:
+            (start, length), rest = runs[found], without[found]
+            size = 2 * length
+        elif runs[-1][1] > 1:
+            size = runs[-1][1] // 2
+        else:
+            start, size = runs[-1][0] + 1, 1
     return rest
 
 
-def _one_by_one(kept: list[int], first: FailsFirst[int], width: int) -> list[int]:
-    """Until no single item can go. What is asked again here is known already, and costs nothing."""
-    place = 0
-    passed = 0
-    while kept and passed < len(kept):
-        places = [(place + step) % len(kept) for step in range(min(width, len(kept)))]
-        found = first([kept[:at] + kept[at + 1 :] for at in places])
+def _one_by_one(kept: list[int], answers: _Answers, width: int) -> list[int]:
+    """Until no single item can go."""
+    place = passed = 0
+    while passed < len(kept):
+        places = [(place + step) % len(kept) for step in range(min(width, len(kept) - passed))]
+        found = answers.first([kept[:at] + kept[at + 1 :] for at in places])
         if found is None:
-            place, passed = (places[-1] + 1) % len(kept), passed + len(places)
+            place, passed = place + len(places), passed + len(places)
         else:
             del kept[places[found]]
-            place, passed = places[found] % max(1, len(kept)), 0
+            place, passed = places[found], 0
     return kept

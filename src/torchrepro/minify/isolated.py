@@ -1,0 +1,103 @@
+"""The oracle and observer of a real search: each candidate in a process of its own (see isolate/)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.errors import TorchReproError
+from torchrepro.isolate.executor import Executor, Task
+from torchrepro.isolate.outcome import Outcome
+from torchrepro.isolate.supervise import raise_reported, verdict_of
+from torchrepro.minify.patience import Patience
+from torchrepro.minify.recording import Recording, read_values
+from torchrepro.repro import Repro
+from torchrepro.verdict import Kind, Verdict
+
+_JUDGE = "torchrepro.minify.jobs:judge"
+_ROUNDS = "torchrepro.minify.jobs:judge_rounds"
+_RECORD = "torchrepro.minify.jobs:record"
+
+_RECORDED_BYTES = 2 << 30
+_ROUND_SECONDS = 20.0
+
+
+class IsolatedOracle:
+    """Judges and observes on an executor."""
+
+    def __init__(self, executor: Executor, patience: Patience, memory_limit: int | None = None) -> None:
+        self.workers = executor.workers
+        self.patience = patience
+        self._executor = executor
+        self._memory_limit = memory_limit
+
+    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+        """(index, verdict) of each, as they come; what is still under way at the end is ended."""
+        under_way: dict[Task, int] = {}
+        try:
+            for index, candidate in enumerate(candidates):
+                task = self._started(_JUDGE, candidate)
+                under_way[task] = index
+            while under_way:
+                task, outcome = self._executor.wait()
+                index = under_way.pop(task)
+                if _needs_no_reference(task, outcome):
+                    under_way[self._started(_JUDGE, task.repro, fp64=False)] = index
+                    continue
+                verdict = self._verdict(outcome, task.time_limit)
+                self.patience.learn(verdict)
+                yield index, verdict
+        finally:
+            for task in under_way:
+                self._executor.cancel(task)
+
+    def record(self, repro: Repro) -> Recording | None:
+        """The values inside a repro. The file is gone as soon as it is mapped."""
+        with tempfile.TemporaryDirectory(prefix="torchrepro-values-") as directory:
+            path = Path(directory) / "values.pt"
+            outcome = self._ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
+            return read_values(path) if outcome.result else None
+
+    def rounds(self, repro: Repro) -> Sequence[Verdict]:
+        outcome = self._ran(_ROUNDS, repro, seconds=_ROUND_SECONDS)
+        if outcome.result is None:
+            return ()
+        return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
+
+    def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
+        limit = self.patience.limit
+        payload = {**payload, "time_limit": limit}
+        task = Task(job, repro, payload, time_limit=limit, memory_limit=self._memory_limit)
+        self._executor.start(task)
+        return task
+
+    def _ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:
+        """One task, alone. An error of ours is raised; what the user's code raises is in the outcome."""
+        task = self._started(job, repro, **payload)
+        try:
+            ended, outcome = self._executor.wait()
+        except BaseException:
+            self._executor.cancel(task)
+            raise
+        assert ended is task
+        error: Mapping[str, str] | None = outcome.error
+        if error is not None and error["kind"] != "user" and outcome.phase == "start":
+            raise_reported(outcome)
+        return outcome
+
+    def _verdict(self, outcome: Outcome, limit: float) -> Verdict:
+        """Where not even eager comes to an end, nothing can be said about the compiler."""
+        try:
+            return verdict_of(outcome, limit)
+        except TorchReproError as exc:
+            return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)
+
+
+def _needs_no_reference(task: Task, outcome: Outcome) -> bool:
+    """Whether the float64 run killed the process: then it is judged again without one."""
+    died = outcome.phase == "reference" and outcome.result is None and outcome.error is None
+    return died and task.payload.get("fp64", True)

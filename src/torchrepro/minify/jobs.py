@@ -1,0 +1,41 @@
+"""What runs in a candidate's own process: each takes a repro and plain data, and returns plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.judge.models import Phase
+from torchrepro.repro import Repro
+
+
+def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """The verdict on a candidate."""
+    from torchrepro.minify.last_words import described, last_words, node_of
+    from torchrepro.runner.run import judge_repro
+
+    raised: list[BaseException] = []
+    with last_words(payload["time_limit"]):
+        verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, raised=raised)
+    node = node_of(raised[-1]) if raised else None
+    return msgspec.to_builtins(verdict.with_notes(f"working on {described(node)}") if node else verdict)
+
+
+def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """A verdict for each set of inputs, `repro.inputs` and those in `repro.earlier`, of one compilation."""
+    from torchrepro.minify.rounds import verdicts_of_rounds
+
+    verdicts = verdicts_of_rounds(repro, seconds=payload["seconds"], phase=phase)
+    return [msgspec.to_builtins(verdict) for verdict in verdicts]
+
+
+def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Run eagerly and write every intermediate value to the file at `path`."""
+    from torchrepro.minify.recording import observed_values, write_values
+
+    phase("eager")
+    write_values(observed_values(repro, limit=payload["limit"]), Path(payload["path"]))
+    return True

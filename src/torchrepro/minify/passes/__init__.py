@@ -1,0 +1,1 @@
+"""The passes: one file each, listed in `minify/registry.py`."""

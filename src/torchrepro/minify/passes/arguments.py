@@ -1,0 +1,97 @@
+"""Plainer arguments: defaults left out, 0 and 1 for other numbers, None for optional tensors, shorter lists.
+
+All arguments take their plainest form in one question. Those that the failure needs as they are then try
+their next form, again all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchrepro.minify.argument_edits import DROPPED, Slot, slots_of, with_arguments
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.propagation import propagate
+from torchrepro.minify.validity import why_invalid
+from torchrepro.repro import Place, Repro
+
+_MANY_OPS = 30
+"""Above, an argument tries only its default: to try every form on fakes takes longer than it is worth."""
+_FORMS = 3
+_GROUPS = 8
+"""More arguments than these are asked about in groups: plainer arguments are not worth a query each."""
+
+
+def plainer_arguments(problem: Problem) -> None:
+    """Give every argument the plainest form with which it still fails."""
+    if problem.best.place is Place.BEFORE_CAPTURE:
+        return
+    slots = _possible(problem.best, slots_of(problem.best))
+    for form in range(_FORMS):
+        slots = [slot for slot in slots if len(slot.choices) > form]
+        together = _compatible(problem.best, slots, form)
+        needed = _needed(problem, together, form)
+        if len(needed) > _GROUPS:
+            return
+        slots = [slot for slot in slots if slot in needed or slot not in together]
+
+
+def _needed(problem: Problem, slots: Sequence[Slot], form: int) -> list[Slot]:
+    """The slots that have to stay as they are; the others take this form."""
+    if not slots:
+        return []
+    size = -(-len(slots) // _GROUPS)
+    groups = [slots[start : start + size] for start in range(0, len(slots), size)]
+    best = problem.best
+
+    def build(kept: Sequence[Sequence[Slot]]) -> Repro:
+        changed = [slot for group in groups if group not in kept for slot in group]
+        return with_arguments(best, {slot: slot.choices[form] for slot in changed})
+
+    left = [slot for group in problem.minimise(groups, build) for slot in group]
+    return _needed(problem, left, form) if size > 1 and len(left) <= _GROUPS else left
+
+
+def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
+    """The slots with those of their choices with which the graph still runs."""
+    if repro.ops > _MANY_OPS:
+        return [replace(slot, choices=(DROPPED,)) for slot in slots if slot.choices[0] is DROPPED]
+    runs = _Runs(repro)
+
+    def is_possible(slot: Slot, choice: Any) -> bool:
+        if runs({slot: choice}):
+            return True
+        # `keepdim` is nothing without `dim`: what cannot go alone may go with the others.
+        beside = {other: DROPPED for other in slots if other.node == slot.node and DROPPED in other.choices}
+        return choice is DROPPED and len(beside) > 1 and runs(beside)
+
+    found = [
+        replace(slot, choices=tuple(choice for choice in slot.choices if is_possible(slot, choice)))
+        for slot in slots
+    ]
+    return [slot for slot in found if slot.choices]
+
+
+def _compatible(repro: Repro, slots: Sequence[Slot], form: int) -> list[Slot]:
+    """The slots that can all take this form at once: `clamp` wants a minimum or a maximum."""
+    runs = _Runs(repro)
+    if not slots or runs({slot: slot.choices[form] for slot in slots}):
+        return list(slots)
+    found: dict[Slot, Any] = {}
+    for slot in slots:
+        if runs({**found, slot: slot.choices[form]}):
+            found[slot] = slot.choices[form]
+    return list(found)
+
+
+class _Runs:
+    """Whether a repro with other arguments runs, on fakes. What torch warns of is no plainer."""
+
+    def __init__(self, repro: Repro) -> None:
+        self._repro = repro
+        self._warned = propagate(repro).warned
+
+    def __call__(self, values: dict[Slot, Any]) -> bool:
+        candidate = with_arguments(self._repro, values)
+        return not why_invalid(candidate) and (self._warned or not propagate(candidate).warned)

@@ -1,0 +1,74 @@
+"""Pass ops by: whoever reads an op's result reads one of its operands instead.
+
+Cutting an op gives its readers the recorded value, so a failure for which one op has to lead to another keeps
+the whole way between the two. Passing ops by makes the way shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.propagation import propagate
+from torchrepro.minify.surgery import edited, has_effects, put_in_place_of
+from torchrepro.minify.units import CALLS
+from torchrepro.repro import Place, Repro
+
+_CHOICES = 2
+"""Operands that are tried in the place of an op."""
+
+
+def pass_ops_by(problem: Problem) -> None:
+    """The fewest ops that still fail, where an operand takes the place of those that are left out."""
+    if problem.best.place is Place.BEFORE_CAPTURE or problem.best_size.ops <= 1:
+        return
+    for choice in range(_CHOICES):
+        best = problem.best
+        operands = {
+            name: choices[choice] for name, choices in operands_instead(best).items() if choice < len(choices)
+        }
+        if operands:
+            problem.minimise(list(operands), partial(passed_by, best, operands))
+
+
+def operands_instead(repro: Repro) -> dict[str, list[str]]:
+    """By the name of each op on the way to others: its operands of the same size and dtype, results first."""
+    values = propagate(repro).values
+    found = {}
+    for node in repro.graph.graph.nodes:
+        if node.op in CALLS and any(user.op in CALLS for user in node.users) and not has_effects(node):
+            kind = _kind(values.get(node.name))
+            alike = [each for each in node.all_input_nodes if _kind(values.get(each.name)) == kind]
+            if kind is not None and alike:
+                alike.sort(key=lambda each: each.op not in CALLS)
+                found[node.name] = [each.name for each in alike]
+    return found
+
+
+def passed_by(repro: Repro, operands: Mapping[str, str], kept: Collection[str]) -> Repro | None:
+    """The repro without those of the ops that are not kept; None if that leaves none at all."""
+
+    def edit(graph: Graph) -> None:
+        nodes = {node.name: node for node in graph.nodes}
+        for name in operands:
+            if name not in kept:
+                put_in_place_of(nodes[name], _last(name, operands, kept, nodes))
+
+    found = edited(repro, edit)
+    return found if found.ops else None
+
+
+def _last(name: str, operands: Mapping[str, str], kept: Collection[str], nodes: Mapping[str, Node]) -> Node:
+    """What stands for an op; its operand may be passed by itself."""
+    while name in operands and name not in kept:
+        name = operands[name]
+    return nodes[name]
+
+
+def _kind(value: Any) -> Sequence[Any] | None:
+    return (value.dtype, value.shape, value.device) if isinstance(value, torch.Tensor) else None

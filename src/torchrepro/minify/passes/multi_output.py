@@ -1,0 +1,49 @@
+"""Fewer outputs: of the graph those that show the failure, of an op with several results the one in use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchrepro.minify.outputs import Output, is_flat, outputs_of, returning
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.single_results import taken_apart, with_single_results
+from torchrepro.repro import Place
+
+
+def drop_outputs(problem: Problem) -> None:
+    """Return only what shows the failure, in a plain tuple."""
+    best = problem.best
+    if best.place is Place.BEFORE_CAPTURE:
+        return
+    outputs = outputs_of(best)
+    if len(outputs) < 2:
+        if not is_flat(best):
+            problem.accept(returning(best, outputs))
+        return
+    if problem.accept(returning(best, _wrong(problem, outputs))):
+        best, outputs = problem.best, outputs_of(problem.best)
+    if len(outputs) > 1:
+        problem.minimise(outputs, lambda kept: returning(best, kept))
+
+
+def _wrong(problem: Problem, outputs: Sequence[Output]) -> list[Output]:
+    """The output that differs most, by the comparison; the last one where nothing is known of them.
+
+    Gradients and inputs that are written to do not tell from which output they come.
+    """
+    comparison = problem.best_verdict.comparison
+    worst = comparison.worst.path if comparison is not None and comparison.worst is not None else ""
+    named = [output for output in outputs if worst == output.path or worst.startswith(f"{output.path}[")]
+    return (named or list(outputs))[-1:]
+
+
+def single_results(problem: Problem) -> None:
+    """One op where an op has several results and one of them is used."""
+    best = problem.best
+    if best.place is Place.BEFORE_CAPTURE:
+        return
+    names = taken_apart(best)
+    if names:
+        problem.minimise(
+            names, lambda kept: with_single_results(best, [name for name in names if name not in kept])
+        )

@@ -1,0 +1,85 @@
+"""Cut ops out until each of those that are left is needed.
+
+A cut op becomes an input that holds its recorded value, so what is left does not depend on what has gone.
+Here are found the failures that need several ops: two that are fused, two that only have to be in one graph,
+or a whole chain along which an error grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from torch.fx import Node
+
+from torchrepro.minify.first_wrong import first_wrong
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.recording import Recording
+from torchrepro.minify.subgraph import piece, without_symbols
+from torchrepro.minify.units import Unit, units_of
+from torchrepro.repro import Place, Repro
+
+
+def cut_nodes(problem: Problem) -> None:
+    """The fewest ops that still fail, with recorded values for all that they read from the others."""
+    if problem.best.place is Place.BEFORE_CAPTURE or problem.best_size.ops <= 1:
+        return
+    recording = problem.recording()
+    if recording is None:
+        return
+    static = without_symbols(problem.best)
+    if static is problem.best or not problem.fails(_all_of(static, recording)):
+        static = problem.best
+    units = units_of(static.graph.graph, recording.several)
+    wrong = first_wrong(problem, static, recording)
+    distance = _Distance(static, units)
+    problem.minimise(
+        units,
+        lambda kept: piece(static, recording, [name for unit in kept for name in unit.nodes]),
+        nearest=distance.nearest,
+        suspected=[unit for unit in units if wrong in unit.nodes],
+    )
+
+
+def _all_of(repro: Repro, recording: Recording) -> Repro | None:
+    return piece(repro, recording, [node.name for node in repro.graph.graph.nodes])
+
+
+class _Distance:
+    """How far units are from one another, in steps from op to op."""
+
+    def __init__(self, repro: Repro, units: Sequence[Unit]) -> None:
+        owner = {name: unit for unit in units for name in unit.nodes}
+        self._neighbours: dict[Unit, list[Unit]] = {unit: [] for unit in units}
+        for node in repro.graph.graph.nodes:
+            for operand in node.all_input_nodes:
+                self._connect(owner.get(operand.name), owner.get(node.name))
+        self._readers(repro.graph.graph.nodes, owner)
+
+    def nearest(self, needed: Sequence[Unit], rest: Sequence[Unit]) -> list[Unit]:
+        """By the number of steps; of two at the same distance the later one, which is often the reader."""
+        steps = dict.fromkeys(needed, 0)
+        frontier = list(needed)
+        while frontier:
+            found = []
+            for unit in frontier:
+                for neighbour in self._neighbours[unit]:
+                    if neighbour not in steps:
+                        steps[neighbour] = steps[unit] + 1
+                        found.append(neighbour)
+            frontier = found
+        place = {unit: index for index, unit in enumerate(rest)}
+        return sorted(rest, key=lambda unit: (steps.get(unit, len(place) + 1), -place[unit]))
+
+    def _readers(self, nodes: Iterable[Node], owner: dict[str, Unit]) -> None:
+        """Ops that read the same input are near one another as well."""
+        for node in nodes:
+            if node.op == "placeholder":
+                readers = [owner[user.name] for user in node.users if user.name in owner]
+                for one, other in pairwise(readers):
+                    self._connect(one, other)
+
+    def _connect(self, one: Unit | None, other: Unit | None) -> None:
+        if one is not None and other is not None and one is not other:
+            self._neighbours[one].append(other)
+            self._neighbours[other].append(one)

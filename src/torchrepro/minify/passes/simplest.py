@@ -1,0 +1,78 @@
+"""The boldest guess of all: everything at once as plain as it can be, before anything is searched for.
+
+Most failures of one op need neither their sizes nor their values nor any setting. Then one question does the
+work of all the passes that follow, which find nothing left to ask.
+"""
+
+from __future__ import annotations
+
+from torchrepro.minify.coupling import dimension_table
+from torchrepro.minify.held_tensors import held_tensors
+from torchrepro.minify.layouts import all_contiguous, squeezed
+from torchrepro.minify.passes.dtypes import unusual_dtypes, with_usual_dtypes
+from torchrepro.minify.passes.values import with_form
+from torchrepro.minify.plain_values import plainest
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.smallest_sizes import smallest_that_runs
+from torchrepro.minify.surroundings import (
+    ambient_settings,
+    compiler_settings,
+    gradient_settings,
+    without,
+)
+from torchrepro.minify.validity import why_invalid
+from torchrepro.repro import Place, Repro
+
+
+def guess_simplest(problem: Problem) -> None:
+    """Everything plain; else one element with its values; else all elements, but plain; else two.
+
+    The first two differ in whether values, dtypes and settings matter. The last is for what needs more than
+    one element and their values: a sum, a normalisation.
+    """
+    best = problem.best
+    table = dimension_table(best, problem.best_verdict)
+    one, two = smallest_that_runs(table, 1), smallest_that_runs(table, 2)
+    bare = _bare(problem, best)
+    candidates = [
+        _plain(problem, _bare(problem, one or best)),
+        one,
+        _with_plain_values(problem, bare),
+        two if one is not None else None,
+    ]
+    problem.accept_first(candidates)
+
+
+def _plain(problem: Problem, repro: Repro) -> Repro:
+    """Plain in all respects; a step that would not run is left out."""
+    steps = [_with_plain_values, _with_usual_dtypes, _laid_out_plainly]
+    for step in steps:
+        changed = step(problem, repro)
+        if not why_invalid(changed):
+            repro = changed
+    return repro
+
+
+def _with_plain_values(problem: Problem, repro: Repro) -> Repro:
+    tensors = held_tensors(repro)
+    places = {each: (0,) * each.tensor.dim() for each in tensors}
+    return with_form(repro, [each for each in tensors if each.tensor.numel()], plainest, places)
+
+
+def _with_usual_dtypes(problem: Problem, repro: Repro) -> Repro:
+    items = unusual_dtypes(repro)
+    return with_usual_dtypes(repro, items) if items else repro
+
+
+def _laid_out_plainly(problem: Problem, repro: Repro) -> Repro:
+    strange = [each for each in held_tensors(repro) if not each.tensor.is_contiguous()]
+    repro = all_contiguous(repro, strange)
+    return squeezed(repro) or repro
+
+
+def _bare(problem: Problem, repro: Repro) -> Repro:
+    """Without settings. Autocast and the backward call change what is computed: they wait their turn."""
+    settings = [s for s in ambient_settings(repro) if not s.name.startswith(("autocast", "default_dtype"))]
+    if repro.place is not Place.BEFORE_CAPTURE and "grad" not in problem.failure.places:
+        settings += gradient_settings(repro)
+    return without(repro, settings + compiler_settings(repro))

@@ -1,0 +1,103 @@
+"""Values: every tensor something that is made in one line, as far as the failure allows.
+
+All tensors take the same plain form at once. Those that need values of their own are then found, and keep as
+few of them as they need, in as few digits. Values that matter (an overflow, a NaN, a permutation) stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from torchrepro.minify.coupling import dimension_table
+from torchrepro.minify.held_tensors import Held, held_tensors, made_like, with_tensors
+from torchrepro.minify.plain_values import (
+    FORMS,
+    FORMS_OF_ONE,
+    Form,
+    forms_of,
+    plainest,
+    rounder_values,
+)
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.slicing import laid_out_like
+from torchrepro.minify.value_cost import OWN_VALUES, cost_of_values
+from torchrepro.repro import Repro
+
+_FEW = 64
+"""Elements up to which it is found out which of them need values of their own."""
+_QUERIES = 12
+"""For that: a value less is nice to have, not more."""
+
+
+def plain_values(problem: Problem) -> None:
+    """Give every tensor the plainest values with which it still fails."""
+    best = problem.best
+    tensors = [each for each in held_tensors(best) if cost_of_values(each.tensor)]
+    if not tensors:
+        return
+    places = places_of(problem)
+    forms = FORMS if any(each.tensor.numel() > 1 for each in tensors) else FORMS_OF_ONE
+    found = problem.accept_first([with_form(best, tensors, form, places) for form in forms])
+    if found == 0:
+        return
+    needy: Sequence[Held] = tensors
+    if len(tensors) > 1:
+        start = problem.best  # the needy ones keep what they have there
+        needy = problem.minimise(
+            tensors, lambda kept: with_form(start, [t for t in tensors if t not in kept], plainest, places)
+        )
+    for each in needy:
+        _own_form(problem, each, places[each])
+
+
+def with_form(
+    repro: Repro, tensors: Sequence[Held], form: Form, places: Mapping[Held, tuple[int, ...]]
+) -> Repro:
+    """The repro with values of one form in these tensors."""
+    return with_tensors(repro, {each: form(each.tensor, places[each]) for each in tensors})
+
+
+def places_of(problem: Problem) -> dict[Held, tuple[int, ...]]:
+    """The element of each tensor that goes into the failing one."""
+    table = dimension_table(problem.best, problem.best_verdict)
+    at = {(axis.held, axis.axis): each.at for each in table.dimensions for axis in each.axes}
+    return {
+        each: tuple(at.get((number, axis), 0) for axis in range(each.tensor.dim()))
+        for number, each in enumerate(table.held)
+    }
+
+
+def _own_form(problem: Problem, held: Held, place: tuple[int, ...]) -> None:
+    """The plainest form of one tensor, else the fewest values of its own, to the fewest digits."""
+    best = problem.best
+    tensor = _now(problem, held)
+    problem.accept_first([with_tensors(best, {held: form(tensor, place)}) for form in forms_of(tensor)])
+    tensor = _now(problem, held)
+    if 1 < tensor.numel() <= _FEW and cost_of_values(tensor) >= OWN_VALUES:
+        _fewer_values(problem, held)
+    best, tensor = problem.best, _now(problem, held)
+    if tensor.numel() <= _FEW and cost_of_values(tensor):
+        problem.accept_first([with_tensors(best, {held: rounder}) for rounder in rounder_values(tensor)])
+
+
+def _fewer_values(problem: Problem, held: Held) -> None:
+    """Set half of the values to the plainest one, then quarters, and so on, as far as it still fails."""
+    limit = problem.queries + _QUERIES
+    size = _now(problem, held).numel()
+    while size > 1:
+        size = (size + 1) // 2
+        for start in range(0, _now(problem, held).numel(), size):
+            tensor = _now(problem, held)
+            if problem.queries >= limit:
+                return
+            changed = tensor.detach().clone().reshape(-1)
+            changed[start : start + size] = plainest(tensor, ()).detach().reshape(-1)[0]
+            made = made_like(laid_out_like(changed.reshape(tensor.shape), tensor), tensor)
+            problem.accept(with_tensors(problem.best, {held: made}))
+
+
+def _now(problem: Problem, held: Held) -> torch.Tensor:
+    """The tensor that stands there in the best."""
+    return next(each.tensor for each in held_tensors(problem.best) if each == held)

@@ -1,0 +1,106 @@
+"""Lines of code as a formatter would lay them out, without needing one at run time.
+
+Only what scripts contain is known here: a statement that is too long is split at its last bracket, first with
+everything inside on one line, then with one item a line.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+WIDTH = 100
+INDENT = "    "
+
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+_QUOTES = ("'", '"')
+
+
+def laid_out(statement: str, depth: int = 0, *, margin: int = 0) -> list[str]:
+    """The lines of one statement that stands `depth` levels deep, and `margin` levels deeper in the end."""
+    if "\n" in statement:
+        return [INDENT * depth + line if line else "" for line in statement.split("\n")]
+    while statement.startswith(INDENT):
+        statement, depth = statement.removeprefix(INDENT), depth + 1
+    indent, width = INDENT * depth, WIDTH - len(INDENT) * margin
+    code, _, _ = statement.partition("  #")
+    if len(indent) + len(code) <= width:
+        return [indent + statement]  # a comment may stand out: no formatter breaks one
+    start, end = _last_brackets(statement)
+    if start < 0:
+        return [indent + statement]
+    head, inside, tail = statement[: start + 1], statement[start + 1 : end], statement[end:]
+    names, equals, value = statement.partition(" = ")
+    if len(indent) + len(head) > width and equals and len(names) < start:
+        return [f"{indent}{names} = (", *laid_out(value, depth + 1, margin=margin), f"{indent})"]
+    if len(indent) + len(INDENT) + len(inside) <= width and not _is_call_of_one(inside):
+        return [indent + head, indent + INDENT + inside, indent + tail]
+    items = [
+        line for item in top_level_items(inside) for line in laid_out(item + ",", depth + 1, margin=margin)
+    ]
+    return [indent + head, *items, indent + tail]
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    return [INDENT + line if line else "" for line in lines]
+
+
+def filled(name: str, before: str, items: Sequence[str], after: str) -> str:
+    """An assignment of a long list, many items a line; formatters would put each on its own."""
+    body = textwrap.wrap(", ".join(items) + ",", WIDTH - len(INDENT), break_on_hyphens=False)
+    return "\n".join(["# fmt: off", f"{name} = {before}", *indented(body), after, "# fmt: on"])
+
+
+def quoted(text: str) -> str:
+    """A string literal, in double quotes where that needs no more escapes."""
+    literal = repr(text)
+    if literal.startswith("'") and '"' not in literal and "\\'" not in literal:
+        return f'"{literal[1:-1]}"'
+    return literal
+
+
+def top_level_items(inside: str) -> Iterator[str]:
+    """What stands between the commas that no bracket encloses."""
+    start = 0
+    for position, depth, character in _walk(inside):
+        if character == "," and depth == 0:
+            yield inside[start:position].strip()
+            start = position + 1
+    if inside[start:].strip():
+        yield inside[start:].strip()
+
+
+def _is_call_of_one(inside: str) -> bool:
+    """`[...]` or `{...}` alone inside brackets is split itself."""
+    return len(list(top_level_items(inside))) == 1 and inside[:1] in ("[", "{")
+
+
+def _last_brackets(statement: str) -> tuple[int, int]:
+    """The last pair of brackets that no other encloses; (-1, -1) where the statement goes on after it."""
+    start = end = -1
+    for position, depth, character in _walk(statement):
+        if character in _OPENING and depth == 0:
+            start = position
+        elif character in _OPENING.values() and depth == 1:
+            end = position
+    return (start, end) if 0 <= start < end and statement[end + 1 :] in ("", ":", ",") else (-1, -1)
+
+
+def _walk(text: str) -> Iterator[tuple[int, int, str]]:
+    """(position, depth before it, character) of everything outside of strings."""
+    depth, quote, escaped = 0, "", False
+    for position, character in enumerate(text):
+        if quote:
+            if escaped or character == "\\":
+                escaped = not escaped
+            elif character == quote:
+                quote = ""
+            continue
+        if character in _QUOTES:
+            quote = character
+            continue
+        yield position, depth, character
+        if character in _OPENING:
+            depth += 1
+        elif character in _OPENING.values():
+            depth -= 1

@@ -1,0 +1,165 @@
+"""Names that a person would give to the inputs and intermediate values of a small function."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Container
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+
+_GENERIC = ("x", "y", "z", "a", "b", "c", "d", "e")
+_RESERVED = frozenset({"torch", "F", "f", "run", "math", "eager", "compiled", "self", "model", "out", "wrap"})
+# What the authors of operators call their arguments, and what a reader would.
+_ROLES = {
+    "weight": "weight",
+    "bias": "bias",
+    "running_mean": "running_mean",
+    "running_var": "running_var",
+    "mask": "mask",
+    "attn_mask": "mask",
+    "index": "index",
+    "indices": "indices",
+    "target": "target",
+    "condition": "mask",
+    "query": "query",
+    "key": "key",
+    "value": "value",
+    "src": "source",
+    "grad_output": "grad",
+}
+# Results that would hide a builtin or say nothing.
+_RESULTS = {
+    "add": "h",
+    "sub": "h",
+    "mul": "h",
+    "div": "h",
+    "truediv": "h",
+    "iadd": "h",
+    "imul": "h",
+    "sum": "total",
+    "max": "largest",
+    "min": "smallest",
+    "abs": "magnitude",
+    "pow": "power",
+    "round": "rounded",
+    "all": "every",
+    "any": "some",
+    "slice": "part",
+    "select": "part",
+    "getitem": "part",
+    "to": "converted",
+    "_to_copy": "converted",
+    "convert_element_type": "converted",
+    "float": "converted",
+    "int": "converted",
+    "type": "converted",
+}
+_OF_A_MODULE = re.compile(r"(?:parameters|buffers)_(?P<name>[A-Za-z]\w*?)_*$")
+_OF_AN_ARGUMENT = re.compile(r"l_(?P<name>(?!self_|args_|kwargs_|stack)[a-z]\w*?)_+$", re.IGNORECASE)
+
+
+class Names:
+    """Gives each value a name of its own."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._generic = iter(_GENERIC)
+
+    def of_input(self, node: Node) -> str:
+        said = _said_by_the_user(str(node.target)) or _role(node)
+        if said:
+            return self.fresh(said)
+        for name in self._generic:
+            if name not in self._taken:
+                return self.fresh(name)
+        return self.fresh("x")
+
+    def of_result(self, node: Node) -> str:
+        return self.fresh(_RESULTS.get(base_name(node), base_name(node)))
+
+    def fresh(self, wanted: str) -> str:
+        """The name itself, or with a number where it is taken."""
+        wanted = re.sub(r"\W", "_", wanted).strip("_") or "h"
+        if (
+            keyword.iskeyword(wanted)
+            or hasattr(builtins, wanted)
+            or wanted in _RESERVED
+            or wanted[0].isdigit()
+        ):
+            wanted = f"{wanted}_" if not wanted[0].isdigit() else f"h{wanted}"
+        name, count = wanted, 1
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}{count}"
+        self._taken.add(name)
+        return name
+
+
+def names_of_inputs(
+    module: GraphModule, without: Container[Node] = (), names: Names | None = None
+) -> dict[Node, str]:
+    """A name for each input that is used and not among `without`."""
+    names = names or Names()
+    return {
+        node: names.of_input(node)
+        for node in module.graph.nodes
+        if node.op == "placeholder" and node.users and node not in without
+    }
+
+
+def base_name(node: Node) -> str:
+    """`add` for `aten.add.Tensor`, `operator.add` and the method `add`."""
+    if isinstance(node.target, str):
+        return node.target.rpartition(".")[2]
+    if isinstance(node.target, OpOverload):
+        return str(node.target._opname)
+    return str(getattr(node.target, "__name__", "h"))
+
+
+def parameter_names(target: Any) -> list[str]:
+    """What a callable calls its positional parameters; empty where nobody knows."""
+    if isinstance(target, OpOverload):
+        return [argument.name for argument in target._schema.arguments]
+    if not callable(target):
+        return []
+    try:
+        return list(inspect.signature(target).parameters)
+    except (ValueError, TypeError):
+        pass
+    # Functions in C have no signature, but an operator of the same name has a schema.
+    overload = _operator_called(getattr(target, "__name__", ""))
+    return [] if overload is None else [argument.name for argument in overload._schema.arguments]
+
+
+def _operator_called(name: str) -> OpOverload | None:
+    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
+    found = getattr(packet, "default", None)
+    return found if isinstance(found, OpOverload) else None
+
+
+def _said_by_the_user(target: str) -> str:
+    """The name that an input had in the program, where capture has kept it."""
+    for pattern in (_OF_A_MODULE, _OF_AN_ARGUMENT):
+        found = pattern.search(target)
+        if found:
+            return found["name"].lower() if found["name"].isupper() else found["name"]
+    plain = target.strip("_")
+    return plain if plain in _ROLES.values() or plain in _GENERIC else ""
+
+
+def _role(node: Node) -> str:
+    """What the first operation that uses a value takes it for."""
+    user = next(iter(node.users), None)
+    if user is None or user.op not in ("call_function",):
+        return ""
+    target: Callable[..., Any] | str = user.target
+    for name, value in zip(parameter_names(target), user.args, strict=False):
+        if value is node:
+            return _ROLES.get(name, "")
+    return next((_ROLES.get(name, "") for name, value in user.kwargs.items() if value is node), "")

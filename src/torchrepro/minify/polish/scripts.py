@@ -1,0 +1,66 @@
+"""All ways to write a minimal repro as a script, from the most hand-written one to the last resort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from torchrepro.errors import TorchReproError
+from torchrepro.minify.polish.call_script import CallManner, call_script
+from torchrepro.minify.polish.document import Entry, Script
+from torchrepro.minify.polish.dynamic import sizes_of_inputs
+from torchrepro.minify.polish.graph_script import graph_script
+from torchrepro.minify.polish.last_resort import bundle_script
+from torchrepro.minify.polish.literals import Unwritable
+from torchrepro.minify.polish.names import names_of_inputs
+from torchrepro.minify.polish.plan import Manner
+from torchrepro.repro import Place, Repro
+from torchrepro.verdict import Verdict
+
+__all__ = ["Entry", "Script", "first_script", "input_names", "scripts_for"]
+
+
+def scripts_for(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> list[Script]:
+    """The ways to write a failing repro, the one that a person would choose first; each text once.
+
+    `header` are lines for the docstring. Nothing is run here but shapes: whether a script fails as the repro
+    does is for `verify.settle` to find out.
+    """
+    return list(each_script(repro, verdict, header=header))
+
+
+def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Script:
+    """The first of them alone, which takes a fraction of the time of all."""
+    return next(each_script(repro, verdict, header=header))
+
+
+def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
+    """The same one after the other: later ones are seldom needed."""
+    ways: list[Callable[[], Script]]
+    if repro.place is Place.BEFORE_CAPTURE:
+        ways = [partial(call_script, repro, verdict, header, manner) for manner in CallManner]
+    else:
+        ways = [partial(graph_script, repro, verdict, header, manner) for manner in Manner]
+    seen: set[str] = set()
+    reasons: list[str] = []
+    for way in ways:
+        try:
+            script = way()
+        except Unwritable as exc:
+            reasons.append(str(exc))
+            continue
+        if script.text not in seen:
+            seen.add(script.text)
+            yield script
+    try:
+        yield bundle_script(repro, verdict, "" if seen else reasons[0])
+    except TorchReproError:
+        if not seen:
+            raise
+
+
+def input_names(repro: Repro) -> dict[int, str]:
+    """What the scripts call the inputs, by number; those that the graph does not use have no name."""
+    nodes = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
+    names = names_of_inputs(repro.graph, sizes_of_inputs(repro.graph))
+    return {number: names[node] for number, node in enumerate(nodes) if node in names}

@@ -1,0 +1,80 @@
+"""Minified: what came of a search, as plain data: the object that `--json` prints and `result.json` keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torchrepro.plain import as_data
+
+
+@dataclass(frozen=True, slots=True)
+class PassRow:
+    """What one pass has cost and brought."""
+
+    name: str
+    queries: int = 0
+    known: int = 0
+    rejected: int = 0
+    adopted: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFailure:
+    """A failure of another kind that was met on the way, kept as a bundle of its own."""
+
+    bundle: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Minified:
+    """The smallest repro that was found, where it is, and whether it was seen to fail in a fresh process."""
+
+    original: str
+    """The bundle that was minified."""
+    directory: str
+    """The run directory."""
+    bundle: str
+    script: str
+    start_ops: int
+    start_inputs: int
+    start_elements: int
+    ops: int
+    inputs: int
+    elements: int
+    queries: int
+    """Candidates that were run; after an interruption only those since: the others are known."""
+    original_runs: int
+    """How often the original was run first, to see how it fails."""
+    seconds: float
+    """Since the search process began, or went on."""
+    signature: str
+    reproduces: bool
+    """Whether the script fails in the same way in a fresh process."""
+    stopped: str = ""
+    """Why the search ended before nothing could be made smaller; empty if it did not."""
+    passes: tuple[PassRow, ...] = ()
+    also_seen: tuple[OtherFailure, ...] = ()
+    explanation: Mapping[str, Any] | None = None
+    explained: tuple[str, ...] = ()
+    """The explanation in words, a line each."""
+    notes: tuple[str, ...] = ()
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that it was found with, as far as another choice may give another result."""
+
+    @property
+    def minimal(self) -> bool:
+        """Whether the search came to its end and what it left was verified."""
+        return self.reproduces and not self.stopped
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.minimal else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        found: dict[str, Any] = as_data(asdict(self))
+        return {**found, "minimal": self.minimal, "seconds": round(self.seconds, 3)}
