@@ -40,7 +40,6 @@ def main() -> int:
         return code or 1
 
     script = Path(os.path.relpath(found["script"], ROOT))
-    print(f"\n$ cat {script}\n{(ROOT / script).read_text()}", end="")
     if shown(PYTHON, script) == 0:
         print(f"\n{script} does not fail: that is a bug of torchrepro, please report it with the file.")
         return 1

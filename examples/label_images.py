@@ -18,11 +18,14 @@ class Layer(nn.Module):
         self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.scale, self.scale2 = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        parts = self.qkv(self.norm(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + self.scale * self.out(mixed)
+        return x + self.scale2 * self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class VisionTransformer(nn.Module):
@@ -45,7 +48,7 @@ class VisionTransformer(nn.Module):
 
 
 def main() -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(10)
     model = torch.compile(VisionTransformer().eval())
     images = torch.rand(4, 3, 16, 16)
     with torch.no_grad():

@@ -30,6 +30,7 @@ OURS = Measured(
     elements=1,
     queries=6,
     compiles=9,
+    explaining=2,
     seconds=8.0,
     finished=True,
     lines=14,
@@ -44,6 +45,7 @@ THEIRS = replace(
     elements=128,
     queries=43,
     compiles=43,
+    explaining=None,
     seconds=60.0,
     lines=83,
 )
@@ -107,8 +109,9 @@ def test_a_case_that_does_not_fail_on_this_machine_has_no_goals_and_is_named() -
 def test_the_table_is_markdown_with_both_tools_in_each_cell() -> None:
     lines = markdown([Row(ONE_OP, OURS, replace(THEIRS, same_failure=False))]).splitlines()
     assert lines[2] == (
-        "| c01 | compile error | compile_error / yes (no-isolate) | 24 | 6 / 43 | 9 / 43 (0.21) "
-        "| 8 / 60 (0.13) | 1 / 1 (1) | 1 / 128 | 14 / 83 | yes / yes | yes / **no** | met |"
+        "| c01 | compile error | compile_error / yes (no-isolate) | 24 | 6 / 43 "
+        "| 9, 2 to explain / 43 (0.21) | 8 / 60 (0.13) | 1 / 1 (1) | 1 / 128 | 14 / 83 "
+        "| yes / yes | yes / **no** | met |"
     )
     assert {line.count("|") for line in lines[:3]} == {lines[0].count("|")}
     assert lines[-1].startswith("Goals met: caught 1 of 1; verified 1 of 1;")

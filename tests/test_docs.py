@@ -35,5 +35,21 @@ def test_the_examples_run(page: str, tmp_path: Path) -> None:
     assert (Path(saved) / "manifest.json").exists()
 
 
+@pytest.mark.slow
+def test_the_examples_of_minifying_run(tmp_path: Path) -> None:
+    oracle, api = BLOCK.findall((DOCS / "minifying.md").read_text())
+    (tmp_path / "oracle.py").write_text(oracle)
+    # The second example, with the oracle of the first one told what the second one wants.
+    (tmp_path / "api.py").write_text(api + "\nimport oracle\nprint(oracle.fails(minified.bundle))\n")
+    finished = subprocess.run(
+        [sys.executable, "api.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    told, large = finished.stdout.splitlines()
+    minimal, ops, script = told.split(maxsplit=2)
+    assert (minimal, ops, large) == ("True", "1", "False")
+    assert Path(script).exists()
+
+
 def _indented(block: str) -> str:
     return "\n".join(f"    {line}" if line else "" for line in block.splitlines())

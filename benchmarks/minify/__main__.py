@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.minify import in_tree, ours
@@ -21,10 +21,6 @@ from benchmarks.minify.cases import Case, chosen
 from benchmarks.minify.measured import SIDES, Measured, Side, append, latest, read
 from benchmarks.minify.table import HEADINGS, Row, cells, markdown, rows, summary
 
-MEASURE: dict[Side, Callable[[Case, Path, float], Measured]] = {
-    "ours": ours.measure,
-    "theirs": in_tree.measure,
-}
 TYPICAL_SECONDS: dict[Side, float] = {"ours": 60.0, "theirs": 120.0}
 """To catch and to minify one case, on two cores: for the estimate that is printed first."""
 
@@ -44,7 +40,7 @@ def main() -> None:
     for number, (case, side) in enumerate(todo, start=1):
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="bench-minify-", ignore_cleanup_errors=True) as scratch:
-            measured = MEASURE[side](case, Path(scratch), options.time_limit)
+            measured = _measure(case, side, Path(scratch), options)
         if options.json:
             append(options.json, measured)
         done[case.name, side] = measured
@@ -56,6 +52,12 @@ def main() -> None:
         _print_table(found)
 
 
+def _measure(case: Case, side: Side, scratch: Path, options: argparse.Namespace) -> Measured:
+    if side == "ours":
+        return ours.measure(case, scratch, options.time_limit, options.minify_options.split())
+    return in_tree.measure(case, scratch, options.time_limit)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.minify", description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", default="", help="names of cases: c01,c05,191499_big (default: all)")
@@ -64,6 +66,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out what --json FILE has already")
     parser.add_argument("--markdown", action="store_true", help="print the section for docs/benchmarks.md")
     parser.add_argument("--time-limit", type=float, default=300.0, metavar="S", help="to minify one case")
+    parser.add_argument(
+        "--minify-options",
+        default="",
+        metavar="WORDS",
+        help="for `torchrepro minify`: --minify-options=--no-explain",
+    )
     return parser.parse_args()
 
 

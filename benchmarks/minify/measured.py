@@ -33,6 +33,8 @@ class Measured:
     """As the tool itself counts."""
     compiles: int | None = None
     """Compilations that reached inductor while it minified, all processes together."""
+    explaining: int | None = None
+    """How many of these only told what matters, which torch's own tool does not do."""
     seconds: float | None = None
     """Of minifying, with the start of the process; catching is not counted."""
     finished: bool = False

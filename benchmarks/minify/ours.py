@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,13 +32,14 @@ class Caught:
     signature: str
 
 
-def measure(case: Case, scratch: Path, limit: float) -> Measured:
+def measure(case: Case, scratch: Path, limit: float, options: Sequence[str] = ()) -> Measured:
+    """`options` are words of `torchrepro minify`, such as --no-explain."""
     ended, caught = _compare(case, scratch) if _has_build(case) else _run(case, scratch)
     failed = caught is not None or ended.exit_code not in (0, 125) or not ended.in_time
     found = Measured(case.name, "ours", failed=failed, caught=caught.verdict if caught else "")
     if caught is None or not caught.bundle:
         return replace(found, note=_last_line(ended))
-    ended, answer, compiles = _minify(case, caught, scratch, limit)
+    ended, answer, compiles = _minify(case, caught, scratch, limit, options)
     found = replace(
         found,
         compiles=compiles,
@@ -57,6 +58,7 @@ def measure(case: Case, scratch: Path, limit: float) -> Measured:
         inputs=answer["inputs"],
         elements=answer["elements"],
         queries=answer["queries"],
+        explaining=(answer.get("explanation") or {}).get("queries"),
         lines=len(script.read_text().splitlines()),
         reproduces=bool(answer["reproduces"]) and fresh.fails,
         same_failure=answer["signature"] == caught.signature and fresh.as_the_case,
@@ -96,9 +98,11 @@ def _run(case: Case, scratch: Path) -> tuple[Ended, Caught | None]:
     return ended, None
 
 
-def _minify(case: Case, caught: Caught, scratch: Path, limit: float) -> tuple[Ended, dict[str, Any], int]:
+def _minify(
+    case: Case, caught: Caught, scratch: Path, limit: float, options: Sequence[str]
+) -> tuple[Ended, dict[str, Any], int]:
     counted = scratch / "compiles"
-    words = ["minify", caught.bundle, "--json", "--out", str(scratch / "minified")]
+    words = ["minify", caught.bundle, "--json", "--out", str(scratch / "minified"), *options]
     ended = _torchrepro(words, case, scratch, limit, {"COMPILES_COUNTED": str(counted)}, grace=VERIFYING)
     return ended, _answer(ended), counted.stat().st_size if counted.exists() else 0
 

@@ -94,7 +94,7 @@ def cells(row: Row) -> list[str]:
         f"{_caught(case, ours)} / {_caught(case, theirs)}",
         NOTHING if start is None else str(start),
         _pair(row, lambda side: side.queries),
-        _pair(row, lambda side: side.compiles) + _share(row.queries_ratio),
+        _pair(row, _compiles) + _share(row.queries_ratio),
         _pair(row, lambda side: None if side.seconds is None else _seconds(side)) + _share(row.seconds_ratio),
         f"{_pair(row, lambda side: side.ops)} ({ideal})",
         _pair(row, lambda side: side.elements),
@@ -124,8 +124,9 @@ def markdown(found: Sequence[Row]) -> str:
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in found]
     legend = (
         "In each cell torchrepro / torch's own minifier; in brackets the ratio. Queries are as each tool "
-        "counts them, compiles are what reached inductor. Seconds are those of minifying; `>` marks a search "
-        "that the time limit ended, whose sizes are those of its best so far."
+        "counts them; compiles are what reached inductor, warming up, verifying and explaining included. "
+        "Seconds are those of minifying; `>` marks a search that the time limit ended, whose sizes are those "
+        "of its best so far."
     )
     return "\n".join([*lines, "", legend, "", summary(found)])
 
@@ -154,6 +155,12 @@ def _caught(case: Case, side: Measured | None) -> str:
     if not case.fails:
         return "false alarm"
     return side.caught if side.side == "ours" else f"yes ({side.mode or side.caught})"
+
+
+def _compiles(side: Measured) -> str | None:
+    if side.compiles is None:
+        return None
+    return f"{side.compiles}, {side.explaining} to explain" if side.explaining else str(side.compiles)
 
 
 def _seconds(side: Measured) -> str:

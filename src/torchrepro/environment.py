@@ -39,7 +39,8 @@ class Environment:
         except metadata.PackageNotFoundError:
             triton = ""
         gpus: tuple[str, ...] = ()
-        if torch.cuda.is_available():
+        # To ask for names starts CUDA, after which a process cannot be forked.
+        if torch.cuda.is_initialized():
             gpus = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return cls(
             torchrepro=__version__,

@@ -218,6 +218,7 @@ def minify_bundle(
         environ = {
             **compiler_environment(manifest.ambient.environ),
             "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
+            "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
         }
         outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
         if died(outcome) and outcome.phase == "warm":

@@ -91,7 +91,7 @@ def test_help_is_instant_and_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", probe]).returncode == 0
 
 
-@pytest.mark.parametrize("verb", ["compare", "check", "show"])
+@pytest.mark.parametrize("verb", ["compare", "check", "minify", "show"])
 def test_each_verb_has_help_of_its_own(verb: str) -> None:
     finished = torchrepro(verb, "--help")
     assert finished.returncode == 0

@@ -46,7 +46,7 @@ def test_the_smallest_of_small_integers() -> None:
     found = explained(
         lambda x: (x.amin(),),
         torch.full((16,), 20, dtype=torch.uint8),
-        budget=Budget(queries=9, seconds=120),
+        budget=Budget(queries=11, seconds=120),
     )
     told = sentences(found)
     assert told["x"] == "any value of x other than 0 fails (10 tried), 0 does not"
@@ -55,7 +55,7 @@ def test_the_smallest_of_small_integers() -> None:
     assert told["backend"].startswith("inductor's own: ")
     assert found.neighbour is not None
     assert not judge_repro(found.neighbour.repro).fails
-    assert found.queries <= 9
+    assert found.queries <= 11
 
 
 @pytest.mark.thorough

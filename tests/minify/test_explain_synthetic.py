@@ -13,11 +13,13 @@ from explain_oracles import Comparing, on_inductor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchrepro.ambient import Ambient
 from torchrepro.comparison import Comparison
 from torchrepro.minify.canonical import canonical_key
 from torchrepro.minify.explain import Budget, Explanation, explain
 from torchrepro.minify.store import MemoryStore
 from torchrepro.repro import Place, Repro
+from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Verdict
 
 Rule = Callable[[torch.Tensor], bool]
@@ -88,6 +90,39 @@ def test_a_failure_of_one_layout() -> None:
     assert "only if x is contiguous" in sentences(found)
 
 
+def test_a_failure_of_tensors_that_are_not_plain() -> None:
+    zeros = torch._efficientzerotensor((3,))
+    found, _ = explained(lambda x: x._is_zerotensor(), zeros)
+    assert "only if x is a ZeroTensor" in sentences(found)
+
+
+def test_a_failure_of_inputs_that_share_memory() -> None:
+    memory = torch.ones(4)
+
+    def fails(inputs: list[Any], repro: Repro) -> bool:
+        return inputs[0].untyped_storage().data_ptr() == inputs[1].untyped_storage().data_ptr()
+
+    repro = Repro(torch.fx.symbolic_trace(lambda x, y: (x + y,)), (memory[:2], memory[1:3]))
+    oracle = Comparing(fails)
+    found = explain(repro, oracle.verdict(repro), oracle)
+    assert "only if the memory of x and y is shared" in sentences(found)
+
+
+def test_a_failure_of_static_shapes() -> None:
+    repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(3, 3),))
+    oracle = Comparing(lambda inputs, repro: not repro.symbols)
+    found = explain(repro, oracle.verdict(repro), oracle, budget=Budget(queries=30))
+    assert "only with static shapes" in sentences(found)
+
+
+def test_a_setting_that_the_search_had_to_leave() -> None:
+    ambient = Ambient(deterministic="warn")
+    repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),), ambient=ambient)
+    oracle = Comparing(lambda inputs, repro: repro.ambient.deterministic == "warn")
+    found = explain(repro, oracle.verdict(repro), oracle, judge_many=oracle.judge_many)
+    assert "only with deterministic warn, not off" in sentences(found)
+
+
 def test_the_stage_is_told_by_the_backends() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
     oracle = Comparing(lambda inputs, repro: repro.compiler.name not in ("eager", "aot_eager"))
@@ -124,7 +159,7 @@ def test_what_cannot_be_told_apart_in_company_is_asked_in_few_queries(kind: Kind
 
 def test_a_hang_is_asked_about_a_few_times_only() -> None:
     found, oracle = explained(lambda x: True, torch.ones(2), Kind.HANG)
-    assert found.queries == len(oracle.asked) <= 4
+    assert found.queries == len(oracle.asked) <= 6
     assert found.neighbour is None
     assert found.notes == ("no passing neighbour: none of the edits that were tried makes it pass",)
 
@@ -137,11 +172,12 @@ def test_another_failure_is_not_this_failure() -> None:
             return Verdict(Kind.CRASH, signal="SIGSEGV") if other else found
 
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
-    oracle = Raising(on_inductor(lambda x: True), Kind.COMPILE_ERROR)
-    found = explain(repro, oracle.verdict(repro), oracle)
+    oracle, store = Raising(on_inductor(lambda x: True), Kind.COMPILE_ERROR), MemoryStore()
+    found = explain(repro, oracle.verdict(repro), oracle, store=store)
     (fact,) = [fact for fact in found.facts if fact.subject == "dtype"]
     assert fact.sentence == "float32 and bfloat16 alike; another failure with float64"
     assert fact.otherwise == ("float64",)
+    assert [Signature.of(verdict).exception for _, verdict in store.others] == ["SIGSEGV"]
 
 
 def test_what_does_not_fail_in_company_is_asked_alone() -> None:
@@ -202,7 +238,7 @@ def test_the_header_has_four_short_lines_and_the_rest_is_in_json() -> None:
 
 
 def test_inputs_bear_the_names_of_the_script() -> None:
-    found, _ = explained(lambda x: x.shape[0] >= 3, torch.ones(3), names=["weight"])
+    found, _ = explained(lambda x: x.shape[0] >= 3, torch.ones(3), names={0: "weight"})
     assert any("in dim 0 of weight" in sentence for sentence in sentences(found))
 
 

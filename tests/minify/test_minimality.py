@@ -19,8 +19,8 @@ def minified(case: Case, workers: int = 1) -> tuple[Repro, int]:
     problem = Problem(case.repro, oracle.verdict(case.repro), oracle)
     found = search(problem, passes())
     assert found.is_minimal
-    assert problem.queries == oracle.queries
-    return found.repro, oracle.queries
+    assert problem.queries >= oracle.queries
+    return found.repro, problem.queries
 
 
 def bound(case: Case) -> float:
@@ -41,7 +41,7 @@ def assert_minimal(case: Case, workers: int) -> None:
     assert queries <= bound(case) * (1 if workers == 1 else 2)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases(max_ops=25))
 def test_nothing_more_can_go(case: Case) -> None:
     assert_minimal(case, workers=1)

@@ -33,7 +33,7 @@ def _drawn(seed: int) -> torch.Tensor:
         (torch.ones(2, dtype=torch.bool), "torch.full((2,), True)"),
         (torch.tensor(-0.0), "torch.tensor(-0.0)"),
         (torch.tensor([0.1, 0.2]), "torch.tensor([0.1, 0.2])"),
-        (torch.tensor([3e38, 1e30, 2.0, 1.0] * 8), "torch.tensor([3e+38, 1e+30, 2.0, 1.0] * 8)"),
+        (torch.tensor([3e38, 1e30, 2.0, 1.0] * 8), "torch.tensor([3e38, 1e30, 2.0, 1.0] * 8)"),
         (torch.tensor([1.0] * 20 + [_NAN]), 'torch.tensor([1.0] * 20 + [float("nan")])'),
         (torch.ones(2, 3).t(), "torch.ones(2, 3).t()"),
         (torch.ones(3).expand(2, 3), "torch.ones(3).expand(2, 3)"),

@@ -9,6 +9,9 @@ from input_search import first, search_inputs
 from synthetic import traced
 
 from torchrepro.minify.coupling import dimension_table
+from torchrepro.minify.held_tensors import held_tensors, with_tensors
+from torchrepro.minify.passes.shapes import shrink_dimensions
+from torchrepro.minify.store import MemoryStore
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
@@ -36,6 +39,24 @@ def test_the_smallest_size_that_fails_is_found_in_few_questions(needed, most):
     problem, asked = search_inputs(repro, lambda repro: first(repro).shape[-1] >= needed)
     assert tuple(first(problem.best).shape) == (needed,)
     assert asked <= most
+
+
+def test_only_the_input_that_needs_its_size_keeps_it():
+    repro = traced(lambda x, y: x + y, torch.randn(4, 40), torch.randn(4, 40))
+    problem, asked = search_inputs(repro, lambda repro: repro.inputs[1].shape[-1] >= 17)
+    assert [tuple(tensor.shape) for tensor in problem.best.inputs] == [(1,), (17,)]
+    assert asked <= 11
+
+
+def test_a_second_round_asks_only_for_one_step_less():
+    repro = traced(lambda x, w: F.linear(x, w), torch.randn(4, 64), torch.randn(8, 64))
+    problem, _ = search_inputs(repro, lambda repro: first(repro).shape[-1] >= 17)
+    problem.accept(with_tensors(problem.best, {held_tensors(problem.best)[0]: torch.zeros(1, 17)}))
+    problem.store = MemoryStore()
+    before = problem.queries
+    shrink_dimensions(problem)
+    assert first(problem.best).shape == (1, 17)
+    assert problem.queries - before <= 2
 
 
 def test_the_failing_element_survives_the_slicing():

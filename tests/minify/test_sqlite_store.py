@@ -124,6 +124,18 @@ def test_a_large_best_is_not_written_all_the_time(tmp_path: Path) -> None:
     assert found[1] == telling_verdict(39)
 
 
+def test_a_best_that_was_written_but_not_put_in_place_is_found(tmp_path: Path) -> None:
+    """Where two directories cannot change places in one step, a kill can fall between the two it takes."""
+    with store_in(tmp_path) as store:
+        store.keep_best(repro_of(4), telling_verdict(2))
+    (tmp_path / "best").rename(tmp_path / ".best.20260101-1")
+    (tmp_path / "..best.20260101-2.partial").mkdir()
+    found = store_in(tmp_path).best()
+    assert found is not None
+    assert found[1] == telling_verdict(2)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_of_each_other_failure_one_bundle_is_kept(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     for _ in range(3):

@@ -18,7 +18,7 @@ _PHASES = {
     "start": "importing torch",
     "load": "loading the bundle",
     "warm": "warming up the compiler",
-    "establish": "running the original, three times",
+    "establish": "running the original",
     "search": "searching",
     "save": "saving the best",
     "script": "writing the script, and running it in a fresh process",
@@ -162,12 +162,10 @@ def lines_of(standing: Standing) -> list[str]:
         doing = f"{standing.pass_name}: {description}" if description else standing.pass_name
     found = [stopping(standing) if standing.is_stopping else doing]
     if standing.best is not None:
-        found.append(standing.size())
-    known = f", {standing.known} known already" if standing.known else ""
-    rate = f" ({standing.rate:.1f}/s)" if standing.queries else ""
+        known = f", {standing.known} known already" if standing.known else ""
+        found += [standing.size(), f"{standing.queries} queries ({standing.rate:.1f}/s){known}"]
     left = standing.estimate
     estimate = "unknown" if left is None else f"about {clock(left)}"
-    found.append(f"{standing.queries} queries{rate}{known}")
     found.append(f"elapsed {clock(standing.seconds)}, left {estimate}")
     return found
 

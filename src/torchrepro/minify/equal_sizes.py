@@ -25,8 +25,12 @@ def numbers_that_are_sizes(repro: Repro) -> Iterator[tuple[Literal, int]]:
     """Whole numbers above 1 in the arguments of ops that take sizes, by their names."""
     for node in repro.graph.graph.nodes:
         name = str(getattr(node.target, "__name__", node.target))
-        if any(word in name for word in _TAKES_SIZES):
-            yield from ((literal, value) for literal, value in literals_of(node, int) if value > 1)
+        if not any(word in name for word in _TAKES_SIZES):
+            continue
+        for literal, value in literals_of(node, int):
+            # A plain index picks one of several; only the ends of a slice are sizes.
+            if value > 1 and ("item" not in name or literal.path[-1] in ("start", "stop")):
+                yield literal, value
 
 
 def equal_sizes(repro: Repro, held: Sequence[Held]) -> Traced:

@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,15 @@ import msgspec
 
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.errors import TorchReproError
 from torchrepro.isolate.choose import why_not_forked
+from torchrepro.isolate.forking import ForkExecutor
 from torchrepro.isolate.reports import Reporter
 from torchrepro.minify.command_oracle import CommandOracle
 from torchrepro.minify.compiler_cache import keep_seed, start_cache
 from torchrepro.minify.explain import Explanation, explain, judging_many
 from torchrepro.minify.judges import Judges, judges_for
 from torchrepro.minify.original import Original, establish
-from torchrepro.minify.polish.scripts import scripts_for
+from torchrepro.minify.polish.scripts import first_script, input_names
 from torchrepro.minify.problem import Problem, Progress, SearchStopped
 from torchrepro.minify.registry import chosen_passes
 from torchrepro.minify.result import Minified, OtherFailure, PassRow
@@ -37,9 +38,9 @@ from torchrepro.minify.search import Found, search
 from torchrepro.minify.settings import MinifySettings, SearchRequest
 from torchrepro.minify.settled import Settled, settled_by_command, settled_by_script
 from torchrepro.minify.sqlite_store import SqliteStore
-from torchrepro.minify.stopping import Stop
-from torchrepro.minify.warming import warm_up
-from torchrepro.repro import Repro
+from torchrepro.minify.stopping import Stop, StoppableExecutor
+from torchrepro.repro import Place, Repro
+from torchrepro.runner.warm import Rehearsal
 
 _SECONDS_BETWEEN_REPORTS = 0.1
 
@@ -62,11 +63,10 @@ def minify(request: SearchRequest, reporter: Reporter) -> Minified:
             directory.verdicts, save_best_to=directory.best, also_seen_to=directory.also_seen
         ) as store,
     ):
-        reporter.phase("warm")
-        _warm_up(request, directory, repro)
-
-        reporter.phase("establish")
-        original = _established(repro, judges, directory)
+        with _warming_up(request, directory, repro, stop):
+            reporter.phase("establish")
+            original = _established(repro, judges, directory)
+            reporter.phase("warm")
 
         reporter.phase("search")
         stop.after(settings.time_limit)
@@ -127,14 +127,24 @@ def _trusted(request: SearchRequest) -> tuple[str, ...]:
     return trusted
 
 
-def _warm_up(request: SearchRequest, directory: RunDirectory, repro: Repro) -> None:
-    """Get the compiler ready once for all candidates, unless that has brought this process down before."""
+@contextmanager
+def _warming_up(request: SearchRequest, directory: RunDirectory, repro: Repro, stop: Stop) -> Iterator[None]:
+    """Get the compiler ready for all candidates, unless that has brought this process down before.
+
+    A rehearsal goes on beside the body; what it shows to be safe is done here when the body has ended.
+    """
     if request.settings.oracle:
-        return  # nothing is compiled here
+        yield  # nothing is compiled here
+        return
     start_cache(directory.cache, Path(request.seed))
-    if request.warm and not why_not_forked(repro):
-        warm_up(repro.compiler.name)
-        keep_seed(directory.cache, Path(request.seed))
+    if not request.warm or why_not_forked(repro):
+        yield
+        return
+    with closing(StoppableExecutor(ForkExecutor(1), stop)) as beside:
+        rehearsal = Rehearsal(repro.compiler, beside)
+        yield
+        if not rehearsal.finish():
+            keep_seed(directory.cache, Path(request.seed))
 
 
 def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:
@@ -194,7 +204,8 @@ def _explained(found: Found, problem: Problem, judges: Judges, settings: MinifyS
             judge_many=judging_many(judges.executor, time_limit=judges.observer.patience.limit),
             failure=problem.failure,
             store=problem.store,
-            script_text=lambda repro, verdict: scripts_for(repro, verdict)[0].text,
+            names=input_names(found.repro) if found.repro.place is not Place.BEFORE_CAPTURE else {},
+            script_text=lambda repro, verdict: first_script(repro, verdict).text,
             repeats=problem.repeats,
         )
     except SearchStopped as stopped:

@@ -40,6 +40,8 @@ def laid_out_like(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     span = 1 + sum((size - 1) * step for size, step in zip(values.shape, strides, strict=True))
     memory = torch.zeros(max(span, 1), dtype=values.dtype, device=values.device)
     made = memory.as_strided(values.shape, strides)
+    if made.is_contiguous():
+        return values.clone(memory_format=torch.contiguous_format)
     for axis, step in enumerate(strides):
         if step == 0:
             values = values.narrow(axis, 0, 1)

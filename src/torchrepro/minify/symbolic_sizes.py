@@ -9,6 +9,7 @@ limit of time, and whoever asks has to do without.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,10 +96,11 @@ class _Tracer(Interpreter):
         self._mode = FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True)
         self._members: list[tuple[Axis | Literal, Any]] = []
         self._shapes: list[Any] = []
-        self._deadline = time.monotonic() + _SECONDS
+        self._deadline = math.inf
         self._fakes = {id(each.tensor): self._fake(number, each.tensor) for number, each in enumerate(held)}
 
     def traced(self) -> Traced:
+        self._deadline = time.monotonic() + _SECONDS
         inputs = [
             self._number(Literal(node.name, ()), value)
             if type(value) is int and value > 1

@@ -20,7 +20,10 @@ from torchrepro.repro import Place, Repro
 _SURE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 """What torch raises for operands that do not fit. Asserts and lookups of a fake kernel are its own affair."""
 _UNSURE = (NotImplementedError, RecursionError)
-_ABOUT_FAKES = ("fake", "meta", "data_ptr", "data pointer", "storage", "symbolic", "symint", "not implement")
+_ABOUT_FAKES = (
+    *("fake", "meta", "symbolic", "symint", "not implement"),
+    *("data_ptr", "data pointer", "storage", "not allocated"),
+)
 """Words of an exception that is about tensors without data, and not about the operands."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TORCH_NAMESPACES = frozenset({"aten", "prims", "prim", "torchvision"})

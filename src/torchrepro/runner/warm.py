@@ -30,27 +30,42 @@ _SECONDS = 120.0
 
 def warm_up(compiler: Compiler, executor: Executor, *, time_limit: float = _SECONDS) -> str:
     """Warm this process up for the compiler; why it has stayed cold, or empty. The executor must be idle."""
-    repro = _throwaway(compiler)
-    # First what is sure to be needed, so that it is imported once and not twice.
-    importlib.import_module("torch._dynamo")
-    if repro.compiler.name == "inductor":
-        importlib.import_module("torch._inductor.compile_fx")
-    executor.start(Task("torchrepro.runner.warm:rehearse", repro, time_limit=time_limit))
-    _, outcome = executor.wait()
-    if outcome.result is None:
-        how = "did not end" if outcome.timed_out else (outcome.error or {}).get("fact") or outcome.signal
-        return f"a throwaway compilation failed ({how or f'exit code {outcome.exit_code}'})"
-    if outcome.result["unsafe"]:
-        return f"after a compilation this process could not be forked: {outcome.result['unsafe']}"
-    for name in outcome.result["imported"]:
-        _import_if_package_is_here(name)
-    if ":" in compiler.name:
-        return "the compiler is a function of the user, which runs in children alone"
-    try:
-        _compile(repro)
-    except Exception as exc:  # of the compiler under test: it may fail at one time and not at another
-        return f"a throwaway compilation failed ({type(exc).__name__})"
-    return ""
+    return Rehearsal(compiler, executor, time_limit=time_limit).finish()
+
+
+class Rehearsal:
+    """A throwaway compilation under way in a child, while this process sees to something else.
+
+    The executor is for the rehearsal alone until it is finished.
+    """
+
+    def __init__(self, compiler: Compiler, executor: Executor, *, time_limit: float = _SECONDS) -> None:
+        self._compiler = compiler
+        self._executor = executor
+        self._repro = _throwaway(compiler)
+        # First what is sure to be needed, so that it is imported once and not twice.
+        importlib.import_module("torch._dynamo")
+        if self._repro.compiler.name == "inductor":
+            importlib.import_module("torch._inductor.compile_fx")
+        executor.start(Task("torchrepro.runner.warm:rehearse", self._repro, time_limit=time_limit))
+
+    def finish(self) -> str:
+        """Do here what has gone well in the child; why this process has stayed cold, or empty."""
+        _, outcome = self._executor.wait()
+        if outcome.result is None:
+            how = "did not end" if outcome.timed_out else (outcome.error or {}).get("fact") or outcome.signal
+            return f"a throwaway compilation failed ({how or f'exit code {outcome.exit_code}'})"
+        if outcome.result["unsafe"]:
+            return f"after a compilation this process could not be forked: {outcome.result['unsafe']}"
+        for name in outcome.result["imported"]:
+            _import_if_package_is_here(name)
+        if ":" in self._compiler.name:
+            return "the compiler is a function of the user, which runs in children alone"
+        try:
+            _compile(self._repro)
+        except Exception as exc:  # of the compiler under test: it may fail at one time and not at another
+            return f"a throwaway compilation failed ({type(exc).__name__})"
+        return ""
 
 
 def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:

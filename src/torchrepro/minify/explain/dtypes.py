@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -17,13 +17,13 @@ _FLOATING = (torch.float64, torch.bfloat16, torch.float16, torch.float32)
 _WHOLE = (torch.int64, torch.int32, torch.uint8, torch.int8, torch.int16)
 
 
-def propose(repro: Repro, names: Sequence[str] | None = None) -> list[Variation]:
+def propose(repro: Repro, names: Mapping[int, str] | None = None) -> list[Variation]:
     """Every group of inputs of one dtype in another dtype of its kind."""
     groups = _groups(tensor_inputs(repro, names))
     return [cast for own in groups for cast in _cast(repro, groups[own], _subject(own, groups))]
 
 
-def facts(repro: Repro, trials: Sequence[Trial], names: Sequence[str] | None = None) -> list[Fact]:
+def facts(repro: Repro, trials: Sequence[Trial], names: Mapping[int, str] | None = None) -> list[Fact]:
     """What was found out about dtypes; nothing where nothing could be tried."""
     groups = _groups(tensor_inputs(repro, names))
     found: list[Fact] = []

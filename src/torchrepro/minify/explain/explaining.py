@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from torchrepro.minify.explain import (
@@ -43,14 +43,15 @@ def explain(
     judge_many: JudgeMany | None = None,
     failure: Failure | None = None,
     store: Store | None = None,
-    names: Sequence[str] | None = None,
+    names: Mapping[int, str] | None = None,
     script_text: ScriptText = plain_text,
     budget: Budget | None = None,
     repeats: int = 1,
 ) -> Explanation:
     """Which parts of a failing repro matter, and its nearest passing neighbour.
 
-    `names` are the inputs' names in the script, by which the sentences call them; `script_text` writes it.
+    `names` are the inputs' names in the script, by number, by which the sentences call them; `script_text`
+    writes it.
     `store` has what the search knows already. `repeats` is how often a flaky failure is asked for before its
     absence counts.
     """
@@ -77,7 +78,7 @@ def explain(
     return Explanation(tuple(facts), neighbour, tuple(notes), lab.queries, lab.seconds)
 
 
-def _about_values(lab: Laboratory, names: Sequence[str] | None) -> list[Fact]:
+def _about_values(lab: Laboratory, names: Mapping[int, str] | None) -> list[Fact]:
     inputs = values.varied_inputs(lab.repro, names)
     proposed = [values.propose(lab.repro, given) for given in inputs]
     if lab.is_compiled_once:
@@ -90,7 +91,7 @@ def _about_values(lab: Laboratory, names: Sequence[str] | None) -> list[Fact]:
     return [fact for given in inputs for fact in values.facts(given, trials)]
 
 
-def _about_parts(lab: Laboratory, verdict: Verdict, names: Sequence[str] | None) -> list[Fact]:
+def _about_parts(lab: Laboratory, verdict: Verdict, names: Mapping[int, str] | None) -> list[Fact]:
     """Sizes, dtypes, layouts, arguments and ops: in one compilation where wrong values tell them apart."""
     repro = lab.repro
     if repro.place is Place.BEFORE_CAPTURE:
@@ -127,7 +128,7 @@ def _about_parts(lab: Laboratory, verdict: Verdict, names: Sequence[str] | None)
     ]
 
 
-def _about_settings(lab: Laboratory, names: Sequence[str] | None) -> list[Fact]:
+def _about_settings(lab: Laboratory, names: Mapping[int, str] | None) -> list[Fact]:
     switches = [*settings.switches(lab.repro, names), *dynamic.switches(lab.repro)]
     trials = lab.try_each([switch.variation for switch in switches])
     about = [switch.fact(trials) for switch in switches]

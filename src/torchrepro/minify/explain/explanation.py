@@ -79,7 +79,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
     queries: int = 0
-    """How often something was compiled, or known from the search; one may answer for many variations."""
+    """Questions to the judge. One compilation may answer for many variations, and is one question."""
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,14 +31,14 @@ class Given:
         return not dtype.is_complex and (not dtype.is_floating_point or dtype.itemsize > 1)
 
 
-def input_names(repro: Repro, names: Sequence[str] | None = None) -> list[str]:
-    """What the inputs are called: as the caller says, else by the graph."""
-    if names is not None:
-        return list(names)
-    return [_readable(str(node.target)) for node in repro.graph.graph.find_nodes(op="placeholder")]
+def input_names(repro: Repro, names: Mapping[int, str] | None = None) -> list[str]:
+    """What the inputs are called: by number as the caller says, else by the graph."""
+    said = names or {}
+    nodes = repro.graph.graph.find_nodes(op="placeholder")
+    return [said.get(number, _readable(str(node.target))) for number, node in enumerate(nodes)]
 
 
-def tensor_inputs(repro: Repro, names: Sequence[str] | None = None) -> list[Given]:
+def tensor_inputs(repro: Repro, names: Mapping[int, str] | None = None) -> list[Given]:
     """Plain tensors whose memory is theirs alone. What is shared cannot be changed in one place."""
     known = input_names(repro, names)
     return [

@@ -17,6 +17,7 @@ from torchrepro.minify.explain.together import can_stand_together, together
 from torchrepro.minify.explain.variations import Area, Outcome, Trial, Variation
 from torchrepro.minify.failure import Failure
 from torchrepro.minify.oracle import Oracle
+from torchrepro.minify.order import count_elements
 from torchrepro.minify.store import MemoryStore, Store
 from torchrepro.minify.validity import why_invalid
 from torchrepro.repro import Place, Repro
@@ -25,8 +26,9 @@ from torchrepro.verdict import Kind, Verdict
 JudgeMany = Callable[[Repro, Sequence[tuple[object, ...]]], Sequence[Verdict]]
 """A verdict on a repro for each set of inputs, from one compilation."""
 
-TOGETHER = 32
+_TOGETHER = 32
 """Copies in one graph. Each costs 20 ms of compilation; a single one that raises costs a second attempt."""
+_ELEMENTS = 1 << 22
 _TELLS_VALUES_APART = (Kind.MISMATCH, Kind.NON_FINITE)
 _DIES = (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
 
@@ -41,7 +43,7 @@ class Budget:
     @classmethod
     def for_kind(cls, kind: Kind) -> Budget:
         """A hang costs its whole time limit each time."""
-        return cls(queries=4, seconds=60.0) if kind is Kind.HANG else cls()
+        return cls(queries=6, seconds=60.0) if kind is Kind.HANG else cls()
 
 
 class Laboratory:
@@ -78,8 +80,9 @@ class Laboratory:
 
     @property
     def left(self) -> int:
-        """Queries that may still be made."""
-        in_time = self.seconds < self._budget.seconds
+        """Queries that may still be made. Those that were kept back have half as much time again."""
+        limit = self._budget.seconds * (1.0 if self._reserved else 1.5)
+        in_time = self.seconds < limit
         return max(0, self._budget.queries - self._reserved - self.queries) if in_time else 0
 
     def reserve(self, queries: int) -> None:
@@ -125,12 +128,26 @@ class Laboratory:
         """Variations beside one another in one graph; None where the failure does not show in company."""
         valid = [variation for variation in variations if self._is_valid(variation)]
         trials: list[Trial] = []
-        for start in range(0, len(valid), TOGETHER):
-            found = self._try_together(valid[start : start + TOGETHER])
+        for batch in self._batches(valid):
+            found = self._try_together(batch)
             if found is None:
                 return trials or None
             trials += found
         return trials
+
+    def _batches(self, variations: Sequence[Variation]) -> list[list[Variation]]:
+        """Parts that are not too many for one graph, nor too large for memory."""
+        limit = max(_ELEMENTS, 4 * count_elements(self.repro))
+        batches: list[list[Variation]] = []
+        held = 0
+        for variation in variations:
+            elements = count_elements(variation.repro)
+            if not batches or len(batches[-1]) == _TOGETHER or held + elements > limit:
+                batches.append([])
+                held = 0
+            batches[-1].append(variation)
+            held += elements
+        return batches
 
     def try_each(self, variations: Sequence[Variation]) -> list[Trial]:
         """Variations one by one, several at a time, as far as the budget goes."""
@@ -179,8 +196,11 @@ class Laboratory:
             open_ = [index for index, outcome in enumerate(outcomes) if outcome is not Outcome.FAILS]
             self.queries += len(open_)
             for index, verdict in zip(open_, self._verdicts([repros[i] for i in open_]), strict=True):
-                outcomes[index] = _worse(outcomes[index], self._outcome(verdict))
+                outcome = self._outcome(verdict)
+                outcomes[index] = _worse(outcomes[index], outcome)
                 self._store.remember(canonical_key(repros[index]), verdict, pass_name="explain")
+                if outcome is Outcome.OTHERWISE:
+                    self._store.also_seen(repros[index], verdict)
         return outcomes
 
     def _verdicts(self, repros: Sequence[Repro]) -> list[Verdict]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +35,7 @@ class Layout:
         return evidence.fact(Area.LAYOUTS, self.variation.subject, sentence, self.variation.subject)
 
 
-def layouts(repro: Repro, names: Sequence[str] | None = None) -> list[Layout]:
+def layouts(repro: Repro, names: Mapping[int, str] | None = None) -> list[Layout]:
     """Every input turned round in memory, or made plain where it is not."""
     turned = (layout for given in tensor_inputs(repro, names) for layout in _turned(repro, given))
     return [*_apart(repro, names), *_plain(repro, names), *turned]
@@ -52,7 +52,7 @@ def _turned(repro: Repro, given: Given) -> Iterator[Layout]:
         yield _layout(repro, given, old.contiguous(), "not contiguous", "contiguous")
 
 
-def _plain(repro: Repro, names: Sequence[str] | None) -> Iterator[Layout]:
+def _plain(repro: Repro, names: Mapping[int, str] | None) -> Iterator[Layout]:
     """Views that are computed on reading, and tensors of zeros without memory, as plain tensors."""
     for index, (name, value) in enumerate(zip(input_names(repro, names), repro.inputs, strict=False)):
         if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_quantized:
@@ -70,7 +70,7 @@ def _special(value: torch.Tensor) -> str:
     return "a conjugate view" if value.is_conj() else "a negative view" if value.is_neg() else ""
 
 
-def _apart(repro: Repro, names: Sequence[str] | None) -> Iterator[Layout]:
+def _apart(repro: Repro, names: Mapping[int, str] | None) -> Iterator[Layout]:
     """Inputs that look at one memory, each with a memory of its own."""
     known = input_names(repro, names)
     shared = {held.index: held.tensor for held in held_tensors(repro) if held.shares}

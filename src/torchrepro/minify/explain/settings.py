@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ class Switch:
         return evidence.fact(self.variation.area, self.variation.subject, sentence, self.variation.subject)
 
 
-def switches(repro: Repro, names: Sequence[str] | None = None) -> list[Switch]:
+def switches(repro: Repro, names: Mapping[int, str] | None = None) -> list[Switch]:
     """Every setting that can be turned over, the most telling first."""
     return [
         *_gradients(repro, names),
@@ -51,7 +51,7 @@ def switches(repro: Repro, names: Sequence[str] | None = None) -> list[Switch]:
     ]
 
 
-def _gradients(repro: Repro, names: Sequence[str] | None) -> Iterator[Switch]:
+def _gradients(repro: Repro, names: Mapping[int, str] | None) -> Iterator[Switch]:
     """With gradients where there are none, without where there are."""
     ambient = repro.ambient
     if repro.place is not Place.AFTER_CAPTURE or not ambient.grad_enabled or ambient.inference_mode:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from torchrepro.minify.coupling import dimension_table
 from torchrepro.minify.dimensions import DimensionTable
 from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.inputs import Given, input_names, tensor_inputs, with_inputs
@@ -63,12 +64,12 @@ class Extent:
         return found
 
 
-def extents(repro: Repro, verdict: Verdict, names: Sequence[str] | None = None) -> list[Extent]:
+def extents(repro: Repro, verdict: Verdict, names: Mapping[int, str] | None = None) -> list[Extent]:
     """What can be given another size, together with all that has to follow."""
     if repro.place is Place.BEFORE_CAPTURE:
         return []
     known = input_names(repro, names)
-    table = DimensionTable.of(repro, verdict)
+    table = dimension_table(repro, verdict)
     found = []
     for dimension in table.free:
         inputs = ((table.held[axis.held].index, axis.axis) for axis in dimension.axes)
@@ -82,7 +83,7 @@ def _resizing(table: DimensionTable, name: str) -> Callable[[int], Repro | None]
     return lambda size: table.resized({name: size})
 
 
-def _single(repro: Repro, names: Sequence[str] | None) -> list[Extent]:
+def _single(repro: Repro, names: Mapping[int, str] | None) -> list[Extent]:
     """Axes of size 1, of which the table says nothing: each alone, in a pair, or all of them together."""
     inputs = tensor_inputs(repro, names)
     axes = [(given, axis) for given in inputs for axis, size in enumerate(given.tensor.shape) if size == 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -17,11 +17,12 @@ from torchrepro.minify.held_tensors import made_like
 from torchrepro.repro import Repro
 
 _INPUTS = 3
-_REFINED = 60
+_AT_ONCE = 60
 """Numbers in one go. A set of inputs takes milliseconds; going twice over 20 decades leaves one per cent."""
+_ELEMENTS = 1 << 23
 
 
-def varied_inputs(repro: Repro, names: Sequence[str] | None = None) -> list[Given]:
+def varied_inputs(repro: Repro, names: Mapping[int, str] | None = None) -> list[Given]:
     """The inputs whose values are varied."""
     inputs = [given for given in tensor_inputs(repro, names) if given.tensor.numel() and given.holds_numbers]
     return inputs[:_INPUTS]
@@ -30,7 +31,7 @@ def varied_inputs(repro: Repro, names: Sequence[str] | None = None) -> list[Give
 def propose(repro: Repro, given: Given) -> list[Variation]:
     """The input filled with one number throughout, and with patterns that no single number stands for."""
     own = _constant(given.tensor)
-    tried = numbers_to_try(given.tensor.dtype)
+    tried = numbers_to_try(given.tensor.dtype)[: _room(given)]
     numbers = [number for number in tried if own is None or label_of(number) != label_of(own)]
     return [*(_filled(repro, given, number) for number in numbers), *_patterns(repro, given)]
 
@@ -44,8 +45,13 @@ def refine(repro: Repro, given: Given, trials: Sequence[Trial]) -> list[Variatio
     return [
         _filled(repro, given, number)
         for low, high in limits
-        for number in between(low, high, _REFINED // len(limits), given.tensor.dtype)
+        for number in between(low, high, _room(given) // len(limits), given.tensor.dtype)
     ]
+
+
+def _room(given: Given) -> int:
+    """How many numbers are tried in one go: fewer of a large input, of which each is a copy."""
+    return max(4, min(_AT_ONCE, _ELEMENTS // given.tensor.numel()))
 
 
 def facts(given: Given, trials: Sequence[Trial]) -> list[Fact]:

@@ -115,8 +115,7 @@ def _difference(leaf: LeafComparison) -> str:
         "python": "loses a side effect",
     }.get(re.split(r"[.\[]", leaf.path)[0], "gives a wrong result")
     if leaf.difference in (Difference.VALUE, Difference.NON_FINITE) and leaf.res_value:
-        told = leaf.truth_value and leaf.truth_value != leaf.ref_value
-        truth = f" (float64: {leaf.truth_value})" if told else ""
+        truth = f" (float64: {leaf.truth_value})" if _tells_more(leaf) else ""
         return f"{what}: {leaf.res_value}, where eager gives {leaf.ref_value}{truth}"
     return f"{what}: {leaf.detail or leaf.difference.value}"
 
@@ -149,6 +148,17 @@ def _error_and_size(leaf: LeafComparison) -> tuple[float, float]:
     except ValueError:
         return leaf.max_abs, 0.0
     return abs(actual - expected), abs(expected)
+
+
+def _tells_more(leaf: LeafComparison) -> bool:
+    """Whether the truth is another value than eager's, and not only eager's with more digits."""
+    try:
+        eager, compiled, truth = (
+            complex(text) for text in (leaf.ref_value, leaf.res_value, leaf.truth_value)
+        )
+    except ValueError:
+        return bool(leaf.truth_value) and leaf.truth_value != leaf.ref_value
+    return eager == eager and not abs(truth - eager) < abs(compiled - eager) / 100
 
 
 def _widened(name: str, dtype: torch.dtype | None) -> str:

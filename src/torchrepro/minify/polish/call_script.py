@@ -136,10 +136,9 @@ class _CallScript:
             names = {name: name for name in names}
         values = {names[node.name]: value for node, value in zip(nodes, self.repro.inputs, strict=True)}
         made = self.inputs.add(values)
-        for node in nodes:
-            text = re.sub(rf"\b{node.name}\b(?!=)", made[names[node.name]].replace("\\", r"\\"), text)
-        self._names = [made[names[node.name]] for node in nodes]
-        return text
+        passed = {node.name: made[names[node.name]] for node in nodes}
+        self._names = list(passed.values())
+        return re.sub(r"\b[A-Za-z_]\w*\b(?!=)", lambda found: passed.get(found[0], found[0]), text)
 
     # The statements.
 
@@ -217,9 +216,10 @@ class _CallScript:
 
         The object stays the same one where it can: functions may hold it by other names.
         """
-        for statement in ast.parse(self._written[0].source).body:
+        source = self._written[0].source
+        for statement in ast.parse(source).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
-                value = ast.unparse(statement.value)
+                value = ast.get_source_segment(source, statement.value)
                 if isinstance(statement.value, ast.Dict):
                     return [f"{name}.clear()", f"{name}.update({value})"]
                 if isinstance(statement.value, ast.List):

@@ -126,8 +126,6 @@ def operator_call(node: Node) -> Spelling:
     """The call by the operator's own name: always the same."""
     target = node.target
     assert isinstance(target, OpOverload)
-    if resolver.needs_trust(target) is not None:
-        raise Unwritable(f"the operator {target}, which does not come with torch")
     return function(f"torch.ops.{target}", list(node.args), dict(node.kwargs))
 
 
@@ -160,6 +158,8 @@ def _name_of(target: Any) -> tuple[str, str]:
     if isinstance(target, HigherOrderOperator):
         raise Unwritable(f"the higher-order operator {target.name()}")
     path = resolver.path_of(target)
+    if path is not None and "functorch" in path:
+        raise Unwritable(f"{path}, a part of a transform that capture has taken apart")
     if path is None:
         try:
             path = resolver.trusted_path_of(target).replace(":", ".")

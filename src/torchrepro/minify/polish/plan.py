@@ -8,10 +8,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import GraphModule, Node
 
+from torchrepro.bundle.custom_ops import overloads_of
 from torchrepro.bundle.graph_source import write_with_source
 from torchrepro.bundle.graph_text import GraphText
+from torchrepro.bundle.graph_text.resolver import needs_trust
+from torchrepro.bundle.operators import Operators, operators_of
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.minify.polish.assertions import worst_leaf
 from torchrepro.minify.polish.body import Body, BodyWriter
@@ -22,7 +26,7 @@ from torchrepro.minify.polish.preamble import setting_lines
 from torchrepro.minify.polish.spelling import Speller, Style
 from torchrepro.minify.polish.tensors import Surroundings
 from torchrepro.minify.polish.tracing import SameCall, Traced, inductor_decompositions, traced
-from torchrepro.minify.polish.user_source import source_lines
+from torchrepro.minify.polish.user_source import operator_lines, source_lines
 from torchrepro.repro import Compiler, Place, Repro
 from torchrepro.runner.compilers import AOT_INDUCTOR
 from torchrepro.verdict import Kind, Verdict
@@ -64,12 +68,28 @@ class Plan:
 
     @cached_property
     def source(self) -> list[str]:
-        """The user's code that the compiler consists of."""
-        if not self._written or not self._written[0].source:
-            return []
-        lines, modules = source_lines(self._written[0], self.inputs)
-        self.modules |= modules
+        """The user's code that the compiler consists of, and his operators."""
+        lines: list[str] = []
+        if self._written and self._written[0].source:
+            lines, modules = source_lines(self._written[0], self.inputs)
+            self.modules |= modules
+        if self.operators.entries:
+            registering, modules = operator_lines(self.operators)
+            self.modules |= modules
+            lines += [*(["", ""] if lines and registering else []), *registering]
         return lines
+
+    @cached_property
+    def operators(self) -> Operators:
+        """The operators of the user that the graph calls."""
+        targets = [
+            node.target
+            for module in self.repro.graph.modules()
+            if isinstance(module, GraphModule)
+            for node in module.graph.nodes
+            if isinstance(node.target, OpOverload | OpOverloadPacket) and needs_trust(node.target)
+        ]
+        return operators_of(overloads_of(targets), {})
 
     @cached_property
     def _written(self) -> tuple[GraphText, Compiler] | None:
@@ -92,6 +112,11 @@ class Plan:
             SameCall(self.traced, inductor_decompositions() if lowered else None),
             Style.PUBLIC if self.manner in (Manner.PLAIN, Manner.EXACT) else Style.OPERATORS,
             self.modules,
+            frozenset(
+                entry.op.partition(".")[0]
+                for entry in self.operators.entries
+                if entry.in_source or entry.library or entry.module not in ("", "__main__")
+            ),
         )
         owner = "self" if self.is_module else ""
         return BodyWriter(repro.graph, speller, sizes=sizes_of_inputs(repro.graph), owner=owner).write()
@@ -140,6 +165,8 @@ class Plan:
             return False
         if self.verdict.kind not in RAISING and not self.leaf_path.startswith("grad"):
             return False
+        if not self.traced.complete and self.leaf_path:
+            raise Unwritable("gradients of a graph whose sizes depend on data")
         return any(tensor.requires_grad for _, tensor in tensors_in(self.traced.output))
 
     @cached_property

@@ -99,6 +99,7 @@ class Call:
 
     @classmethod
     def of(cls, node: Node) -> Call:
+        """The call of a node. Checked on torch 2.11 to 2.15 (`_schema`, `_opname`)."""
         target = node.target
         assert isinstance(target, OpOverload)
         schema = target._schema.arguments

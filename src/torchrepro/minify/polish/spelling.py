@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Node
 
+from torchrepro.bundle.graph_text import resolver
 from torchrepro.minify.polish.calls import Spelling, function, nodes_in, operator_call, torch_level
 from torchrepro.minify.polish.literals import Text, Unwritable, Writer
 from torchrepro.minify.polish.public_names import public_spellings
@@ -31,8 +32,14 @@ class Speller:
     style: Style
     modules: set[str] = field(default_factory=set)
     """`F`, `math`, or a module of the user."""
+    own: frozenset[str] = frozenset()
+    """Operators of the user that the script registers, or imports what does."""
 
     def spelling(self, node: Node) -> Spelling:
+        if isinstance(node.target, OpOverload | OpOverloadPacket):
+            needed = resolver.needs_trust(node.target)
+            if needed is not None:
+                return self._of_the_user(node, needed)
         if isinstance(node.target, HigherOrderOperator):
             return self._higher_order(node, node.target.name())
         if not isinstance(node.target, OpOverload):
@@ -44,6 +51,12 @@ class Speller:
                 if self._is_same(node, node.target, spelling):
                     return spelling
         return operator_call(node)
+
+    def _of_the_user(self, node: Node, path: str) -> Spelling:
+        namespace, name = path.split(".")[2:4]
+        if f"{namespace}::{name}" not in self.own:
+            raise Unwritable(f"the operator {namespace}::{name}, whose source is not known")
+        return function(path.removesuffix(".default"), list(node.args), dict(node.kwargs))
 
     def _is_same(self, node: Node, target: OpOverload, spelling: Spelling) -> bool:
         """Whether the spelling reaches the operator of the node, tried on fakes."""

@@ -197,8 +197,9 @@ def _shortest(value: float, dtype: torch.dtype) -> str:
     for digits in range(1, 18):
         near = float(f"{value:.{digits}g}")
         if float(torch.tensor(near, dtype=torch.float64).to(dtype)) == value:
-            # Many digits of the decimal are the double's own: `repr` is no longer then.
-            return min((repr(near), f"{near:.{digits}g}"), key=len) if abs(near) >= 1e7 else repr(near)
+            # `repr` writes 3e10 as 30000000000.0.
+            short = f"{near:.{digits}g}" if abs(near) >= 1e7 else repr(near)
+            return short.replace("e+", "e")
     return repr(value)
 
 

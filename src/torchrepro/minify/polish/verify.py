@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchrepro.flow import compiler_environment
@@ -25,8 +24,11 @@ from torchrepro.verdict import Kind, Verdict
 
 SCRIPT = "repro.py"
 UNVERIFIED = "repro_unverified.py"
+_READ = 1 << 20
+"""Bytes of output that are looked at: what a C++ compiler says of one kernel can be long."""
 _TAIL = 8000
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
+_COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
 # What the script would do if the compiler were mended: `torch.compile` that compiles nothing.
 _WITHOUT_COMPILER = """\
 import runpy, sys, torch
@@ -69,41 +71,42 @@ class _Ended:
     seconds: float
 
 
-@dataclass(eq=False)
 class _Running:
-    """A script in a process group of its own."""
+    """A script in a process group of its own, of which nothing is left when the context ends."""
 
-    arguments: Sequence[str]
-    directory: Path
-    environ: Mapping[str, str]
-    started: float = field(default_factory=time.monotonic)
+    def __init__(self, arguments: Sequence[str], directory: Path, environ: Mapping[str, str]) -> None:
+        self._arguments, self._directory, self._environ = arguments, directory, environ
 
-    def __post_init__(self) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed where the process ends
+    def __enter__(self) -> _Running:
+        self._started = time.monotonic()
+        self._output = tempfile.TemporaryFile()
         self._child = subprocess.Popen(
-            self.arguments,
-            cwd=self.directory,
+            self._arguments,
+            cwd=self._directory,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **self.environ},
+            env={**os.environ, **self._environ},
             start_new_session=True,
         )
+        return self
 
-    def end(self, deadline: float) -> _Ended:
-        """How it ended, at the deadline if not before; nothing of it is left."""
+    def __exit__(self, *raised: object) -> None:
+        end_group(self._child)
+        self._output.close()
+
+    def ended(self, deadline: float) -> _Ended:
+        """How it ended, at the deadline if not before."""
         exit_code: int | None
         try:
             exit_code = self._child.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             exit_code = None
-        finally:
-            seconds = time.monotonic() - self.started
-            end_group(self._child)
-        with self._output as output:
-            size = output.seek(0, os.SEEK_END)
-            output.seek(max(0, size - _TAIL))
-            return _Ended(exit_code, output.read().decode(errors="replace"), seconds)
+        seconds = time.monotonic() - self._started
+        end_group(self._child)
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _READ))
+        return _Ended(exit_code, self._output.read().decode(errors="replace"), seconds)
 
 
 def verify_script(
@@ -115,26 +118,24 @@ def verify_script(
 ) -> Verified:
     """Run a script in a fresh process; for a hang, `time_limit` is how long it is waited for.
 
-    A script that calls `torch.compile` is run once more beside it, with a `torch.compile` that does nothing:
-    what fails then as well says nothing about the compiler.
+    A script that compares is run once more beside it, with a `torch.compile` that does nothing: what fails
+    then as well says nothing about the compiler.
     """
     environ = compiler_environment() if environ is None else environ
-    with tempfile.TemporaryDirectory(prefix="torchrepro-script-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="torchrepro-script-") as scratch, ExitStack() as stack:
         directory = Path(scratch)
         path = write_script(script, directory, SCRIPT)
-        running = [_Running([sys.executable, str(path)], directory, environ)]
-        try:
-            if "torch.compile(" in script.text and script.entry is not Entry.INTERNAL:
-                code = [sys.executable, "-c", _WITHOUT_COMPILER, str(path)]
-                running.append(_Running(code, directory, environ))
-        finally:
-            deadline = time.monotonic() + time_limit
-            ended = [each.end(deadline) for each in running]
+        commands = [[sys.executable, str(path)]]
+        if expected.kind in _COMPARED and script.entry is not Entry.INTERNAL:
+            commands.append([sys.executable, "-c", _WITHOUT_COMPILER, str(path)])
+        running = [stack.enter_context(_Running(command, directory, environ)) for command in commands]
+        deadline = time.monotonic() + time_limit
+        ended = [each.ended(deadline) for each in running]
     reproduces, how = _read(ended[0], expected, time_limit)
     if reproduces and len(ended) > 1 and ended[1].exit_code != 0:
         reproduces = False
         how = f"{how}; but it fails without the compiler as well ({_last_line(ended[1].output)})"
-    return Verified(reproduces, how, ended[0].output, ended[0].seconds)
+    return Verified(reproduces, how, ended[0].output[-_TAIL:], ended[0].seconds)
 
 
 def settle(
@@ -145,9 +146,11 @@ def settle(
     time_limit: float = 120.0,
     environ: Mapping[str, str] | None = None,
     header: Sequence[str] = (),
+    repeats: int = 1,
 ) -> Settled:
     """Write the first script that fails as the repro does to `directory/repro.py`, each tried in turn.
 
+    Each is run `repeats` times before it counts as passing: more than once where the failure is flaky.
     If none does, `repro.py` is the last resort, the hand-written one stands beside it as
     `repro_unverified.py`, and the answer says that nothing was reproduced.
     """
@@ -155,7 +158,10 @@ def settle(
     environ = compiler_environment(repro.ambient.environ) if environ is None else environ
     tried: list[tuple[Script, Verified]] = []
     for script in each_script(repro, verdict, header=header):
-        verified = verify_script(script, expected, time_limit=time_limit, environ=environ)
+        for _ in range(max(1, repeats)):
+            verified = verify_script(script, expected, time_limit=time_limit, environ=environ)
+            if verified.reproduces:
+                break
         tried.append((script, verified))
         if verified.reproduces:
             path = write_script(script, directory, SCRIPT)
@@ -178,8 +184,7 @@ def write_script(script: Script, directory: Path, name: str) -> Path:
         else:
             content(directory / beside)
     path = directory / name
-    path.write_text(script.text)
-    shutil.rmtree(directory / "__pycache__", ignore_errors=True)
+    path.write_text(script.text, encoding="utf-8")
     return path
 
 
@@ -199,7 +204,7 @@ def _read(ended: _Ended, expected: Signature, time_limit: float) -> tuple[bool, 
     last = _last_line(ended.output)
     match expected.kind:
         case Kind.MISMATCH | Kind.NON_FINITE | Kind.MISSING_ERROR:
-            return "AssertionError" in ended.output.rpartition("Traceback (most recent")[2], last
+            return _asserts(ended.output), last
         case Kind.COMPILE_ERROR | Kind.RUN_ERROR:
             return _raises(ended.output, expected), last
         case Kind.OUT_OF_MEMORY:
@@ -207,6 +212,15 @@ def _read(ended: _Ended, expected: Signature, time_limit: float) -> tuple[bool, 
         case Kind.CRASH:
             return expected.exception == f"exit {ended.exit_code}", last
     return False, last
+
+
+def _asserts(output: str) -> bool:
+    """Whether it is an assertion of the script that fails, and not one of the compiler."""
+    told = output.rpartition("Traceback (most recent")[2]
+    own = re.findall(rf'File ".*{re.escape(SCRIPT)}", line \d+, in .*\n\s+(.*)', told)
+    return (
+        bool(own) and "assert" in own[-1] and re.search(r"^AssertionError\b", told, re.MULTILINE) is not None
+    )
 
 
 def _raises(output: str, expected: Signature) -> bool:
