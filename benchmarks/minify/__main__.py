@@ -66,12 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out what --json FILE has already")
     parser.add_argument("--markdown", action="store_true", help="print the section for docs/benchmarks.md")
     parser.add_argument("--time-limit", type=float, default=300.0, metavar="S", help="to minify one case")
-    parser.add_argument(
-        "--minify-options",
-        default="",
-        metavar="WORDS",
-        help="for `torchrepro minify`: --minify-options=--no-explain",
-    )
+    parser.add_argument("--minify-options", default="", metavar="WORDS", help="such as =--no-explain")
     return parser.parse_args()
 
 
@@ -79,8 +74,7 @@ def _say_how_long(todo: Sequence[tuple[Case, Side]], limit: float) -> None:
     if not todo:
         return
     expected = sum(TYPICAL_SECONDS[side] for _, side in todo) / 60
-    most = len(todo) * (limit + in_tree.CATCH_LIMIT) / 60
-    _tell(f"{len(todo)} searches, about {expected:.0f} minutes (never more than {most:.0f})")
+    _tell(f"{len(todo)} searches, about {expected:.0f} minutes; each is stopped after {limit:.0f} s")
 
 
 def _one_line(measured: Measured) -> str:

@@ -102,7 +102,8 @@ def _minify(
     case: Case, caught: Caught, scratch: Path, limit: float, options: Sequence[str]
 ) -> tuple[Ended, dict[str, Any], int]:
     counted = scratch / "compiles"
-    words = ["minify", caught.bundle, "--json", "--out", str(scratch / "minified"), *options]
+    trust = ["--trust", "source"] if case.of_capture else []  # a whole call is code of its user
+    words = ["minify", caught.bundle, "--json", "--out", str(scratch / "minified"), *trust, *options]
     ended = _torchrepro(words, case, scratch, limit, {"COMPILES_COUNTED": str(counted)}, grace=VERIFYING)
     return ended, _answer(ended), counted.stat().st_size if counted.exists() else 0
 

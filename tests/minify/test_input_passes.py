@@ -65,7 +65,7 @@ def conditions(draw, repro):
     return fails
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), build=GRAPHS, a=SIZES, b=SIZES, c=SIZES, double=st.booleans(), seed=st.integers(0, 9))
 def test_the_result_fails_runs_and_is_minimal(data, build, a, b, c, double, seed):
     torch.manual_seed(seed)

@@ -19,6 +19,8 @@ from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.minify.polish.literals import Unwritable
 from torchrepro.minify.polish.plan import Manner
+from torchrepro.minify.polish.spelling import Speller, Style
+from torchrepro.minify.polish.tracing import SameCall, traced
 from torchrepro.repro import Place, Repro
 
 
@@ -143,14 +145,15 @@ def test_calls_keep_their_order() -> None:
     assert torch.equal(made(_X.clone(), _Y), function(_X.clone(), _Y))
 
 
-def test_an_operator_of_the_users_own_is_not_made_up() -> None:
+def test_an_operator_that_nobody_can_register_is_not_written() -> None:
+    repro = lowered(torch.relu, _X)
+    (node,) = (node for node in repro.graph.graph.nodes if node.op == "call_function")
+    found = traced(repro)
     with torch.library._scoped_library("polish_tests", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
-        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-        library.impl("twice", lambda x: torch.empty_like(x), "Meta")
-        repro = lowered(lambda x: torch.ops.polish_tests.twice(x), _X)
+        node.target = torch.ops.polish_tests.twice.default
         with pytest.raises(Unwritable, match="whose source is not known"):
-            first_text(repro, ERROR)
+            Speller(found, SameCall(found), Style.PUBLIC).spelling(node)
 
 
 _STEPS: dict[str, Callable[..., Any]] = {

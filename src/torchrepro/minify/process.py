@@ -221,7 +221,7 @@ def _settled(
     if isinstance(judges.oracle, CommandOracle):
         return settled_by_command(found, problem.failure, judges.oracle, directory.minimal)
     # The environment of this process is the one that the candidates had.
-    return settled_by_script(found, directory.minimal, environ={}, header=header)
+    return settled_by_script(found, directory.minimal, environ={}, header=header, repeats=problem.repeats)
 
 
 def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settled) -> tuple[str, ...]:

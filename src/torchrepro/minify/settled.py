@@ -31,13 +31,24 @@ class Settled:
 
 
 def settled_by_script(
-    found: Found, target: Path, *, environ: Mapping[str, str], header: Sequence[str]
+    found: Found, target: Path, *, environ: Mapping[str, str], header: Sequence[str], repeats: int
 ) -> Settled:
-    """The script has the last word: run in a fresh process, before anybody sees it."""
+    """The script has the last word: run in a fresh process, before anybody sees it.
+
+    One that fails now and then is run up to `repeats` times.
+    """
     save_over(found, target)
     hangs = found.verdict.kind is Kind.HANG
     limit = _HANG_SECONDS if hangs else 120.0 + 4 * found.verdict.seconds
-    settled = settle(found.repro, found.verdict, target, time_limit=limit, environ=environ, header=header)
+    settled = settle(
+        found.repro,
+        found.verdict,
+        target,
+        time_limit=limit,
+        environ=environ,
+        header=header,
+        repeats=repeats,
+    )
     notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]

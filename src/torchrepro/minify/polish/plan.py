@@ -16,6 +16,7 @@ from torchrepro.bundle.graph_source import write_with_source
 from torchrepro.bundle.graph_text import GraphText
 from torchrepro.bundle.graph_text.resolver import needs_trust
 from torchrepro.bundle.operators import Operators, operators_of
+from torchrepro.bundle.source_closure.origin import is_installed_module
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.minify.polish.assertions import worst_leaf
 from torchrepro.minify.polish.body import Body, BodyWriter
@@ -115,7 +116,7 @@ class Plan:
             frozenset(
                 entry.op.partition(".")[0]
                 for entry in self.operators.entries
-                if entry.in_source or entry.library or entry.module not in ("", "__main__")
+                if entry.in_source or entry.library or is_installed_module(entry.module or "__main__")
             ),
         )
         owner = "self" if self.is_module else ""
