@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -57,6 +59,7 @@ def run_search(
         finally:
             child.end()
             end_leftovers(mark)
+            shutil.rmtree(RunDirectory(Path(request.directory)).scratch, ignore_errors=True)
         if outcome.result is None and interrupts.count:
             raise KeyboardInterrupt  # asked to stop before there was anything to stop with
         return outcome

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -69,6 +70,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> Minified:
             reporter.phase("warm")
 
         reporter.phase("search")
+        _use_scratch(directory)
         stop.after(settings.time_limit)
         problem = Problem(
             repro,
@@ -145,6 +147,16 @@ def _warming_up(request: SearchRequest, directory: RunDirectory, repro: Repro, s
         yield
         if not rehearsal.finish():
             keep_seed(directory.cache, Path(request.seed))
+
+
+def _use_scratch(directory: RunDirectory) -> None:
+    """Put temporary files where they are found and removed, should this process be killed.
+
+    Only now: inductor, once it is imported, keeps its precompiled header where temporary files were then.
+    """
+    shutil.rmtree(directory.scratch, ignore_errors=True)
+    directory.scratch.mkdir()
+    tempfile.tempdir = str(directory.scratch)
 
 
 def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:

@@ -6,6 +6,7 @@
     also_seen/        failures of other kinds that were met on the way
     minimal/          the result as a bundle, with the script
     result.json       the result as data
+    scratch/          temporary files, while the run lasts
     cache/            what the compilers cache, while the run lasts
     run.json          what the verdicts depend on: the same command goes on only if this is still the same
 
@@ -44,6 +45,7 @@ _OF_A_RUN = (
     "best",
     "also_seen",
     "minimal",
+    "scratch",
     "cache",
     "result.json",
     "run.json",
@@ -77,6 +79,10 @@ class RunDirectory:
     @property
     def cache(self) -> Path:
         return self.path / "cache"
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / "scratch"
 
     @property
     def result(self) -> Path:
