@@ -29,11 +29,11 @@ demo: $(READY)  ## the main job, end to end
 	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## all tests: the fast ones first
-	$(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m 'not slow and not thorough' -n $(WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m 'slow and not thorough' -n $(WORKERS) --dist worksteal
 
 test-fast: $(READY)  ## only the tests that run no compiler
-	$(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m 'not slow and not thorough' -n $(WORKERS) --dist worksteal
 
 test-thorough: $(READY)  ## the tests that take too long for CI: every injected bug and its healthy twin
 	$(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist worksteal
