@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
     from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
-    from torchrepro.minify.result import Minified as Minified
-    from torchrepro.minify.settings import MinifySettings as MinifySettings
+    from torchrepro.minify.session.result import Minified as Minified
+    from torchrepro.minify.session.settings import MinifySettings as MinifySettings
     from torchrepro.repro import Compiler as Compiler
     from torchrepro.repro import Place as Place
     from torchrepro.repro import Repro as Repro

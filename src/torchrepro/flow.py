@@ -25,9 +25,9 @@ from torchrepro.verdict import Kind, Verdict
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
-    from torchrepro.minify.following import OnMessage
-    from torchrepro.minify.result import Minified
-    from torchrepro.minify.settings import MinifySettings
+    from torchrepro.minify.session.following import OnMessage
+    from torchrepro.minify.session.result import Minified
+    from torchrepro.minify.session.settings import MinifySettings
     from torchrepro.request import ModelRequest
 
 OnPhase = Callable[[str], None]
@@ -190,11 +190,11 @@ def minify_bundle(
     """
     from torchrepro.bundle.read import read_manifest
     from torchrepro.isolate.leftovers import end_leftovers
-    from torchrepro.minify.following import died, result_of, run_search
-    from torchrepro.minify.identity import Identity
     from torchrepro.minify.registry import chosen_passes
-    from torchrepro.minify.run_directory import held, run_directory
-    from torchrepro.minify.settings import MinifySettings, SearchRequest
+    from torchrepro.minify.session.following import died, result_of, run_search
+    from torchrepro.minify.session.identity import Identity
+    from torchrepro.minify.session.run_directory import held, run_directory
+    from torchrepro.minify.session.settings import MinifySettings, SearchRequest
 
     settings = settings or MinifySettings()
     manifest = read_manifest(bundle)

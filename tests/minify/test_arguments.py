@@ -11,8 +11,8 @@ from synthetic import problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.passes.arguments import plainer_arguments
-from torchrepro.minify.validity import why_invalid
 from torchrepro.repro import Place, Repro
 
 

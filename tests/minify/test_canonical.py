@@ -18,8 +18,8 @@ from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.metadata import Symbol
 from torchrepro.bundle.save import save_bundle
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.minify import contents
-from torchrepro.minify.canonical import canonical_key, structure_key
+from torchrepro.minify.knowing import contents
+from torchrepro.minify.knowing.canonical import canonical_key, structure_key
 from torchrepro.repro import Compiler, Place, Repro
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchrepro.minify.compiler_cache import keep_seed, start_cache
+from torchrepro.minify.session.compiler_cache import keep_seed, start_cache
 
 
 def test_what_a_warm_up_leaves_is_where_the_next_run_starts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from synthetic import problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from torchrepro.minify.opening import expanded, expanded_everywhere
+from torchrepro.minify.editing.opening import expanded, expanded_everywhere
 from torchrepro.minify.order import size_of
 from torchrepro.minify.passes.composites import open_composites
 from torchrepro.repro import Place, Repro

@@ -13,10 +13,10 @@ from synthetic import problem_of, targets
 
 from torchrepro.bundle.graph_text import read_graph, write_graph
 from torchrepro.bundle.metadata import symbols_of
-from torchrepro.minify.fixed_sizes import with_numbers
+from torchrepro.minify.cutting.subgraph import piece
+from torchrepro.minify.editing.fixed_sizes import with_numbers
+from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.passes.dynamic import make_static
-from torchrepro.minify.subgraph import piece
-from torchrepro.minify.validity import why_invalid
 from torchrepro.repro import Compiler, Place, Repro
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from input_search import ConditionOracle, runs, search_inputs
 from synthetic import traced
 
-from torchrepro.minify.coupling import dimension_table
+from torchrepro.minify.sizing.coupling import dimension_table
 from torchrepro.repro import Repro
 
 MOST_QUESTIONS = 100

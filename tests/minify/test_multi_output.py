@@ -13,10 +13,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from torchrepro.comparison import Comparison, Difference, LeafComparison
-from torchrepro.minify.outputs import outputs_of, returning
+from torchrepro.minify.editing.outputs import outputs_of, returning
+from torchrepro.minify.editing.single_results import taken_apart, with_single_results
 from torchrepro.minify.passes.multi_output import drop_outputs, single_results
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.single_results import taken_apart, with_single_results
 from torchrepro.repro import Place, Repro
 from torchrepro.verdict import Kind, Verdict
 

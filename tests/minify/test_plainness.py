@@ -12,7 +12,7 @@ from test_graph_text_captured import FUNCTIONS
 
 from torchrepro.ambient import Ambient
 from torchrepro.minify.order import size_of
-from torchrepro.minify.plainness import asks_for_gradients, cost_of, count_runs
+from torchrepro.minify.valuing.plainness import asks_for_gradients, cost_of, count_runs
 from torchrepro.repro import Compiler, Place
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from torchrepro.errors import TorchReproError
-from torchrepro.minify.identity import Identity
-from torchrepro.minify.result import Minified
-from torchrepro.minify.run_directory import RunDirectory, held, run_directory, write_json
-from torchrepro.minify.settings import MinifySettings
+from torchrepro.minify.session.identity import Identity
+from torchrepro.minify.session.result import Minified
+from torchrepro.minify.session.run_directory import RunDirectory, held, run_directory, write_json
+from torchrepro.minify.session.settings import MinifySettings
 
 IDENTITY = Identity(bundle="abc", torch="2.13.0")
 

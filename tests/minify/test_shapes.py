@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.minify.coupling import dimension_table
-from torchrepro.minify.held_tensors import held_tensors, with_tensors
+from torchrepro.minify.knowing.store import MemoryStore
 from torchrepro.minify.passes.shapes import shrink_dimensions
-from torchrepro.minify.store import MemoryStore
+from torchrepro.minify.sizing.coupling import dimension_table
+from torchrepro.minify.valuing.held_tensors import held_tensors, with_tensors
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 

@@ -12,7 +12,7 @@ import pytest
 from torchrepro.isolate.executor import Task
 from torchrepro.isolate.outcome import Outcome
 from torchrepro.minify.problem import SearchStopped
-from torchrepro.minify.stopping import Stop, StoppableExecutor
+from torchrepro.minify.session.stopping import Stop, StoppableExecutor
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from synthetic import SyntheticOracle, problem_of, traced
 
 from torchrepro.ambient import Ambient, Autocast
 from torchrepro.comparison import Comparison, Difference, LeafComparison
+from torchrepro.minify.editing.surroundings import Setting, ambient_settings, compiler_settings, without
 from torchrepro.minify.passes.ambient import reset_ambient
 from torchrepro.minify.passes.compiler import reset_compiler
 from torchrepro.minify.passes.sequence import shorten_sequence
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.surroundings import Setting, ambient_settings, compiler_settings, without
 from torchrepro.repro import Compiler, Place, Repro
 from torchrepro.verdict import Kind, Verdict
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, symbolic_trace
 
 from torchrepro.ambient import Ambient
-from torchrepro.minify.validity import why_invalid
+from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.repro import Place, Repro
 
 

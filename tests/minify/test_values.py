@@ -9,8 +9,8 @@ import torch
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.minify.held_tensors import held_tensors, with_tensors
 from torchrepro.minify.order import size_of
+from torchrepro.minify.valuing.held_tensors import held_tensors, with_tensors
 from torchrepro.repro import Repro
 
 

@@ -12,7 +12,7 @@ from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, Traceback, Trust
 
 if TYPE_CHECKING:
-    from torchrepro.minify.result import Minified
+    from torchrepro.minify.session.result import Minified
 
 
 def minify(
@@ -75,7 +75,7 @@ def minify(
     from torchrepro.cli.minify_target import bundle_for
     from torchrepro.cli.render import progress as phases
     from torchrepro.errors import TorchReproError
-    from torchrepro.minify.settings import MinifySettings
+    from torchrepro.minify.session.settings import MinifySettings
 
     if list_passes:
         print_passes()

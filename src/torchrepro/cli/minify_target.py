@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchrepro.errors import TorchReproError
-from torchrepro.minify.run_directory import CAUGHT, RunDirectory, run_directory, write_json
+from torchrepro.minify.session.run_directory import CAUGHT, RunDirectory, run_directory, write_json
 
 _CATCH_ALL = 4
 """The level that catches whatever there is: exceptions, crashes, hangs and wrong numbers."""

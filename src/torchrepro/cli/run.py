@@ -116,7 +116,7 @@ def _minify(bundle: Path, *, show_traceback: bool) -> None:
     from torchrepro import flow
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.minify_progress import minify_progress
-    from torchrepro.minify.settings import MinifySettings
+    from torchrepro.minify.session.settings import MinifySettings
 
     print(f"torchrepro: minifying {bundle}", file=sys.stderr)
     with (

@@ -13,8 +13,8 @@ from torchrepro.errors import TorchReproError
 from torchrepro.isolate.executor import Executor, Task
 from torchrepro.isolate.outcome import Outcome
 from torchrepro.isolate.supervise import raise_reported, verdict_of
+from torchrepro.minify.cutting.recording import Recording, read_values
 from torchrepro.minify.patience import Patience
-from torchrepro.minify.recording import Recording, read_values
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.minify.canonical_text import canonical_text
-from torchrepro.minify.plainness import asks_for_gradients, cost_of_arguments, count_runs
-from torchrepro.minify.value_cost import cost_of_tensor
+from torchrepro.minify.knowing.canonical_text import canonical_text
+from torchrepro.minify.valuing.plainness import asks_for_gradients, cost_of_arguments, count_runs
+from torchrepro.minify.valuing.value_cost import cost_of_tensor
 from torchrepro.repro import Compiler, Repro
 
 
@@ -26,7 +26,7 @@ class Size(NamedTuple):
     text: int
     arguments: int
     irregularity: int
-    """Characters to write the values (`minify/value_cost.py`)."""
+    """Characters to write the values (`minify/valuing/value_cost.py`)."""
 
     def __str__(self) -> str:
         parts = [(self.ops, "op"), (self.inputs, "input"), (self.elements, "element")]

@@ -16,15 +16,15 @@ from typing import TypeVar
 
 from torchrepro.errors import HarnessError
 from torchrepro.minify.asking import Question, first_to_fail
-from torchrepro.minify.canonical import canonical_key
+from torchrepro.minify.cutting.recording import Recording
 from torchrepro.minify.failure import Failure
+from torchrepro.minify.knowing.canonical import canonical_key
+from torchrepro.minify.knowing.store import MemoryStore, Store
+from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.observer import ObserveHere, Observer
 from torchrepro.minify.oracle import Oracle
 from torchrepro.minify.order import Size, size_of
-from torchrepro.minify.recording import Recording
-from torchrepro.minify.store import MemoryStore, Store
 from torchrepro.minify.subsets import Nearest, minimal_subset
-from torchrepro.minify.validity import why_invalid
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
@@ -147,7 +147,7 @@ class Problem:
         return self._recorded[1]
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        """A verdict for each set of inputs of one compilation (`minify/rounds.py`): one query."""
+        """A verdict for each set of inputs of one compilation (`minify/cutting/rounds.py`): one query."""
         self._stop_if_late()
         self._count(queries=1)
         self._tell()

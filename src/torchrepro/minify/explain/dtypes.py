@@ -10,7 +10,7 @@ from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.inputs import Given, tensor_inputs, with_inputs
 from torchrepro.minify.explain.variations import Area, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, listed, sentence_on_choices
-from torchrepro.minify.held_tensors import made_like
+from torchrepro.minify.valuing.held_tensors import made_like
 from torchrepro.repro import Repro
 
 _FLOATING = (torch.float64, torch.bfloat16, torch.float16, torch.float32)

@@ -11,9 +11,9 @@ from torch.fx import GraphModule
 
 from torchrepro.bundle.graph_text.annotations import NOTE_KEY, SymbolNote, TensorNote, note_of_value
 from torchrepro.bundle.metadata import Symbol
+from torchrepro.minify.editing.fixed_sizes import with_numbers
 from torchrepro.minify.explain.settings import Switch
 from torchrepro.minify.explain.variations import Area, Variation
-from torchrepro.minify.fixed_sizes import with_numbers
 from torchrepro.repro import Place, Repro
 
 _SUBJECT = "dynamic shapes"

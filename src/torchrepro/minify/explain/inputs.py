@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.minify.held_tensors import held_tensors
+from torchrepro.minify.valuing.held_tensors import held_tensors
 from torchrepro.repro import Repro
 
 _CAPTURED = re.compile(r"[lL]_(\w+?)_?")

@@ -11,7 +11,7 @@ from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.inputs import Given, input_names, tensor_inputs, with_inputs
 from torchrepro.minify.explain.variations import Area, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, listed, sentence_on_choices
-from torchrepro.minify.held_tensors import held_tensors, made_like
+from torchrepro.minify.valuing.held_tensors import held_tensors, made_like
 from torchrepro.repro import Repro
 
 

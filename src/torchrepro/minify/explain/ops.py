@@ -10,11 +10,11 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from torchrepro.minify.cutting.units import CALLS
+from torchrepro.minify.editing.surgery import edited, writes_by_name
 from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.variations import Area, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, sentence_on_choices
-from torchrepro.minify.surgery import edited, writes_by_name
-from torchrepro.minify.units import CALLS
 from torchrepro.repro import Repro
 
 _VARIED = 3

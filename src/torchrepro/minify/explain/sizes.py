@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchrepro.minify.coupling import dimension_table
-from torchrepro.minify.dimensions import DimensionTable
 from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.inputs import Given, input_names, tensor_inputs, with_inputs
 from torchrepro.minify.explain.rules import changes, sizes_between
 from torchrepro.minify.explain.variations import Area, Outcome, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, listed, sentence_on_sizes
+from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.order import count_elements
-from torchrepro.minify.slicing import window
-from torchrepro.minify.validity import why_invalid
+from torchrepro.minify.sizing.coupling import dimension_table
+from torchrepro.minify.sizing.dimensions import DimensionTable
+from torchrepro.minify.sizing.slicing import window
 from torchrepro.repro import Place, Repro
 from torchrepro.verdict import Verdict
 

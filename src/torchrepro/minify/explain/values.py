@@ -13,7 +13,7 @@ from torchrepro.minify.explain.numbers import between, label_of, numbers_to_try,
 from torchrepro.minify.explain.rules import changes
 from torchrepro.minify.explain.variations import Area, Outcome, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, listed, sentence_on_values
-from torchrepro.minify.held_tensors import made_like
+from torchrepro.minify.valuing.held_tensors import made_like
 from torchrepro.repro import Repro
 
 _INPUTS = 3

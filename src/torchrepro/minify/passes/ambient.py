@@ -6,8 +6,8 @@ then a backward comes along. So inputs lose their `requires_grad` in the same qu
 
 from __future__ import annotations
 
+from torchrepro.minify.editing.surroundings import ambient_settings, gradient_settings, keep_needed
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.surroundings import ambient_settings, gradient_settings, keep_needed
 
 
 def reset_ambient(problem: Problem) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchrepro.minify.argument_edits import DROPPED, Slot, slots_of, with_arguments
+from torchrepro.minify.editing.argument_edits import DROPPED, Slot, slots_of, with_arguments
+from torchrepro.minify.editing.propagation import propagate
+from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.propagation import propagate
-from torchrepro.minify.validity import why_invalid
 from torchrepro.repro import Place, Repro
 
 _MANY_OPS = 30

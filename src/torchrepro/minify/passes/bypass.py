@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from torchrepro.minify.cutting.units import CALLS
+from torchrepro.minify.editing.propagation import propagate
+from torchrepro.minify.editing.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.propagation import propagate
-from torchrepro.minify.surgery import edited, has_effects, put_in_place_of
-from torchrepro.minify.units import CALLS
 from torchrepro.repro import Place, Repro
 
 _CHOICES = 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from torchrepro.minify.editing.surroundings import compiler_settings, keep_needed
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.surroundings import compiler_settings, keep_needed
 
 
 def reset_compiler(problem: Problem) -> None:

@@ -6,8 +6,8 @@ adopted. If the opened graph does not fail, the composite itself is what the com
 
 from __future__ import annotations
 
-from torchrepro.minify.aside import aside
-from torchrepro.minify.opening import expanded_everywhere
+from torchrepro.minify.editing.aside import aside
+from torchrepro.minify.editing.opening import expanded_everywhere
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem

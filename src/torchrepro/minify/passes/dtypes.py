@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from torchrepro.minify.held_tensors import Held, held_tensors, made_like, with_tensors
-from torchrepro.minify.literals import Literal, literals_of, with_literals
+from torchrepro.minify.editing.literals import Literal, literals_of, with_literals
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.slicing import laid_out_like
+from torchrepro.minify.sizing.slicing import laid_out_like
+from torchrepro.minify.valuing.held_tensors import Held, held_tensors, made_like, with_tensors
 from torchrepro.repro import Place, Repro
 
 Unusual = Held | Literal

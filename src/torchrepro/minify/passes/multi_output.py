@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchrepro.minify.outputs import Output, is_flat, outputs_of, returning
+from torchrepro.minify.editing.outputs import Output, is_flat, outputs_of, returning
+from torchrepro.minify.editing.single_results import taken_apart, with_single_results
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.single_results import taken_apart, with_single_results
 from torchrepro.repro import Place
 
 

@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from torch.fx import Node
 
-from torchrepro.minify.first_wrong import first_wrong
+from torchrepro.minify.cutting.first_wrong import first_wrong
+from torchrepro.minify.cutting.recording import Recording
+from torchrepro.minify.cutting.subgraph import piece, without_symbols
+from torchrepro.minify.cutting.units import Unit, units_of
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.recording import Recording
-from torchrepro.minify.subgraph import piece, without_symbols
-from torchrepro.minify.units import Unit, units_of
 from torchrepro.repro import Place, Repro
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from torchrepro.minify.editing.surroundings import call_settings, keep_needed
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.surroundings import call_settings, keep_needed
 
 
 def shorten_sequence(problem: Problem) -> None:

@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from torchrepro.minify.broadcasting import stretch_single_elements
-from torchrepro.minify.coupling import dimension_table
-from torchrepro.minify.dimensions import Dimension, DimensionTable
-from torchrepro.minify.held_tensors import held_tensors
-from torchrepro.minify.layouts import drop_ranks, plainer_layouts, squeezed
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.size_search import current_table, members_of, one_less, shrink, still_there
-from torchrepro.minify.smallest_sizes import smallest_that_runs
+from torchrepro.minify.sizing.broadcasting import stretch_single_elements
+from torchrepro.minify.sizing.coupling import dimension_table
+from torchrepro.minify.sizing.dimensions import Dimension, DimensionTable
+from torchrepro.minify.sizing.layouts import drop_ranks, plainer_layouts, squeezed
+from torchrepro.minify.sizing.size_search import current_table, members_of, one_less, shrink, still_there
+from torchrepro.minify.sizing.smallest_sizes import smallest_that_runs
+from torchrepro.minify.valuing.held_tensors import held_tensors
 from torchrepro.repro import Repro
 
 _searched: WeakKeyDictionary[Problem, list[torch.Size]] = WeakKeyDictionary()

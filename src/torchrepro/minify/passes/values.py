@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchrepro.minify.coupling import dimension_table
-from torchrepro.minify.held_tensors import Held, held_tensors, made_like, with_tensors
-from torchrepro.minify.plain_values import (
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.sizing.coupling import dimension_table
+from torchrepro.minify.sizing.slicing import laid_out_like
+from torchrepro.minify.valuing.held_tensors import Held, held_tensors, made_like, with_tensors
+from torchrepro.minify.valuing.plain_values import (
     FORMS,
     FORMS_OF_ONE,
     Form,
@@ -20,9 +22,7 @@ from torchrepro.minify.plain_values import (
     plainest,
     rounder_values,
 )
-from torchrepro.minify.problem import Problem
-from torchrepro.minify.slicing import laid_out_like
-from torchrepro.minify.value_cost import OWN_VALUES, cost_of_values
+from torchrepro.minify.valuing.value_cost import OWN_VALUES, cost_of_values
 from torchrepro.repro import Repro
 
 _FEW = 64

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchrepro.comparison import LeafComparison
-from torchrepro.minify.hints import suspects, weight_of
+from torchrepro.minify.cutting.hints import suspects, weight_of
+from torchrepro.minify.cutting.recording import Recording
+from torchrepro.minify.cutting.subgraph import SideBySide, piece, side_by_side, without_symbols
+from torchrepro.minify.cutting.units import Unit
+from torchrepro.minify.cutting.windows import Window, by_ambient, windows_of
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.recording import Recording
-from torchrepro.minify.subgraph import SideBySide, piece, side_by_side, without_symbols
-from torchrepro.minify.units import Unit
-from torchrepro.minify.windows import Window, by_ambient, windows_of
 from torchrepro.repro import Place, Repro
 from torchrepro.verdict import Kind
 

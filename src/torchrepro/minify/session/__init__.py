@@ -1,0 +1,1 @@
+"""One run of `torchrepro minify`: the search process, its directory, stopping, resuming, the result."""

@@ -1,0 +1,255 @@
+"""The search process, from a bundle to the result: load, warm up, establish, search, explain, write, report.
+
+It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
+can be forked at any moment. (`process_main.py` is how it is started.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.read import read_manifest
+from torchrepro.isolate.choose import why_not_forked
+from torchrepro.isolate.forking import ForkExecutor
+from torchrepro.isolate.reports import Reporter
+from torchrepro.minify.explain import Explanation, explain, judging_many
+from torchrepro.minify.knowing.sqlite_store import SqliteStore
+from torchrepro.minify.original import Original, establish
+from torchrepro.minify.polish.scripts import first_script, input_names
+from torchrepro.minify.problem import Problem, Progress, SearchStopped
+from torchrepro.minify.registry import chosen_passes
+from torchrepro.minify.search import Found, search
+from torchrepro.minify.session.command_oracle import CommandOracle
+from torchrepro.minify.session.compiler_cache import keep_seed, start_cache
+from torchrepro.minify.session.judges import Judges, judges_for
+from torchrepro.minify.session.result import Minified, OtherFailure, PassRow
+from torchrepro.minify.session.run_directory import RunDirectory, write_json
+from torchrepro.minify.session.settings import MinifySettings, SearchRequest
+from torchrepro.minify.session.settled import Settled, settled_by_command, settled_by_script
+from torchrepro.minify.session.stopping import Stop, StoppableExecutor
+from torchrepro.repro import Place, Repro
+from torchrepro.runner.warm import Rehearsal
+
+_SECONDS_BETWEEN_REPORTS = 0.1
+
+
+def minify(request: SearchRequest, reporter: Reporter) -> Minified:
+    """The whole job, in order."""
+    began = time.monotonic()
+    settings, directory = request.settings, RunDirectory(Path(request.directory))
+    stop = Stop()
+    stop.listen()
+
+    reporter.phase("load")
+    passes = chosen_passes(settings.passes, settings.skip)
+    reporter.send(passes={row.name: row.description for row in passes})
+    trusted = _trusted(request)
+    repro = load_bundle(Path(request.bundle), trusted=trusted)
+    with (
+        judges_for(repro, settings, stop) as judges,
+        SqliteStore(
+            directory.verdicts, save_best_to=directory.best, also_seen_to=directory.also_seen
+        ) as store,
+    ):
+        with _warming_up(request, directory, repro, stop):
+            reporter.phase("establish")
+            original = _established(repro, judges, directory)
+            reporter.phase("warm")
+
+        reporter.phase("search")
+        _use_scratch(directory)
+        stop.after(settings.time_limit)
+        problem = Problem(
+            repro,
+            original.verdict,
+            judges.oracle,
+            store,
+            repeats=original.repeats,
+            observer=judges.observer,
+            notify=_notifying(reporter),
+        )
+        _resume(problem, store, directory, trusted)
+        found = search(problem, passes)
+
+        reporter.phase("explain")
+        explanation = _explained(found, problem, judges, settings)
+
+        stop.be_deaf()
+        reporter.phase("script")
+        settled = _settled(found, problem, judges, directory, header=explanation.lines())
+    result = Minified(
+        original=request.bundle,
+        directory=request.directory,
+        bundle=str(directory.minimal),
+        script=str(settled.script),
+        start_ops=problem.start_size.ops,
+        start_inputs=problem.start_size.inputs,
+        start_elements=problem.start_size.elements,
+        ops=problem.best_size.ops,
+        inputs=problem.best_size.inputs,
+        elements=problem.best_size.elements,
+        queries=problem.queries,
+        original_runs=original.runs,
+        seconds=time.monotonic() - began,
+        signature=str(problem.failure.signature),
+        reproduces=settled.reproduces,
+        stopped=found.stopped,
+        passes=_rows(problem),
+        also_seen=_also_seen(directory),
+        explanation=explanation.to_dict(),
+        explained=explanation.lines(),
+        notes=_notes(original, repro, store, settled),
+        scope=settings.scope,
+    )
+    write_json(directory.result, result.to_dict())
+    if result.minimal:
+        shutil.rmtree(directory.cache, ignore_errors=True)
+    return result
+
+
+def _trusted(request: SearchRequest) -> tuple[str, ...]:
+    """What the bundle may run, which may live beside the user, as it would for `python script.py`."""
+    own = trust_own(read_manifest(Path(request.bundle))) if request.settings.own else ()
+    trusted = (*request.settings.trusted, *own)
+    if trusted:
+        sys.path.insert(0, os.getcwd())
+    return trusted
+
+
+@contextmanager
+def _warming_up(request: SearchRequest, directory: RunDirectory, repro: Repro, stop: Stop) -> Iterator[None]:
+    """Get the compiler ready for all candidates, unless that has brought this process down before.
+
+    A rehearsal goes on beside the body; what it shows to be safe is done here when the body has ended.
+    """
+    if request.settings.oracle:
+        yield  # nothing is compiled here
+        return
+    start_cache(directory.cache, Path(request.seed))
+    if not request.warm or why_not_forked(repro):
+        yield
+        return
+    with closing(StoppableExecutor(ForkExecutor(1), stop)) as beside:
+        rehearsal = Rehearsal(repro.compiler, beside)
+        yield
+        if not rehearsal.finish():
+            keep_seed(directory.cache, Path(request.seed))
+
+
+def _use_scratch(directory: RunDirectory) -> None:
+    """Put temporary files where they are found and removed, should this process be killed.
+
+    Only now: inductor, once it is imported, keeps its precompiled header where temporary files were then.
+    """
+    shutil.rmtree(directory.scratch, ignore_errors=True)
+    directory.scratch.mkdir()
+    tempfile.tempdir = str(directory.scratch)
+
+
+def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:
+    """How the original fails: as an interrupted run has found out, or found out now."""
+    try:
+        original = msgspec.convert(json.loads(directory.original.read_bytes()), Original)
+    except FileNotFoundError:
+        # What was recorded is about the compiler; a command of the user speaks for itself.
+        asked = replace(repro, expected=None) if judges.is_command else repro
+        original = establish(asked, judges.oracle)
+        write_json(directory.original, msgspec.to_builtins(original))
+    judges.learn_from(original.verdict)
+    return original
+
+
+def _resume(problem: Problem, store: SqliteStore, directory: RunDirectory, trusted: tuple[str, ...]) -> None:
+    """Go on from the best of an interrupted run, if it runs nothing that the user has not vouched for.
+
+    A run directory may come with a stranger's bundle, and whoever made it can write there what he likes.
+    """
+    if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
+        former = store.best()
+        if former is not None:
+            problem.resume_from(*former)
+
+
+def _notifying(reporter: Reporter) -> Callable[[Progress], None]:
+    """Tell the parent where the search stands: every change that matters, else ten times a second."""
+    told: list[Any] = [None, 0.0]
+
+    def notify(progress: Progress) -> None:
+        telling = (progress.pass_name, progress.best)
+        if telling != told[0] or time.monotonic() - told[1] > _SECONDS_BETWEEN_REPORTS:
+            told[:] = [telling, time.monotonic()]
+            reporter.send(
+                progress={
+                    "pass": progress.pass_name,
+                    "start": progress.start[:3],
+                    "best": progress.best[:3],
+                    "queries": progress.queries,
+                    "known": progress.known,
+                }
+            )
+
+    return notify
+
+
+def _explained(found: Found, problem: Problem, judges: Judges, settings: MinifySettings) -> Explanation:
+    """What of the result matters. Nothing that goes wrong here may cost the result itself."""
+    if found.stopped or judges.is_command or not settings.explain:
+        return Explanation()
+    try:
+        return explain(
+            found.repro,
+            found.verdict,
+            judges.oracle,
+            judge_many=judging_many(judges.executor, time_limit=judges.observer.patience.limit),
+            failure=problem.failure,
+            store=problem.store,
+            names=input_names(found.repro) if found.repro.place is not Place.BEFORE_CAPTURE else {},
+            script_text=lambda repro, verdict: first_script(repro, verdict).text,
+            repeats=problem.repeats,
+        )
+    except SearchStopped as stopped:
+        return Explanation(notes=(f"not explained: {stopped}",))
+    except Exception as exc:
+        return Explanation(notes=(f"not explained: torchrepro itself failed ({exc!r})",))
+
+
+def _settled(
+    found: Found, problem: Problem, judges: Judges, directory: RunDirectory, *, header: tuple[str, ...]
+) -> Settled:
+    """The bundle and the script of the best, seen to fail once more."""
+    if isinstance(judges.oracle, CommandOracle):
+        return settled_by_command(found, problem.failure, judges.oracle, directory.minimal)
+    # The environment of this process is the one that the candidates had.
+    return settled_by_script(found, directory.minimal, environ={}, header=header, repeats=problem.repeats)
+
+
+def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settled) -> tuple[str, ...]:
+    rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
+    notes = (original.note, rate, *repro.notes, *store.notes, *settled.notes)
+    return tuple(dict.fromkeys(note for note in notes if note))
+
+
+def _rows(problem: Problem) -> tuple[PassRow, ...]:
+    return tuple(PassRow(name, **asdict(row)) for name, row in problem.statistics.items() if name)
+
+
+def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:
+    """What fails in other ways, as the bundles say themselves."""
+    found = []
+    for path in sorted(directory.also_seen.glob("*")):
+        if not path.name.startswith("."):
+            found.append(OtherFailure(str(path), str(read_manifest(path).expected)))
+    return tuple(found)

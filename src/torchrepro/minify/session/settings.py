@@ -1,0 +1,48 @@
+"""MinifySettings: what the user asked the search to do, as plain data that crosses processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MinifySettings:
+    """How to search. Nothing here changes what counts as the failure, except `oracle`."""
+
+    jobs: int | None = None
+    """Candidates at a time; None: one for each core."""
+    time_limit: float | None = None
+    """Seconds for the search, once the original has been seen to fail; None: until it is minimal."""
+    passes: tuple[str, ...] = ()
+    """The passes to run, by name; empty: all."""
+    skip: tuple[str, ...] = ()
+    oracle: str = ""
+    """A command that is asked in place of the judge (`minify/session/command_oracle.py`)."""
+    explain: bool = True
+    """Find out as well which parts of the result do not matter."""
+    trusted: tuple[str, ...] = ()
+    own: bool = False
+    """The bundle was made from the user's own program: what it names may be run."""
+
+    @property
+    def scope(self) -> dict[str, object]:
+        """What a finished result depends on. The number of jobs and the time given are not part of it."""
+        return {"passes": sorted(self.passes), "skip": sorted(self.skip), "explain": self.explain}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """What the search process is told."""
+
+    bundle: str
+    directory: str
+    """The run directory: verdicts known so far, the best so far, and where the result goes."""
+    settings: MinifySettings
+    seed: str
+    """Where a warm cache is kept from which the next run starts (`minify/session/compiler_cache.py`)."""
+    parent: int
+    """The process that asked; the search does not outlive it."""
+    warm: bool = True
+    """Warm up before the first candidate; False after a search process that died of it."""
+    lock: int = -1
+    """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
