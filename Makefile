@@ -52,7 +52,7 @@ bench: $(READY)  ## print the benchmark tables of docs/benchmarks.md that take m
 
 # An hour and more: `make bench-minify ARGS='--cases c01,191499_big'` for a few, ARGS=--resume to go on.
 bench-minify: $(READY)  ## every failing program under torchrepro and under torch's own minifier
-	$(BIN)/python -m benchmarks.minify --json .cache/bench-minify/results.jsonl --markdown $(ARGS)
+	$(BIN)/python -m benchmarks.minify --json .cache/bench-minify/results.jsonl --markdown --minify-options=--no-explain $(ARGS)
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -17,9 +17,10 @@ from torchrepro.bundle.naming import new_run_id
 
 def start_cache(cache: Path, seed: Path) -> None:
     """Give a run its cache, with what warming up left in another one."""
-    if seed.is_dir() and not cache.exists():
-        shutil.copytree(seed, cache)
     cache.mkdir(exist_ok=True)
+    if seed.is_dir():
+        # It is there already: inductor makes it when it is imported, and an interrupted run has filled it.
+        shutil.copytree(seed, cache, dirs_exist_ok=True, copy_function=_copy_if_missing)
 
 
 def keep_seed(cache: Path, seed: Path) -> None:
@@ -33,3 +34,7 @@ def keep_seed(cache: Path, seed: Path) -> None:
         shutil.copytree(cache, partial, ignore=shutil.ignore_patterns("locks"))
         partial.rename(seed)
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy_if_missing(source: str, target: str) -> str:
+    return target if Path(target).exists() else str(shutil.copy2(source, target))

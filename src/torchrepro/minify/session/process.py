@@ -133,20 +133,26 @@ def _trusted(request: SearchRequest) -> tuple[str, ...]:
 def _warming_up(request: SearchRequest, directory: RunDirectory, repro: Repro, stop: Stop) -> Iterator[None]:
     """Get the compiler ready for all candidates, unless that has brought this process down before.
 
-    A rehearsal goes on beside the body; what it shows to be safe is done here when the body has ended.
+    A rehearsal goes on beside the body; what it shows to be safe is done here when the body has ended. Only
+    the first time of all it has the cache to itself, because what it leaves there is kept for others.
     """
     if request.settings.oracle:
         yield  # nothing is compiled here
         return
-    start_cache(directory.cache, Path(request.seed))
+    seed = Path(request.seed)
+    start_cache(directory.cache, seed)
     if not request.warm or why_not_forked(repro):
         yield
         return
     with closing(StoppableExecutor(ForkExecutor(1), stop)) as beside:
         rehearsal = Rehearsal(repro.compiler, beside)
-        yield
-        if not rehearsal.finish():
-            keep_seed(directory.cache, Path(request.seed))
+        if seed.exists():
+            yield
+            rehearsal.finish()
+        else:
+            if not rehearsal.finish():
+                keep_seed(directory.cache, seed)
+            yield
 
 
 def _use_scratch(directory: RunDirectory) -> None:
