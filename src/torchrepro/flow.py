@@ -188,6 +188,7 @@ def minify_bundle(
     An interrupted run goes on where it was, and a finished one is answered at once; `fresh` starts over. The
     first Ctrl-C ends the search with the best so far, which is verified, the second raises KeyboardInterrupt.
     """
+    from torchrepro.bundle.manifest import devices_of
     from torchrepro.bundle.read import read_manifest
     from torchrepro.isolate.leftovers import end_leftovers
     from torchrepro.minify.registry import chosen_passes
@@ -220,6 +221,8 @@ def minify_bundle(
             "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
             "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
         }
+        if not devices_of(manifest):
+            environ["CUDA_VISIBLE_DEVICES"] = ""  # what looks at a GPU cannot be forked afterwards
         outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
         if died(outcome) and outcome.phase == "warm":
             request = replace(request, warm=False)

@@ -194,6 +194,7 @@ def test_a_hang_in_the_compiler_is_known_while_it_lasts_and_kept_after_an_interr
     require_reproduced(HANG, bundle, "--time-limit", 20)
 
 
+@pytest.mark.thorough
 def test_a_hang_is_kept_and_its_program_gone_when_the_launcher_is_killed(tmp_path: Path) -> None:
     with hanging(tmp_path, hang_after=2) as launcher:
         launcher.kill()

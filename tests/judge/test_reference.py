@@ -340,8 +340,9 @@ def _peak(how: str) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")
 @pytest.mark.parametrize(
     ("ours", "eager"),
-    [("module", "eager"), pytest.param("graph", "eager weights", marks=pytest.mark.thorough)],
+    [("module", "eager"), ("graph", "eager weights")],
 )
+@pytest.mark.thorough
 def test_the_peak_memory_is_below_1_6_times_that_of_an_eager_float64_run(ours: str, eager: str) -> None:
     """The user's own narrow model or inputs are counted on our side."""
     assert _peak(ours) < 1.6 * _peak(eager)

@@ -70,6 +70,7 @@ def test_a_script_that_fails_without_the_compiler_says_nothing_about_it() -> Non
     assert "without the compiler" in verified.how
 
 
+@pytest.mark.thorough
 def test_a_wrong_result_of_the_installed_torch_ends_as_a_script(tmp_path: Path) -> None:
     """pytorch #191499: the smallest of a vector of uint8."""
     x = torch.full((64,), 21, dtype=torch.uint8)

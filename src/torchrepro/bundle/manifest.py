@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -127,3 +127,26 @@ def _is_safe(name: str, value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_safe(str(key), item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float) or bool(_PLAIN_WORD.fullmatch(str(value)))
+
+
+def devices_of(manifest: Manifest) -> frozenset[str]:
+    """The kinds of device beside the CPU on which a bundle has values.
+
+    Generators have a state on every device that was in use, but only the user's own code may need it.
+    """
+    whole = manifest.place is Place.BEFORE_CAPTURE
+    entries = {name: entry for name, entry in manifest.values.items() if whole or not name.startswith("rng.")}
+    named = {name.removeprefix("rng.") for name in entries if name.startswith("rng.")}
+    kinds = {name.partition(":")[0] for name in (*named, *_devices_in(msgspec.to_builtins(entries)))}
+    return frozenset(kinds - {"cpu", "meta"})
+
+
+def _devices_in(data: object) -> Iterator[str]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key == "device" and isinstance(value, str):
+                yield value
+            yield from _devices_in(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _devices_in(value)

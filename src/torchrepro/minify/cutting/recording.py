@@ -82,7 +82,7 @@ def write_values(recording: Recording, path: Path) -> None:
 
 def read_values(path: Path) -> Recording:
     """What `write_values` wrote. It is data, not code: nothing in it is run."""
-    found = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
+    found = torch.load(path, mmap=True, weights_only=True)
     return Recording(
         {name: Kept(*pair) for name, pair in found["values"].items()},
         {key: Kept(*pair) for key, pair in found["at_use"].items()},
