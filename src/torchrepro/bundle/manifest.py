@@ -146,6 +146,8 @@ def _devices_in(data: object) -> Iterator[str]:
         for key, value in data.items():
             if key == "device" and isinstance(value, str):
                 yield value
+            elif value == "device" and isinstance(data.get("name"), str):
+                yield data["name"]  # a device itself among the values, by its tag
             yield from _devices_in(value)
     elif isinstance(data, list | tuple):
         for value in data:
