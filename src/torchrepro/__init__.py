@@ -75,8 +75,8 @@ _HOMES = {
     "compare_model": "flow",
     # minifying
     "minify_bundle": "flow",
-    "MinifySettings": "minify.settings",
-    "Minified": "minify.result",
+    "MinifySettings": "minify.session.settings",
+    "Minified": "minify.session.result",
     # catching
     "enable": "capture.watching",
     "disable": "capture.watching",

@@ -221,6 +221,7 @@ def nudged(graph, inputs):
 """
 
 
+@pytest.mark.thorough
 def test_a_strict_judgement_is_kept_in_the_bundle_and_large_tensors_become_recipes(tmp_path: Path) -> None:
     (tmp_path / "nearly.py").write_text(NEARLY)
     words = ("compare", "nearly.py:build", "--backend", "nearly:nudged", "--json")

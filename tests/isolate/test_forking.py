@@ -182,9 +182,14 @@ def test_an_interruption_ends_what_is_under_way_and_the_executor_can_go_on(execu
     executor.start(task_of("sleeps", seconds=600))
     sleeping = children() - before
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    # A shell that runs the tests in the background ignores it.
+    before_that = signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    with pytest.raises(KeyboardInterrupt):
-        executor.wait()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            executor.wait()
+    finally:
+        signal.signal(signal.SIGINT, before_that)
     assert len(sleeping & children()) <= 1  # the guard
     assert run(executor, "passes").result["kind"] == "pass"
 
@@ -196,12 +201,12 @@ def test_a_child_has_a_session_signals_and_threads_of_its_own(executor: ForkExec
     assert found["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def test_two_hundred_tasks_leave_no_descriptor_open(executor: ForkExecutor) -> None:
+def test_a_hundred_tasks_leave_no_descriptor_open(executor: ForkExecutor) -> None:
     run(executor, "passes")
     before = descriptors()
-    for _ in range(200):
+    for _ in range(100):
         executor.start(task_of("passes"))
-    assert {executor.wait()[1].result["kind"] for _ in range(200)} == {"pass"}
+    assert {executor.wait()[1].result["kind"] for _ in range(100)} == {"pass"}
     assert descriptors() == before
 
 

@@ -26,4 +26,6 @@ def own_signals() -> None:
         handler = signal.getsignal(number)
         if callable(handler) and not isinstance(handler, signal.Handlers):
             signal.signal(number, signal.SIG_DFL)
+    # A shell ignores it for what it starts in the background; a candidate that dies of it has to show it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
