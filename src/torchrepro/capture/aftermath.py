@@ -13,9 +13,9 @@ import msgspec
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
 from torchrepro.capture.in_flight import Flight, forget_flight, read_flight
-from torchrepro.capture.ranks.process import answers
 from torchrepro.capture.summary import UNFINISHED, write_summary
 from torchrepro.errors import TorchReproError
+from torchrepro.isolate.groups import answers
 from torchrepro.isolate.outcome import Outcome, signal_name
 from torchrepro.isolate.supervise import verdict_of
 from torchrepro.plain import as_data

@@ -14,6 +14,7 @@ from torchrepro.errors import HarnessError, TorchReproError
 
 CANNOT_BE_TESTED = 125
 INTERRUPTED = 130
+_SHOWN = 300
 
 
 @contextmanager
@@ -30,7 +31,9 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
         first, _, rest = str(exc).partition("\n")
         if show_traceback:
             print(rest, file=sys.stderr)
-        _report(first, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
+        # An exception of the compiler can be a hundred lines of C++ errors, quoted in one.
+        shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
+        _report(shown, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except KeyboardInterrupt:
         print("torchrepro: interrupted; no process is left behind", file=sys.stderr)

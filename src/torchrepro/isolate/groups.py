@@ -79,3 +79,14 @@ def _has_members(group: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def answers(pid: int) -> bool:
+    """Whether a process has this number, a zombie included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

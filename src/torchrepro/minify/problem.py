@@ -24,6 +24,7 @@ from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.observer import ObserveHere, Observer
 from torchrepro.minify.oracle import Oracle
 from torchrepro.minify.order import Size, size_of
+from torchrepro.minify.statistics import Statistics
 from torchrepro.minify.subsets import Nearest, minimal_subset
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
@@ -33,20 +34,6 @@ Item = TypeVar("Item")
 
 class SearchStopped(Exception):
     """The search ends early, with what it has: the time is up, or the user has had enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a pass has cost and brought."""
-
-    queries: int = 0
-    """Candidates that were given to the oracle."""
-    known: int = 0
-    """Candidates whose verdict was known already."""
-    rejected: int = 0
-    """Candidates that could not run at all, found without the oracle."""
-    adopted: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

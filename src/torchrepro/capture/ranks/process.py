@@ -7,6 +7,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchrepro.isolate.groups import answers
+
 _PROC = Path("/proc")
 _STATE, _START_TIME = 0, 19
 """Positions in `/proc/PID/stat`, counted from the first field after the name."""
@@ -53,14 +55,3 @@ def _fields(pid: int) -> list[str] | None:
         return None
     # The second field is the name in brackets, which may hold spaces and brackets itself.
     return line.rpartition(")")[2].split()
-
-
-def answers(pid: int) -> bool:
-    """Whether a process has this number, a zombie included."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -25,17 +25,9 @@ from torchrepro.repro import Place, Repro
 _Table = Mapping[Any, Callable[..., Any]]
 
 
-def expanded(repro: Repro, name: str) -> list[Repro]:
-    """The repro with one op opened: as far as the compiler would, and less far; empty where it is one op."""
-    return _openings(repro, [name])
-
-
 def expanded_everywhere(repro: Repro) -> list[Repro]:
-    """The same with every op of the graph opened."""
-    return _openings(repro, [node.name for node in repro.graph.graph.nodes if node.op in CALLS])
-
-
-def _openings(repro: Repro, names: Sequence[str]) -> list[Repro]:
+    """The repro with every op opened: as far as the compiler would, and less far; empty where none can be."""
+    names = [node.name for node in repro.graph.graph.nodes if node.op in CALLS]
     values = propagate(repro).values
     found: dict[str, Repro] = {}
     for table in (_decompositions(), {}):

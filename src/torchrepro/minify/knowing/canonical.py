@@ -28,15 +28,7 @@ _OPAQUE = b'{"kind":"opaque"'
 
 def canonical_key(repro: Repro) -> str:
     """A digest of the graph without its names, of all values, and of everything around them."""
-    return _key(repro, _Contents())
-
-
-def structure_key(repro: Repro) -> str:
-    """The same without the bytes of tensors: equal for repeated layers, whose weights alone differ."""
-    return _key(repro, _Geometry())
-
-
-def _key(repro: Repro, storages: _Geometry) -> str:
+    storages = _Contents()
     graph = canonical_text(repro.graph)
     values = {
         **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
@@ -77,8 +69,8 @@ def _around(repro: Repro) -> list[Any]:
     ]
 
 
-class _Geometry(StorageTable):
-    """Which tensors lie in which memory, and how large it is."""
+class _Contents(StorageTable):
+    """Which tensors lie in which memory, how large it is, and what lies in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,15 +82,5 @@ class _Geometry(StorageTable):
         if identity not in self._entries:
             nbytes = known(tensor.untyped_storage().nbytes())
             self._entries[identity] = StorageEntry(str(len(self._entries)), nbytes, str(tensor.device))
-            self.look_at(tensor)
+            self.digests.append("" if is_fake(tensor) else digest_of_storage(tensor))
         return self._entries[identity]
-
-    def look_at(self, tensor: torch.Tensor) -> None:
-        """A memory that has not been met before."""
-
-
-class _Contents(_Geometry):
-    """The same, and what lies in it."""
-
-    def look_at(self, tensor: torch.Tensor) -> None:
-        self.digests.append("" if is_fake(tensor) else digest_of_storage(tensor))

@@ -20,6 +20,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 from torchrepro.bundle.graph_text import resolver
+from torchrepro.bundle.graph_text.printer import INFIX, PREFIX
 from torchrepro.errors import CannotSerialise
 from torchrepro.minify.polish.literals import ATOM, Text, Unwritable, Writer
 
@@ -29,29 +30,6 @@ _BINDING = {"<": 6, "<=": 6, ">": 6, ">=": 6, "==": 6, "!=": 6, "|": 7, "^": 8, 
 _BINDING |= {"+": 11, "-": 11, "*": 12, "/": 12, "//": 12, "%": 12, "@": 12, "**": 14}
 _UNARY = 13
 _SIMPLE_OPERAND = re.compile(r"-?[\w.]+")
-
-INFIX: dict[Any, str] = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-    operator.matmul: "@",
-    operator.and_: "&",
-    operator.or_: "|",
-    operator.xor: "^",
-    operator.lshift: "<<",
-    operator.rshift: ">>",
-    operator.eq: "==",
-    operator.ne: "!=",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-}
-PREFIX: dict[Any, str] = {operator.neg: "-", operator.pos: "+", operator.invert: "~", operator.not_: "not "}
 
 
 def infix(sign: str, left: Any, right: Any) -> Spelling:

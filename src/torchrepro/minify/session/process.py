@@ -249,7 +249,7 @@ def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settle
 
 
 def _rows(problem: Problem) -> tuple[PassRow, ...]:
-    return tuple(PassRow(name, **asdict(row)) for name, row in problem.statistics.items() if name)
+    return tuple(PassRow(name=name, **asdict(row)) for name, row in problem.statistics.items() if name)
 
 
 def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:

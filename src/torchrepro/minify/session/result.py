@@ -6,19 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torchrepro.minify.statistics import Statistics
 from torchrepro.plain import as_data
 
 
-@dataclass(frozen=True, slots=True)
-class PassRow:
-    """What one pass has cost and brought."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRow(Statistics):
+    """The same for one pass, by its name."""
 
     name: str
-    queries: int = 0
-    known: int = 0
-    rejected: int = 0
-    adopted: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ import msgspec
 
 from torchrepro.bundle.naming import new_run_id
 from torchrepro.errors import TorchReproError
+from torchrepro.isolate.groups import answers
 from torchrepro.minify.session.identity import Identity
 from torchrepro.minify.session.result import Minified
 from torchrepro.minify.session.settings import MinifySettings
@@ -204,7 +205,7 @@ def _lock(descriptor: int, path: Path) -> None:
             if exc.errno in (errno.ENOLCK, errno.ENOTSUP):
                 return  # a file system without locks: nothing better can be done there
             holder = _holder(descriptor)
-        if _is_alive(holder) or time.monotonic() > deadline:
+        if (holder and answers(holder)) or time.monotonic() > deadline:
             raise TorchReproError(
                 f"another run (process {holder}) is at work in {path}",
                 next_step="wait for it, end it, or choose another directory with --out",
@@ -216,13 +217,3 @@ def _holder(descriptor: int) -> int:
     with suppress(ValueError):
         return int(os.pread(descriptor, 32, 0) or b"0")
     return 0
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
