@@ -190,6 +190,7 @@ def minify_bundle(
     """
     from torchrepro.bundle.manifest import devices_of
     from torchrepro.bundle.read import read_manifest
+    from torchrepro.isolate.fork_safety import hide_devices
     from torchrepro.isolate.leftovers import end_leftovers
     from torchrepro.minify.registry import chosen_passes
     from torchrepro.minify.session.following import died, result_of, run_search
@@ -222,7 +223,7 @@ def minify_bundle(
             "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
         }
         if not devices_of(manifest):
-            environ["CUDA_VISIBLE_DEVICES"] = ""  # what looks at a GPU cannot be forked afterwards
+            hide_devices(environ)
         outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
         if died(outcome) and outcome.phase == "warm":
             request = replace(request, warm=False)

@@ -38,6 +38,8 @@ class Compiler:
     options: Mapping[str, Any] = field(default_factory=dict)
     dynamic: bool | None = None
     fullgraph: bool = False
+    recapture: bool = False
+    """Hand a captured graph to `torch.compile`, to be captured once more, and not straight to the backend."""
 
     def __str__(self) -> str:
         extras = [f"mode={self.mode}"] if self.mode else []

@@ -33,6 +33,23 @@ def test_a_thread_is_a_reason() -> None:
     assert answers(_ASK + program + "print(why_not_fork())").startswith("it has 1 other thread")
 
 
+def test_the_thread_of_a_driver_without_a_device_is_none() -> None:
+    """CUDA's driver starts one even if there is no device to see, as soon as somebody asks for devices."""
+    named = (
+        "import ctypes\ndef wait():\n"
+        " ctypes.CDLL(None).prctl(15, b'cuda00002c0000c'); started.set(); ever.wait()\n"
+    )
+    start = (
+        "import os, threading\nstarted, ever = threading.Event(), threading.Event()\n"
+        "threading.Thread(target=wait, daemon=True).start(); started.wait()\n"
+    )
+    hidden = "from torchrepro.isolate.fork_safety import hide_devices; hide_devices(os.environ)\n"
+    seen, unseen = answers(_ASK + named + start + _SAY + "\n" + hidden + _SAY).splitlines()
+    assert "1 other thread" in seen
+    assert "cuda" in seen
+    assert unseen.strip() == "reason:"
+
+
 def test_threads_that_end_with_a_fork_are_none() -> None:
     """NumPy's OpenBLAS starts some as it is imported."""
     computing = "import numpy; x = numpy.ones((300, 300)); x @ x\n"

@@ -14,8 +14,8 @@ import torch
 
 from torchrepro import Kind, Repro, Signature, Verdict
 from torchrepro.errors import TorchReproError
-from torchrepro.minify.failure import Failure
 from torchrepro.minify.session.command_oracle import CommandOracle, verdict_of_exit
+from torchrepro.oracle.failure import Failure
 
 
 def repro(function: object) -> Repro:

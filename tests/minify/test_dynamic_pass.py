@@ -13,7 +13,7 @@ from synthetic import problem_of, targets
 
 from torchrepro.bundle.graph_text import read_graph, write_graph
 from torchrepro.bundle.metadata import symbols_of
-from torchrepro.minify.cutting.subgraph import piece
+from torchrepro.cutting.subgraph import piece
 from torchrepro.minify.editing.fixed_sizes import with_numbers
 from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.passes.dynamic import make_static

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -304,3 +305,27 @@ def test_an_oracle_that_does_not_answer_is_an_error_of_ours() -> None:
     ours = problem(Scripted(lambda repro: FAILS, order=lambda count: ()))
     with pytest.raises(HarnessError, match="answered none"):
         ours.fails(chain(2))
+
+
+def through_torch_compile(repro: Repro) -> Repro:
+    return replace(repro, compiler=replace(repro.compiler, recapture=True))
+
+
+def test_a_search_begins_again_with_another_way_to_run_the_original() -> None:
+    """What is handed straight to the compiler fails at any length, by torch.compile only from three on."""
+    asking = problem(
+        Scripted(lambda repro: FAILS if not repro.compiler.recapture or length(repro) >= 3 else PASSES)
+    )
+    assert asking.accept(chain(1))
+    assert asking.restart_from(through_torch_compile(asking.original))
+    assert length(asking.best) == 20
+    assert not asking.accept(through_torch_compile(chain(1)))
+    assert asking.accept(through_torch_compile(chain(3)))
+    assert asking.best.compiler.recapture
+
+
+def test_a_search_keeps_its_best_where_the_other_way_does_not_fail() -> None:
+    asking = problem(Scripted(lambda repro: PASSES if repro.compiler.recapture else FAILS))
+    assert asking.accept(chain(2))
+    assert not asking.restart_from(through_torch_compile(asking.original))
+    assert length(asking.best) == 2

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.minify.observer import ObserveHere
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
+from torchrepro.oracle.observer import ObserveHere
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Raised, Verdict
 

@@ -9,6 +9,8 @@ What torch and its company start, and what becomes of it here (`prepare_to_fork`
 - OpenBLAS (in NumPy) has threads as soon as it is imported, and ends them itself when the process forks.
 - tqdm, which inductor shows its progress with, has a thread that looks after progress bars: switched off.
 - autograd's threads for devices: only where an accelerator is in use, and then a fork is not safe anyway.
+- the CUDA driver's thread, which merely asking for devices starts, even if there is none to see: harmless
+  then, for it waits for events of devices (`hide_devices`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import MutableMapping
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
+_DRIVER = "cuda"
+"""How the names of the CUDA driver's threads begin (`cuda00002c0000c`, seen with CUDA 13)."""
 
 
 def prepare_to_fork() -> None:
@@ -34,6 +39,13 @@ def prepare_to_fork() -> None:
         importlib.import_module("tqdm").tqdm.monitor_interval = 0
 
 
+def hide_devices(environ: MutableMapping[str, str]) -> None:
+    """Let a process with this environment see no GPU: one that has looked at a GPU cannot be forked."""
+    environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Torch then reads the line above instead of starting the driver to ask how many there are.
+    environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
+
 def why_not_fork() -> str:
     """Why a fork of this process would not be safe; empty if it is."""
     if sys.platform != "linux":
@@ -42,6 +54,8 @@ def why_not_fork() -> str:
         # Some libraries end their threads when the process forks (OpenBLAS does); what is left then matters.
         _fork_for_nothing()
     others = [name for number, name in _threads().items() if number != os.getpid()]
+    if _devices_hidden():
+        others = [name for name in others if not name.startswith(_DRIVER)]
     if others:
         return f"it has {len(others)} other threads ({', '.join(sorted(others))})"
     return _device_in_use()
@@ -70,6 +84,10 @@ def _fork_for_nothing() -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
+
+
+def _devices_hidden() -> bool:
+    return os.environ.get("CUDA_VISIBLE_DEVICES") == ""
 
 
 def _device_in_use() -> str:

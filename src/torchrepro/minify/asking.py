@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from torchrepro.errors import HarnessError
-from torchrepro.minify.failure import Failure
+from torchrepro.oracle.failure import Failure
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+from torchrepro.cutting.recording import Recording
 from torchrepro.errors import HarnessError
 from torchrepro.minify.asking import Question, first_to_fail
-from torchrepro.minify.cutting.recording import Recording
-from torchrepro.minify.failure import Failure
 from torchrepro.minify.knowing.canonical import canonical_key
 from torchrepro.minify.knowing.store import MemoryStore, Store
 from torchrepro.minify.knowing.validity import why_invalid
-from torchrepro.minify.observer import ObserveHere, Observer
-from torchrepro.minify.oracle import Oracle
 from torchrepro.minify.order import Size, size_of
 from torchrepro.minify.statistics import Statistics
 from torchrepro.minify.subsets import Nearest, minimal_subset
+from torchrepro.oracle.failure import Failure
+from torchrepro.oracle.observer import ObserveHere, Observer
+from torchrepro.oracle.oracle import Oracle
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
@@ -134,7 +134,7 @@ class Problem:
         return self._recorded[1]
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        """A verdict for each set of inputs of one compilation (`minify/cutting/rounds.py`): one query."""
+        """A verdict for each set of inputs of one compilation (`cutting/rounds.py`): one query."""
         self._stop_if_late()
         self._count(queries=1)
         self._tell()
@@ -165,6 +165,16 @@ class Problem:
         """Go on from a best of an earlier search, if it is one."""
         if self.failure.shown_by(verdict) and size_of(best) < self.best_size:
             self.best, self.best_verdict, self.best_size = best, verdict, size_of(best)
+
+    def restart_from(self, original: Repro) -> bool:
+        """Begin again with another way to run the original, if it fails in that way as well."""
+        with self.running("restart"):
+            found = self._first([original])
+        if found is None or found.verdict is None:
+            return False
+        self.best, self.best_verdict = replace(original, expected=self.failure.signature), found.verdict
+        self.best_size = size_of(original)
+        return True
 
     def _adopt(self, candidate: Repro, size: Size, verdict: Verdict) -> None:
         if not self.failure.shown_by(verdict) or size >= self.best_size:

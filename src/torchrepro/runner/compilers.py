@@ -50,6 +50,8 @@ def compile_graph(
     example_inputs: Sequence[Any],
 ) -> Callable[..., Any]:
     """A graph handed straight to the compiler under test, as the stage before it would have done."""
+    if compiler.recapture and place is Place.AFTER_CAPTURE:
+        return compile_model(compiler, graph)
     if place is Place.AFTER_AOT:
         compile_fn = _aot_level(compiler)
     else:

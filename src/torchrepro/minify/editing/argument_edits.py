@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.minify.editing.signatures import Parameter, can_be_left_out, parameter_at, parameters_of
 from torchrepro.minify.editing.surgery import edited, has_effects
 from torchrepro.minify.valuing.plainness import cost_of

@@ -15,7 +15,7 @@ from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.bundle.metadata import restore_metadata
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.minify.editing.surgery import has_effects, put_in_place_of, rebuilt, with_all_edited
 from torchrepro.repro import Repro
 

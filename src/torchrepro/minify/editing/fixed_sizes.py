@@ -21,7 +21,7 @@ from torchrepro.bundle.graph_text.annotations import (
     note_of_node,
 )
 from torchrepro.bundle.graph_text.symbols import plain_number, to_sympy
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.minify.editing.fixed_inputs import drop_fixed_inputs
 from torchrepro.minify.editing.propagation import propagate
 from torchrepro.minify.editing.surgery import edited, put_in_place_of, rebuilt, with_all_edited

@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node, map_arg
 
 from torchrepro.bundle.graph_text.annotations import NOTE_KEY, TensorNote, note_of_node
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.repro import Repro
 
 Path = tuple[int | str, ...]

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.minify.editing.propagation import propagate
 from torchrepro.minify.editing.splicing import spliced
 from torchrepro.minify.editing.surgery import has_effects, put_in_place_of, rebuilt, remove_dead_nodes

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.variations import Area, Outcome, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, verbed
-from torchrepro.repro import Compiler, Place, Repro
+from torchrepro.repro import Place, Repro
 
 # Each does what the one before it does, and one thing more.
 _LADDER = {
@@ -28,7 +28,7 @@ def propose(repro: Repro) -> list[Variation]:
             Area.BACKENDS,
             "backend",
             name,
-            replace(repro, compiler=Compiler(name, dynamic=repro.compiler.dynamic)),
+            replace(repro, compiler=replace(repro.compiler, name=name, mode=None, options={})),
             f"the backend {name}",
         )
         for name in steps

@@ -20,9 +20,9 @@ from torchrepro.minify.explain.explanation import Explanation, Fact
 from torchrepro.minify.explain.laboratory import Budget, JudgeMany, Laboratory
 from torchrepro.minify.explain.neighbour import ScriptText, nearest_neighbour, plain_text
 from torchrepro.minify.explain.variations import Trial, Variation
-from torchrepro.minify.failure import Failure
 from torchrepro.minify.knowing.store import Store
-from torchrepro.minify.oracle import Oracle
+from torchrepro.oracle.failure import Failure
+from torchrepro.oracle.oracle import Oracle
 from torchrepro.repro import Place, Repro
 from torchrepro.verdict import Kind, Verdict
 

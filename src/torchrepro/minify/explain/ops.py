@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.minify.editing.surgery import edited, writes_by_name
 from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.variations import Area, Trial, Variation

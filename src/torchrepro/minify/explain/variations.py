@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchrepro.minify.failure import Failure
+from torchrepro.oracle.failure import Failure
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 

@@ -24,8 +24,8 @@ import msgspec
 from torchrepro.bundle.naming import new_run_id
 from torchrepro.bundle.save import save_bundle
 from torchrepro.errors import HarnessError, TorchReproError
-from torchrepro.minify.failure import Failure
 from torchrepro.minify.knowing.best_bundle import BestBundle, remove_unfinished
+from torchrepro.oracle.failure import Failure
 from torchrepro.repro import Repro
 from torchrepro.signature import Signature
 from torchrepro.verdict import Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from torchrepro.minify.failure import Failure
+from torchrepro.oracle.failure import Failure
 from torchrepro.repro import Repro
 from torchrepro.verdict import Verdict
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.minify.editing.propagation import propagate
 from torchrepro.minify.editing.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem

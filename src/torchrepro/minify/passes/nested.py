@@ -5,7 +5,7 @@ Where the higher-order op itself is guilty, its graphs are shrunk in their place
 
 from __future__ import annotations
 
-from torchrepro.minify.cutting.recording import NotRecorded
+from torchrepro.cutting.recording import NotRecorded
 from torchrepro.minify.editing.bodies import bypasses, without_ops
 from torchrepro.minify.editing.inlining import branches, inlined, nested_calls
 from torchrepro.minify.problem import Problem

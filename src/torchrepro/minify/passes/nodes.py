@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from torch.fx import Node
 
-from torchrepro.minify.cutting.first_wrong import first_wrong
-from torchrepro.minify.cutting.recording import Recording
-from torchrepro.minify.cutting.subgraph import piece, without_symbols
-from torchrepro.minify.cutting.units import Unit, units_of
+from torchrepro.cutting.recording import Recording
+from torchrepro.cutting.subgraph import piece, without_symbols
+from torchrepro.cutting.units import Unit, units_of
+from torchrepro.minify.first_wrong import first_wrong
 from torchrepro.minify.problem import Problem
 from torchrepro.repro import Place, Repro
 

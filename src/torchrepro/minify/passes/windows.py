@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchrepro.comparison import LeafComparison
-from torchrepro.minify.cutting.hints import suspects, weight_of
-from torchrepro.minify.cutting.recording import Recording
-from torchrepro.minify.cutting.subgraph import SideBySide, piece, side_by_side, without_symbols
-from torchrepro.minify.cutting.units import Unit
-from torchrepro.minify.cutting.windows import Window, by_ambient, windows_of
+from torchrepro.cutting.hints import suspects, weight_of
+from torchrepro.cutting.recording import Recording
+from torchrepro.cutting.subgraph import SideBySide, piece, side_by_side, without_symbols
+from torchrepro.cutting.units import Unit
+from torchrepro.cutting.windows import Window, by_ambient, windows_of
 from torchrepro.minify.problem import Problem
 from torchrepro.repro import Place, Repro
 from torchrepro.verdict import Kind

@@ -70,7 +70,8 @@ def _ahead_of_time(plan: Plan, arguments: str) -> CompiledCall:
 def _internal(plan: Plan, arguments: str) -> CompiledCall:
     """Inductor's own entry points. Checked on torch 2.11 to 2.15 (`compile_fx`, `compile_fx_inner`)."""
     repro, compiler = plan.repro, plan.repro.compiler
-    if compiler.name != "inductor" or compiler.options or compiler.mode or repro.symbols:
+    asked = compiler.options or compiler.mode or compiler.recapture
+    if compiler.name != "inductor" or asked or repro.symbols:
         raise Unwritable("a compiler with settings, called directly")
     if plan.is_module or not plan.is_plain_call:
         raise Unwritable("a call that changes its inputs, handed to the compiler directly")

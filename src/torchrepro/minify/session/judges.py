@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from torchrepro.isolate.choose import executor_for
 from torchrepro.isolate.executor import Executor
 from torchrepro.isolate.limits import memory_share
-from torchrepro.minify.isolated import IsolatedOracle
-from torchrepro.minify.oracle import Oracle
-from torchrepro.minify.patience import Patience
 from torchrepro.minify.session.command_oracle import CommandOracle
 from torchrepro.minify.session.settings import MinifySettings
 from torchrepro.minify.session.stopping import Stop, StoppableExecutor
+from torchrepro.oracle.isolated import IsolatedOracle
+from torchrepro.oracle.oracle import Oracle
+from torchrepro.oracle.patience import Patience
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 

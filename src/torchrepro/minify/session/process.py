@@ -12,11 +12,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,10 +27,9 @@ from torchrepro.isolate.forking import ForkExecutor
 from torchrepro.isolate.reports import Reporter
 from torchrepro.minify.explain import Explanation, explain, judging_many
 from torchrepro.minify.knowing.sqlite_store import SqliteStore
-from torchrepro.minify.original import Original, establish
 from torchrepro.minify.polish.scripts import first_script, input_names
 from torchrepro.minify.problem import Problem, Progress, SearchStopped
-from torchrepro.minify.registry import chosen_passes
+from torchrepro.minify.registry import Pass, chosen_passes
 from torchrepro.minify.search import Found, search
 from torchrepro.minify.session.command_oracle import CommandOracle
 from torchrepro.minify.session.compiler_cache import keep_seed, start_cache
@@ -40,6 +39,7 @@ from torchrepro.minify.session.run_directory import RunDirectory, write_json
 from torchrepro.minify.session.settings import MinifySettings, SearchRequest
 from torchrepro.minify.session.settled import Settled, settled_by_command, settled_by_script
 from torchrepro.minify.session.stopping import Stop, StoppableExecutor
+from torchrepro.oracle.original import Original, establish
 from torchrepro.repro import Place, Repro
 from torchrepro.runner.warm import Rehearsal
 
@@ -82,14 +82,13 @@ def minify(request: SearchRequest, reporter: Reporter) -> Minified:
             notify=_notifying(reporter),
         )
         _resume(problem, store, directory, trusted)
-        found = search(problem, passes)
-
-        reporter.phase("explain")
-        explanation = _explained(found, problem, judges, settings)
-
-        stop.be_deaf()
-        reporter.phase("script")
-        settled = _settled(found, problem, judges, directory, header=explanation.lines())
+        attempt = _Attempt(problem, judges, directory, settings, reporter, stop)
+        end = attempt.run(passes)
+        if not (end.settled.is_public or end.found.stopped) and _recaptured(problem):
+            stop.listen()
+            reporter.phase("search")
+            end = attempt.run(passes)
+    found, explanation, settled = end
     result = Minified(
         original=request.bundle,
         directory=request.directory,
@@ -118,6 +117,47 @@ def minify(request: SearchRequest, reporter: Reporter) -> Minified:
     if result.minimal:
         shutil.rmtree(directory.cache, ignore_errors=True)
     return result
+
+
+class _End(NamedTuple):
+    """How one search ended: what it found, what of that matters, and the script for it."""
+
+    found: Found
+    explanation: Explanation
+    settled: Settled
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A search and what comes after it."""
+
+    problem: Problem
+    judges: Judges
+    directory: RunDirectory
+    settings: MinifySettings
+    reporter: Reporter
+    stop: Stop
+
+    def run(self, passes: Sequence[Pass]) -> _End:
+        found = search(self.problem, passes)
+        self.reporter.phase("explain")
+        explanation = _explained(found, self.problem, self.judges, self.settings)
+        self.stop.be_deaf()
+        self.reporter.phase("script")
+        settled = _settled(found, self.problem, self.judges, self.directory, header=explanation.lines())
+        return _End(found, explanation, settled)
+
+
+def _recaptured(problem: Problem) -> bool:
+    """Begin again with candidates that go through `torch.compile`, if the original fails in that way as well.
+
+    What is handed straight to the compiler can lose its failure in a script: Dynamo captures the graph once
+    more, and its inputs may come in another order.
+    """
+    original = problem.original
+    if original.place is not Place.AFTER_CAPTURE or original.symbols or original.compiler.recapture:
+        return False
+    return problem.restart_from(replace(original, compiler=replace(original.compiler, recapture=True)))
 
 
 def _trusted(request: SearchRequest) -> tuple[str, ...]:

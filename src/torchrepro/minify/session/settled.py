@@ -9,12 +9,12 @@ from pathlib import Path
 from torchrepro.bundle.naming import new_run_id
 from torchrepro.bundle.read import SCRIPT
 from torchrepro.bundle.save import save_bundle
-from torchrepro.minify.failure import Failure
 from torchrepro.minify.knowing.best_bundle import put_in_place
 from torchrepro.minify.polish.document import Entry
 from torchrepro.minify.polish.verify import settle
 from torchrepro.minify.search import Found
 from torchrepro.minify.session.command_oracle import CommandOracle
+from torchrepro.oracle.failure import Failure
 from torchrepro.verdict import Kind
 
 _HANG_SECONDS = 60.0
@@ -28,6 +28,8 @@ class Settled:
     script: Path
     reproduces: bool
     notes: tuple[str, ...] = ()
+    is_public: bool = True
+    """Whether it does so by `torch.compile`, and not only by an entry point of the compiler."""
 
 
 def settled_by_script(
@@ -52,7 +54,8 @@ def settled_by_script(
     notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
-    return Settled(settled.path, settled.reproduces, tuple(note for note in notes if note))
+    public = settled.reproduces and settled.script.entry is not Entry.INTERNAL
+    return Settled(settled.path, settled.reproduces, tuple(note for note in notes if note), public)
 
 
 def settled_by_command(found: Found, failure: Failure, oracle: CommandOracle, target: Path) -> Settled:

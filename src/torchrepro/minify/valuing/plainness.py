@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.minify.cutting.units import CALLS
+from torchrepro.cutting.units import CALLS
 from torchrepro.repro import Place, Repro
 
 USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)

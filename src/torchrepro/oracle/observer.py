@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from torchrepro.minify.cutting.recording import Recording, observed_values
+from torchrepro.cutting.recording import Recording, observed_values
 from torchrepro.repro import Repro
 from torchrepro.verdict import Verdict
 

@@ -17,8 +17,8 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchrepro.minify.cutting.recording import NotRecorded, Recording
-from torchrepro.minify.cutting.windows import Window
+from torchrepro.cutting.recording import NotRecorded, Recording
+from torchrepro.cutting.windows import Window
 from torchrepro.repro import Repro
 from torchrepro.verdict import Verdict
 
@@ -100,7 +100,7 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
     """
     from torch._inductor.decomposition import select_decomp_table
 
-    from torchrepro.minify.cutting.subgraph import piece
+    from torchrepro.cutting.subgraph import piece
 
     if isinstance(node.target, torch._ops.OpOverload) and node.target not in select_decomp_table():
         return []

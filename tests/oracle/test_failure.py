@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchrepro.comparison import Comparison, Difference, LeafComparison
-from torchrepro.minify.failure import Failure
+from torchrepro.oracle.failure import Failure
 from torchrepro.verdict import Kind, Raised, Stage, Verdict
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchrepro.errors import TorchReproError
-from torchrepro.minify.oracle import Oracle
+from torchrepro.oracle.oracle import Oracle
 from torchrepro.repro import Repro
 from torchrepro.signature import Signature
 from torchrepro.verdict import Verdict

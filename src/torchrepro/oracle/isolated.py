@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
+from torchrepro.cutting.recording import Recording, read_values
 from torchrepro.errors import TorchReproError
 from torchrepro.isolate.executor import Executor, Task
 from torchrepro.isolate.outcome import Outcome
 from torchrepro.isolate.supervise import raise_reported, verdict_of
-from torchrepro.minify.cutting.recording import Recording, read_values
-from torchrepro.minify.patience import Patience
+from torchrepro.oracle.patience import Patience
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
-_JUDGE = "torchrepro.minify.jobs:judge"
-_ROUNDS = "torchrepro.minify.jobs:judge_rounds"
-_RECORD = "torchrepro.minify.jobs:record"
+_JUDGE = "torchrepro.oracle.jobs:judge"
+_ROUNDS = "torchrepro.oracle.jobs:judge_rounds"
+_RECORD = "torchrepro.oracle.jobs:record"
 
 _RECORDED_BYTES = 2 << 30
 _ROUND_SECONDS = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchrepro.minify.cutting.recording import NotRecorded, observed_values, read_values, write_values
+from torchrepro.cutting.recording import NotRecorded, observed_values, read_values, write_values
 from torchrepro.repro import Repro
 
 LIMIT = 1 << 20

@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 
 from torchrepro.ambient import Ambient
-from torchrepro.minify.cutting.recording import NotRecorded, Recording
-from torchrepro.minify.cutting.units import Unit, ambient_at, units_of
+from torchrepro.cutting.recording import NotRecorded, Recording
+from torchrepro.cutting.units import Unit, ambient_at, units_of
 from torchrepro.repro import Repro
 
 

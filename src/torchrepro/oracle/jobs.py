@@ -14,7 +14,7 @@ from torchrepro.repro import Repro
 
 def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The verdict on a candidate."""
-    from torchrepro.minify.cutting.last_words import described, last_words, node_of
+    from torchrepro.cutting.last_words import described, last_words, node_of
     from torchrepro.runner.run import judge_repro
 
     raised: list[BaseException] = []
@@ -26,7 +26,7 @@ def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """A verdict for each set of inputs, `repro.inputs` and those in `repro.earlier`, of one compilation."""
-    from torchrepro.minify.cutting.rounds import verdicts_of_rounds
+    from torchrepro.cutting.rounds import verdicts_of_rounds
 
     verdicts = verdicts_of_rounds(repro, seconds=payload["seconds"], phase=phase)
     return [msgspec.to_builtins(verdict) for verdict in verdicts]
@@ -34,7 +34,7 @@ def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Run eagerly and write every intermediate value to the file at `path`."""
-    from torchrepro.minify.cutting.recording import observed_values, write_values
+    from torchrepro.cutting.recording import observed_values, write_values
 
     phase("eager")
     write_values(observed_values(repro, limit=payload["limit"]), Path(payload["path"]))

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.minify.cutting.recording import NotRecorded, Recording
-from torchrepro.minify.cutting.units import CALLS, ambient_at, parts_of
+from torchrepro.cutting.recording import NotRecorded, Recording
+from torchrepro.cutting.units import CALLS, ambient_at, parts_of
 from torchrepro.repro import Repro
 
 _TELLING = ("stack_trace", "nn_module_stack")

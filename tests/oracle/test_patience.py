@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchrepro.minify.patience import Patience
+from torchrepro.oracle.patience import Patience
 from torchrepro.verdict import Kind, Verdict
 
 

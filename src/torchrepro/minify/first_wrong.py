@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from torchrepro.minify.cutting.recording import Recording
-from torchrepro.minify.cutting.subgraph import with_all_results
+from torchrepro.cutting.recording import Recording
+from torchrepro.cutting.subgraph import with_all_results
 from torchrepro.minify.problem import Problem
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
-from torchrepro.minify.cutting.recording import observed_values
-from torchrepro.minify.cutting.subgraph import piece, side_by_side
-from torchrepro.minify.cutting.units import units_of
+from torchrepro.cutting.recording import observed_values
+from torchrepro.cutting.subgraph import piece, side_by_side
+from torchrepro.cutting.units import units_of
 from torchrepro.repro import Repro
 
 OPS = (torch.sin, torch.relu, torch.neg, torch.add, torch.mul, torch.split)

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchrepro.minify.cutting.hints import suspects, weight_of
-from torchrepro.minify.cutting.recording import observed_values
-from torchrepro.minify.cutting.windows import windows_of
+from torchrepro.cutting.hints import suspects, weight_of
+from torchrepro.cutting.recording import observed_values
+from torchrepro.cutting.windows import windows_of
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Raised, Verdict
 

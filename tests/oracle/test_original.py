@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchrepro.errors import TorchReproError
-from torchrepro.minify.original import RUNS, establish
+from torchrepro.oracle.original import RUNS, establish
 from torchrepro.repro import Repro
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Verdict
