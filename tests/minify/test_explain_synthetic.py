@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torchrepro.ambient import Ambient
 from torchrepro.comparison import Comparison
 from torchrepro.minify.explain import Budget, Explanation, explain
-from torchrepro.minify.knowing.canonical import canonical_key
 from torchrepro.minify.knowing.store import MemoryStore
+from torchrepro.oracle.canonical import canonical_key
 from torchrepro.repro import Place, Repro
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Verdict

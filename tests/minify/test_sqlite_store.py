@@ -18,8 +18,8 @@ import torch
 from torchrepro.bundle.load import load_bundle
 from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.errors import HarnessError, TorchReproError
-from torchrepro.minify.knowing.canonical import canonical_key
 from torchrepro.minify.knowing.sqlite_store import SqliteStore
+from torchrepro.oracle.canonical import canonical_key
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Raised, Stage, Verdict
 

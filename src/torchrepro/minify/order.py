@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.minify.knowing.canonical_text import canonical_text
 from torchrepro.minify.valuing.plainness import asks_for_gradients, cost_of_arguments, count_runs
 from torchrepro.minify.valuing.value_cost import cost_of_tensor
+from torchrepro.oracle.canonical_text import canonical_text
 from torchrepro.repro import Compiler, Repro
 
 

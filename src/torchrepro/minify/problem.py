@@ -17,12 +17,12 @@ from typing import TypeVar
 from torchrepro.cutting.recording import Recording
 from torchrepro.errors import HarnessError
 from torchrepro.minify.asking import Question, first_to_fail
-from torchrepro.minify.knowing.canonical import canonical_key
 from torchrepro.minify.knowing.store import MemoryStore, Store
 from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.order import Size, size_of
 from torchrepro.minify.statistics import Statistics
 from torchrepro.minify.subsets import Nearest, minimal_subset
+from torchrepro.oracle.canonical import canonical_key
 from torchrepro.oracle.failure import Failure
 from torchrepro.oracle.observer import ObserveHere, Observer
 from torchrepro.oracle.oracle import Oracle

@@ -59,11 +59,11 @@ class IsolatedOracle:
         """The values inside a repro. The file is gone as soon as it is mapped."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-values-") as directory:
             path = Path(directory) / "values.pt"
-            outcome = self._ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
+            outcome = self.ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
             return read_values(path) if outcome.result else None
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        outcome = self._ran(_ROUNDS, repro, seconds=_ROUND_SECONDS)
+        outcome = self.ran(_ROUNDS, repro, seconds=_ROUND_SECONDS)
         if outcome.result is None:
             return ()
         return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
@@ -75,7 +75,7 @@ class IsolatedOracle:
         self._executor.start(task)
         return task
 
-    def _ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:
+    def ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:
         """One task, alone. An error of ours is raised; what the user's code raises is in the outcome."""
         task = self._started(job, repro, **payload)
         try:

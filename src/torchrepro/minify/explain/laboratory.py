@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from torchrepro.minify.explain.together import can_stand_together, together
 from torchrepro.minify.explain.variations import Area, Outcome, Trial, Variation
-from torchrepro.minify.knowing.canonical import canonical_key
 from torchrepro.minify.knowing.store import MemoryStore, Store
 from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.order import count_elements
+from torchrepro.oracle.canonical import canonical_key
 from torchrepro.oracle.failure import Failure
 from torchrepro.oracle.oracle import Oracle
 from torchrepro.repro import Place, Repro

@@ -1,1 +1,1 @@
-"""What is known of candidates: their key, whether they can run, and verdicts that outlive the process."""
+"""What is known of candidates: whether they can run, and verdicts that outlive the process."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from torchrepro.minify.knowing.contents import remembered
 from torchrepro.minify.valuing.plain_values import seeded_noise, short_number
 from torchrepro.minify.valuing.plainness import USUAL_DTYPES
+from torchrepro.oracle.contents import remembered
 
 _PROGRESSION = 20
 _NOISE = 30

@@ -19,7 +19,7 @@ from torchrepro.bundle.metadata import Symbol
 from torchrepro.bundle.save import save_bundle
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.minify.knowing import contents
-from torchrepro.minify.knowing.canonical import canonical_key
+from torchrepro.oracle.canonical import canonical_key
 from torchrepro.repro import Compiler, Place, Repro
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind

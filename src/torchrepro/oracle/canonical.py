@@ -18,8 +18,8 @@ from torchrepro.bundle.entries import StorageEntry
 from torchrepro.bundle.storages import StorageTable, known
 from torchrepro.bundle.torch_internals import is_fake, storage_identity
 from torchrepro.bundle.values import describe_values
-from torchrepro.minify.knowing.canonical_text import canonical_text, token_of
-from torchrepro.minify.knowing.contents import digest_of_storage
+from torchrepro.oracle.canonical_text import canonical_text, token_of
+from torchrepro.oracle.contents import digest_of_storage
 from torchrepro.repro import Repro
 
 _OPAQUE = b'{"kind":"opaque"'

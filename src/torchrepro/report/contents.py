@@ -1,0 +1,107 @@
+"""Contents: all that a report says, as plain data. Every format is made of this and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchrepro.environment import Environment
+from torchrepro.locate.answer import Located
+from torchrepro.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a graph, for its picture."""
+
+    name: str
+    op: str
+    kind: str
+    """`input`, `constant`, `op`, `output`."""
+    inputs: tuple[str, ...] = ()
+    """Names of the nodes that it reads."""
+    module: str = ""
+    """Path of the user's module that it belongs to: what it is collapsed by."""
+    source: str = ""
+    shape: str = ""
+    """`float32[8, 64]`."""
+    guilty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph to be drawn."""
+
+    title: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMap:
+    """How the errors of one wrong tensor are distributed, and where in it they are."""
+
+    path: str
+    """`out[0]`, `inputs[1]`."""
+    shape: tuple[int, ...]
+    edges: tuple[float, ...] = ()
+    """Of the histogram: decimal logarithms of the error of an element."""
+    eager: tuple[int, ...] = ()
+    compiled: tuple[int, ...] = ()
+    """Elements in each bin; those without any error are not counted."""
+    rows: tuple[tuple[float | None, ...], ...] = ()
+    """A heat map of at most 64 by 64: the largest error behind each cell; None: no element."""
+    dims: tuple[str, str] = ("", "")
+    """What the rows and the columns of the heat map are: `dims 0 to 1 (96)`, `dim 2 (768)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One improvement while minifying."""
+
+    query: int
+    seconds: float
+    ops: int
+    inputs: int
+    elements: int
+    pass_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A line of an environment that is another one elsewhere."""
+
+    name: str
+    here: str
+    there: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """A report, top to bottom."""
+
+    title: str
+    """A line for an issue: `torch.compile: wrong result of aten.erf on CPU`."""
+    sentence: str
+    """The verdict in one sentence."""
+    bundle: str
+    verdict: Verdict | None = None
+    script: str = ""
+    """The minimal script, or the bundle's own where nothing was minified."""
+    script_is_minimal: bool = False
+    script_verified: bool = False
+    located: Located | None = None
+    minimal: Picture | None = None
+    original: Picture | None = None
+    errors: tuple[ErrorMap, ...] = ()
+    steps: tuple[Step, ...] = ()
+    explained: tuple[str, ...] = ()
+    environment: Environment | None = None
+    differences: tuple[Difference, ...] = ()
+    against: str = ""
+    """Name of the other environment."""
+    settings: Mapping[str, Any] | None = None
+    """Ambient state that is not the default: configs, modes, environment variables."""
+    traceback: str = ""
+    notes: tuple[str, ...] = ()
+    created: str = ""
