@@ -8,8 +8,9 @@ VENV   := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 2
+BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup demo test test-fast test-thorough lint format bench bench-minify clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -25,10 +26,17 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $@
 
+# Without fonts Chromium draws empty pages. Where it cannot be installed the tests of the page are skipped and say so.
+browser:  ## Debian's Chromium, in which the tests open the report
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(BROWSER) >/dev/null; then :; \
+	else echo "No Chromium: the tests of the report's page are skipped. As root: apt-get install $(BROWSER)"; fi
+
 demo: $(READY)  ## the main job, end to end
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## all tests: the fast ones first
+test: $(READY) browser  ## all tests: the fast ones first
 	$(BIN)/python -m pytest -m 'not slow and not thorough' -n $(WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m 'slow and not thorough' -n $(WORKERS) --dist worksteal
 
@@ -53,6 +61,10 @@ bench: $(READY)  ## print the benchmark tables of docs/benchmarks.md that take m
 # An hour and more: `make bench-minify ARGS='--cases c01,191499_big'` for a few, ARGS=--resume to go on.
 bench-minify: $(READY)  ## every failing program under torchrepro and under torch's own minifier
 	$(BIN)/python -m benchmarks.minify --json .cache/bench-minify/results.jsonl --markdown --minify-options=--no-explain $(ARGS)
+
+# A quarter of an hour: `make bench-locate ARGS='--cases 191499,192985'` for a few, ARGS=--resume to go on.
+bench-locate: $(READY)  ## every failing program: who is found guilty, against who is known to be
+	$(BIN)/python -m benchmarks.locate --json .cache/bench-locate/results.jsonl --markdown $(ARGS)
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -1,6 +1,8 @@
 """torchrepro: from "my compiled model is broken" to a small, verified reproduction and a verdict.
 
 The public API, a page. Names are loaded when they are first used: importing torchrepro does not import torch.
+`torchrepro.minify`, `.locate` and `.report` are packages, so the functions have an object to their verb:
+`minify_bundle`, `locate_bundle`, `report_on`.
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ if TYPE_CHECKING:
     from torchrepro.errors import TorchReproError as TorchReproError
     from torchrepro.flow import check_bundle as check_bundle
     from torchrepro.flow import compare_model as compare_model
+    from torchrepro.flow import locate_bundle as locate_bundle
     from torchrepro.flow import minify_bundle as minify_bundle
+    from torchrepro.flow import report_on as report_on
     from torchrepro.judge.compare import same as same
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
     from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
+    from torchrepro.locate.answer import Located as Located
+    from torchrepro.locate.settings import LocateSettings as LocateSettings
     from torchrepro.minify.session.result import Minified as Minified
     from torchrepro.minify.session.settings import MinifySettings as MinifySettings
+    from torchrepro.report.contents import Contents as Contents
+    from torchrepro.report.formats import Format as Format
+    from torchrepro.report.formats import rendered as rendered
     from torchrepro.repro import Compiler as Compiler
     from torchrepro.repro import Place as Place
     from torchrepro.repro import Repro as Repro
@@ -77,6 +86,15 @@ _HOMES = {
     "minify_bundle": "flow",
     "MinifySettings": "minify.session.settings",
     "Minified": "minify.session.result",
+    # locating
+    "locate_bundle": "flow",
+    "LocateSettings": "locate.settings",
+    "Located": "locate.answer",
+    # reporting
+    "report_on": "flow",
+    "rendered": "report.formats",
+    "Format": "report.formats",
+    "Contents": "report.contents",
     # catching
     "enable": "capture.watching",
     "disable": "capture.watching",

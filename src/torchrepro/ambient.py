@@ -34,7 +34,7 @@ _CONFIG_MODULES = {
     "inductor": "torch._inductor.config",
     "functorch": "torch._functorch.config",
 }
-# Set by every judging process for itself (see `flow.compiler_environment`): no part of the user's state.
+# Set by every judging process for itself (`isolate/compiler_environment.py`): no part of the user's state.
 _SET_BY_THE_JUDGE = frozenset(
     {"inductor.fx_graph_cache", "inductor.compile_threads", "functorch.enable_autograd_cache"}
 )

@@ -113,6 +113,11 @@ class Comparison:
         rest = len(self.differing) - 1
         return f"{worst}" + (f" (and {rest} more)" if rest > 0 else "")
 
+    def _repr_html_(self) -> str:
+        from torchrepro.report.notebook import html_of_comparison
+
+        return html_of_comparison(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: only the leaves that differ or that blame someone, worst first."""
         telling = [leaf for leaf in self.leaves if not leaf.same or leaf.blamed is not Blame.NOBODY]

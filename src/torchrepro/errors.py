@@ -48,6 +48,10 @@ class ReferenceError64(TorchReproError):
     """No float64 reference could be made, and `require_fp64` asked for one."""
 
 
+class DoesNotFail(TorchReproError):
+    """What was said to fail does not fail here: nobody is guilty of anything."""
+
+
 class HarnessError(Exception):
     """A bug of torchrepro itself. Never a verdict about a compiler."""
 
@@ -58,6 +62,10 @@ class AccuracyError(Exception):
     def __init__(self, message: str, verdict: Verdict | None = None) -> None:
         super().__init__(message)
         self.verdict = verdict
+
+
+class SearchStopped(Exception):
+    """A search ends early, with what it has: the time is up, or the user has had enough."""
 
 
 class RankFailed(Exception):

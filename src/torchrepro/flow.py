@@ -9,9 +9,8 @@ once.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +19,19 @@ import msgspec
 
 from torchrepro.ambient import telling_environment
 from torchrepro.errors import TorchReproError
+from torchrepro.isolate.compiler_environment import compiler_environment
 from torchrepro.signature import Signature
 from torchrepro.verdict import Kind, Verdict
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
-    from torchrepro.minify.session.following import OnMessage
+    from torchrepro.locate.answer import Located
+    from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.session.result import Minified
     from torchrepro.minify.session.settings import MinifySettings
+    from torchrepro.report.contents import Contents
     from torchrepro.request import ModelRequest
+    from torchrepro.session.following import OnMessage
 
 OnPhase = Callable[[str], None]
 
@@ -40,6 +43,9 @@ class Checked:
     verdict: Verdict
     signature: Signature
     expected: Signature | None
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_()
 
     @property
     def reproduces(self) -> bool:
@@ -57,6 +63,9 @@ class Compared:
     signature: Signature
     bundle: Path | None = None
     notes: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_()
 
 
 def check_bundle(
@@ -175,6 +184,38 @@ def save_guilty_graph(
     return None, (reason, *outcome.result["problems"])
 
 
+def save_whole_call(
+    request: ModelRequest,
+    verdict: Verdict,
+    save_to: Path,
+    *,
+    size_cap: int = 1 << 30,
+    time_limit: float = 300.0,
+    on_phase: OnPhase = lambda phase: None,
+) -> Path:
+    """A bundle of the call of a user's model itself, for a failure that none of its graphs shows."""
+    from torchrepro.bundle.naming import new_run_id
+    from torchrepro.isolate.process import run_isolated
+    from torchrepro.isolate.supervise import raise_reported
+
+    on_phase("record")
+    path = save_to.absolute() / f"{new_run_id()}-{verdict.kind.value}"
+    request = replace(request, environ=telling_environment())
+    outcome = run_isolated(
+        "torchrepro.runner.jobs:keep_call",
+        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": size_cap},
+        time_limit=time_limit,
+        environ=compiler_environment(),
+    )
+    raise_reported(outcome)
+    if outcome.result is None:
+        raise TorchReproError(
+            "the whole call could not be kept: building the model did not come to an end",
+            next_step="raise the time with torchrepro compare --time-limit",
+        )
+    return path
+
+
 def minify_bundle(
     bundle: Path,
     settings: MinifySettings | None = None,
@@ -188,79 +229,115 @@ def minify_bundle(
     An interrupted run goes on where it was, and a finished one is answered at once; `fresh` starts over. The
     first Ctrl-C ends the search with the best so far, which is verified, the second raises KeyboardInterrupt.
     """
-    from torchrepro.bundle.manifest import devices_of
     from torchrepro.bundle.read import read_manifest
-    from torchrepro.isolate.fork_safety import hide_devices
-    from torchrepro.isolate.leftovers import end_leftovers
     from torchrepro.minify.registry import chosen_passes
-    from torchrepro.minify.session.following import died, result_of, run_search
-    from torchrepro.minify.session.identity import Identity
-    from torchrepro.minify.session.run_directory import held, run_directory
-    from torchrepro.minify.session.settings import MinifySettings, SearchRequest
+    from torchrepro.minify.session.result import Minified
+    from torchrepro.minify.session.run_directory import run_directory
+    from torchrepro.minify.session.settings import MinifySettings
+    from torchrepro.session.identity import Identity
+    from torchrepro.session.run_directory import held
+    from torchrepro.session.searching import searched
 
     settings = settings or MinifySettings()
-    manifest = read_manifest(bundle)
-    chosen_passes(settings.passes, settings.skip)  # a wrong name is answered at once
+    read_manifest(bundle)  # a wrong path and a wrong name are answered at once
+    chosen_passes(settings.passes, settings.skip)
     identity = Identity.of(bundle, oracle=settings.oracle)
     directory, elsewhere = run_directory(out, beside=bundle)
     with held(directory) as lock:
-        end_leftovers(directory.mark)  # of a run that was killed
         started_over = directory.begin(identity, fresh=fresh)
         finished = directory.finished(settings)
         if finished is not None:
             return finished
-        request = SearchRequest(
-            bundle=str(bundle.resolve()),
-            directory=str(directory.path),
-            settings=settings,
-            seed=str(cache_directory() / "warm" / identity.toolchain),
-            parent=os.getpid(),
+        answer = searched(
+            "torchrepro.minify.session.process:minify",
+            bundle,
+            directory,
+            settings,
+            toolchain=identity.toolchain,
             lock=lock,
+            on_message=on_message,
+            kept=lambda: f"; the best so far is in {directory.best}" if directory.best.exists() else "",
         )
-        environ = {
-            **compiler_environment(manifest.ambient.environ),
-            "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
-            "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
-        }
-        if not devices_of(manifest):
-            hide_devices(environ)
-        outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
-        if died(outcome) and outcome.phase == "warm":
-            request = replace(request, warm=False)
-            outcome = run_search(request, environ=environ, mark=directory.mark, on_message=on_message)
-        return result_of(outcome, directory, notes=(elsewhere, started_over))
+        found = msgspec.convert(answer, Minified)
+        notes = (note for note in (elsewhere, started_over) if note)
+        return replace(found, notes=(*notes, *found.notes))
 
 
-def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a judging process.
+def locate_bundle(
+    bundle: Path,
+    settings: LocateSettings | None = None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    on_message: OnMessage = lambda message: None,
+) -> Located:
+    """Who is guilty of the failure in a bundle: the stage, what is inside it, the graph, the op, the kernel.
 
-    Inductor's caches go to a directory of our own and the caches of whole graphs are off: a hit in either can
-    hide the failure. What is shared there is keyed by the source of a kernel, and the precompiled header,
-    which costs ten seconds, stays warm. Of a recorded environment only switches are taken, no program to run.
+    The answer is kept in `located/` in the bundle, and given again at once unless `fresh`. The first Ctrl-C
+    ends it with what was found so far, the second raises KeyboardInterrupt.
     """
-    chosen = {
-        name: value
-        for name, value in telling_environment(recorded or {}).items()
-        if name not in ("CC", "CXX") and "/" not in value
-    }
-    return {
-        **chosen,
-        "TORCHINDUCTOR_CACHE_DIR": str(cache_directory() / "inductor"),
-        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
-        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        # The judge watches its own compilations itself.
-        "TORCHREPRO_WATCH": "0",
-    }
+    from torchrepro.bundle.read import read_manifest
+    from torchrepro.locate.answer import Located
+    from torchrepro.locate.directory import locate_directory
+    from torchrepro.locate.settings import LocateSettings
+    from torchrepro.session.identity import Identity
+    from torchrepro.session.run_directory import held
+    from torchrepro.session.searching import searched
+
+    settings = settings or LocateSettings()
+    read_manifest(bundle)  # a wrong path is answered at once
+    identity = Identity.of(bundle)
+    directory, elsewhere = locate_directory(out, bundle)
+    with held(directory) as lock:
+        directory.begin(identity, fresh=fresh)
+        finished = directory.finished()
+        if finished is not None:
+            return finished
+        answer = searched(
+            "torchrepro.locate.process:locate",
+            bundle,
+            directory,
+            settings,
+            toolchain=identity.toolchain,
+            lock=lock,
+            on_message=on_message,
+        )
+        found = msgspec.convert(answer, Located, strict=False)
+        return replace(found, notes=(elsewhere, *found.notes)) if elsewhere else found
 
 
-def cache_directory() -> Path:
-    """`TORCHREPRO_CACHE_DIR`, else the user's cache directory."""
-    chosen = os.environ.get("TORCHREPRO_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "torchrepro"
+def report_on(
+    bundle: Path,
+    *,
+    run: bool = True,
+    against: str = "",
+    trusted: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    on_phase: OnPhase = lambda phase: None,
+) -> Contents:
+    """What is known of a bundle, of a directory of `minify`, or of the minimal bundle in it.
+
+    Only where values are wrong is it `run`, for the map of their errors. `against` names another environment:
+    a bundle, a report in JSON, or `here`. `torchrepro.report.formats.rendered` makes a page or a text of it.
+    """
+    from torchrepro.report.collect import collect
+    from torchrepro.report.environments import other_place
+    from torchrepro.report.measuring import Measured, measured
+    from torchrepro.report.surroundings import surroundings_of
+
+    surroundings_of(bundle)  # a wrong path is answered at once
+
+    def measure(found: Path, manifest: Manifest) -> Measured:
+        return measured(
+            found,
+            trusted=trusted,
+            time_limit=time_limit or _time_limit_of(manifest),
+            environ=compiler_environment(manifest.ambient.environ),
+            on_phase=on_phase,
+        )
+
+    other = other_place(against) if against else None
+    return collect(bundle, measure=measure if run else None, other=other)
 
 
 def exit_code_of_check(checked: Checked) -> int:

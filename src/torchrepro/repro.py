@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.ambient import Ambient
+from torchrepro.origin import Origin
 from torchrepro.signature import Signature
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Repro:
     """The failure that was recorded, None for a repro that has not been judged."""
     earlier: tuple[tuple[Any, ...], ...] = ()
     """Inputs of the calls that came before on the same compiled function, where the failure needs them."""
+    origin: Origin | None = None
+    """Which of the graphs of a program it is, where that is known."""
     notes: tuple[str, ...] = ()
     """What a reader must know: data that was not kept, objects that had to be left out."""
 

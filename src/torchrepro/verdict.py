@@ -104,6 +104,11 @@ class Verdict:
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.summary}" if self.summary else self.kind.value
 
+    def _repr_html_(self) -> str:
+        from torchrepro.report.notebook import html_of_verdict
+
+        return html_of_verdict(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {

@@ -14,7 +14,7 @@ from commands import answer, torchrepro
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro import Compiler, Kind, Repro, load_bundle, save_bundle
-from torchrepro.bundle.custom_ops import require_registered
+from torchrepro.bundle.custom_ops import describe_op, functions_of, require_registered
 from torchrepro.bundle.describe import describe_bundle
 from torchrepro.bundle.graph_text import write_graph
 from torchrepro.bundle.load import trust_own
@@ -229,3 +229,25 @@ def test_an_operator_without_source_is_kept_with_a_note(tmp_path: Path) -> None:
     assert not manifest.custom_ops[0].in_source
     assert any("the source of tr_exec::triple was not kept" in note for note in manifest.notes)
     assert load_bundle(bundle, trusted=trust_own(manifest)).graph(torch.ones(2))[0].tolist() == [3, 3]
+
+
+def test_an_operator_whose_fake_is_an_operator_of_torchs_is_described(tmp_path: Path) -> None:
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    half = torch.library.custom_op("tr_fake::half", halved, mutates_args=())
+    half.register_fake(torch.ops.aten.empty_like.default)
+    assert functions_of("tr_fake::half")["fake"] is torch.ops.aten.empty_like.default
+    graph = torch.fx.symbolic_trace(lambda x: (half._opoverload(x),))
+    bundle = save_bundle(Repro(graph, (torch.ones(2),)), tmp_path / "bundle")
+    assert read_manifest(bundle).custom_ops[0].op == "tr_fake::half"
+
+
+def test_an_extension_that_only_has_the_same_word_in_it_is_no_origin() -> None:
+    import numpy as np  # its extensions have "add" in them
+
+    assert np.__version__
+    library = torch._C._dispatch_library("FRAGMENT", "tr_word", "", "kernels.cpp", 7)
+    library.define("add(Tensor x) -> Tensor", "", ())
+    assert describe_op(torch.ops.tr_word.add.default).module == ""
+    del library

@@ -211,6 +211,26 @@ def test_decorators_run_again_where_they_make_the_function_what_it_is(write: Any
     assert h(1) == -1
 
 
+def test_a_function_that_a_package_makes_of_one_of_the_users_is_made_again(write: Any) -> None:
+    module = write("""
+        import torch
+        def g(x): return (x * x).sum()
+        f = torch.func.jacfwd(g)
+    """)
+    (f,) = taken_along(module.f)
+    assert f(torch.tensor([1.0, 2.0])).tolist() == [2.0, 4.0]
+
+
+def test_a_function_that_no_statement_makes_is_an_error_in_words(write: Any) -> None:
+    module = write("""
+        import torch
+        def g(x): return (x * x).sum()
+        f, h = [torch.func.jacfwd(g), torch.func.jacrev(g)]
+    """)
+    with pytest.raises(CannotSerialise, match="need one another"):
+        source_closure([module.f])
+
+
 def test_decorators_of_packages_run_again_on_local_functions(write: Any) -> None:
     module = write("""
         import functools

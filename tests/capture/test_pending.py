@@ -49,6 +49,14 @@ def test_the_second_call_is_written_over_the_first(tmp_path: Path) -> None:
     assert torch.equal(repro.ambient.rng["cpu"], torch.get_rng_state())
 
 
+def test_a_tensor_without_bytes_is_written_anew_for_each_call(tmp_path: Path) -> None:
+    pending = pending_in(tmp_path)
+    for value in (1.0, 2.0):
+        update(pending, (torch._efficientzerotensor(3), torch.full((3,), value)))
+        assert torch.equal(pending.load().inputs[1], torch.full((3,), value))
+        assert pending.load().inputs[0]._is_zerotensor()
+
+
 TENSORS = st.builds(
     lambda size, dtype, value, transposed, grad: (
         torch.full(size, value, dtype=dtype).t()

@@ -138,7 +138,8 @@ def test_killed_at_any_moment_it_goes_on_and_a_finished_run_is_answered_at_once(
     assert text.startswith("minimal")
     assert Path(found["script"]).read_text().strip() in text
     assert text.splitlines()[-1] == found["script"]
-    kept = {"best", "minimal", "lock", "original.json", "result.json", "run.json", "verdicts.sqlite"}
+    kept = {"best", "history.jsonl", "minimal", "lock", "original.json", "result.json", "run.json"}
+    kept.add("verdicts.sqlite")
     assert {path.name for path in run.iterdir()} == kept, "nothing temporary is left"
 
 

@@ -187,3 +187,12 @@ def test_mixed_precision_without_a_truth_is_judged_by_its_coarsest_dtype() -> No
     compared = same_two_models(mixed, lambda x: (x @ x.t()).bfloat16().float(), x)
     assert compared, compared
     assert not same_two_models(mixed, lambda x: mixed(x, 0.2), x), "but a wrong scale is still found"
+
+
+def test_an_input_that_no_dispatch_mode_can_stand_is_compared_without_one() -> None:
+    zero = torch._efficientzerotensor((3,))
+
+    def last(t: torch.Tensor) -> torch.Tensor:
+        return t[-1] + 10
+
+    assert same_two_models(last, lambda t: last(t), (zero,), only_fwd=True)

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from torchrepro.ambient import Ambient
 from torchrepro.comparison import Comparison
 from torchrepro.minify.explain import Budget, Explanation, explain
+from torchrepro.minify.explain.laboratory import Laboratory
+from torchrepro.minify.explain.variations import Area, Variation
 from torchrepro.minify.knowing.store import MemoryStore
 from torchrepro.oracle.canonical import canonical_key
 from torchrepro.repro import Place, Repro
@@ -264,3 +266,27 @@ def test_any_limit_of_values_is_found(limit: float) -> None:
     side, number = words[:-1], float(words[words.index("fails") - 1])
     assert "above" in side
     assert math.isclose(number, limit, rel_tol=0.03, abs_tol=1e-37), fact.sentence
+
+
+def test_a_flaky_failure_is_not_remembered_as_passing_before_all_its_runs() -> None:
+    """An end between two runs (Ctrl-C, kill) must not leave a pass behind that is none."""
+    repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(3),))
+    store = MemoryStore()
+    asked = 0
+
+    class Flaky:
+        workers = 1
+
+        def judge(self, candidates: Any) -> Any:
+            nonlocal asked
+            for index, _ in enumerate(candidates):
+                asked += 1
+                if asked == 2:
+                    raise KeyboardInterrupt
+                yield index, Verdict(Kind.PASS)
+
+    laboratory = Laboratory(repro, Verdict(Kind.RUN_ERROR), Flaky(), store=store, budget=Budget(), repeats=3)
+    variation = Variation(Area.OPS, "x", "other", repro, "another x")
+    with pytest.raises(KeyboardInterrupt):
+        laboratory.try_each([variation])
+    assert store.verdict(canonical_key(repro)) is None

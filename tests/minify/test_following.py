@@ -11,8 +11,8 @@ import torch
 from torchrepro import Minified, MinifySettings, Repro, minify_bundle, save_bundle
 from torchrepro.errors import HarnessError, TorchReproError
 from torchrepro.isolate.outcome import Outcome
-from torchrepro.minify.session import following
-from torchrepro.minify.session.settings import SearchRequest
+from torchrepro.session import following
+from torchrepro.session.request import SearchRequest
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
-from torchrepro.errors import HarnessError
+from torchrepro.errors import HarnessError, SearchStopped
 from torchrepro.minify.knowing.store import MemoryStore
 from torchrepro.minify.order import size_of
-from torchrepro.minify.problem import Problem, SearchStopped
+from torchrepro.minify.problem import Problem
 from torchrepro.oracle.canonical import canonical_key
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict

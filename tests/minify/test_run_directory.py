@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from torchrepro.errors import TorchReproError
-from torchrepro.minify.session.identity import Identity
 from torchrepro.minify.session.result import Minified
-from torchrepro.minify.session.run_directory import RunDirectory, held, run_directory, write_json
+from torchrepro.minify.session.run_directory import RunDirectory, run_directory
 from torchrepro.minify.session.settings import MinifySettings
+from torchrepro.session.identity import Identity
+from torchrepro.session.run_directory import held, write_json
 
 IDENTITY = Identity(bundle="abc", torch="2.13.0")
 

@@ -42,7 +42,6 @@ HOPELESS: dict[str, Repro] = {
     "a view that does not fit": graph_of(method("view", 7), torch.ones(2, 3)),
     "an argument that does not exist": graph_of(calls(torch.relu, slope=3), torch.ones(2)),
     "a dimension that does not exist": graph_of(calls(torch.sum, dim=4), torch.ones(2)),
-    "an index out of range": graph_of(lambda g, x: g.call_function(torch.select, (x, 0, 9)), torch.ones(2)),
 }
 
 

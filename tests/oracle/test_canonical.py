@@ -18,7 +18,7 @@ from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.metadata import Symbol
 from torchrepro.bundle.save import save_bundle
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.minify.knowing import contents
+from torchrepro.oracle import contents
 from torchrepro.oracle.canonical import canonical_key
 from torchrepro.repro import Compiler, Place, Repro
 from torchrepro.signature import Signature

@@ -28,6 +28,8 @@ Registrations = Callable[[], dict[str, Callable[[], Any]]]
 
 _REGISTERED_AT = re.compile(r"^debug: registered at (.*):\d+$", re.MULTILINE)
 _TORCH = Path(torch.__file__).parent
+_REGISTRATION = (b"5torch7Library", b"torch_library_init", b"aoti_torch_library")
+"""Symbols in what registers operators: `torch::Library`, and the two forms of the stable C interface."""
 
 
 def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOverload, ...]:
@@ -222,7 +224,10 @@ def _effect(name: str) -> str:
 def _users_own(function: Any) -> Callable[..., Any]:
     """The function that the user wrote, inside those that torch put around it."""
     while str(getattr(function, "__module__", None)).partition(".")[0] == "torch":
-        held = inspect.getclosurevars(inspect.unwrap(function)).nonlocals
+        inner = inspect.unwrap(function)
+        if not inspect.isfunction(inner):
+            break  # an operator or a builtin of torch's, which the user has named as it is
+        held = inspect.getclosurevars(inner).nonlocals
         if "fn" not in held:
             break
         function = held["fn"]
@@ -235,7 +240,9 @@ def _origin(name: str) -> tuple[str, str]:
     definition = _definition(name)
     if definition is not None:
         function: Any = _users_own(definition._init_fn)
-        return function.__module__ or "", function.__code__.co_filename
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            return function.__module__ or "", code.co_filename
     files = _files_in_torchs_records(name)
     for file in files:
         module = next((known for known, path in _files(".py") if path == file), "")
@@ -267,12 +274,15 @@ def _files_in_torchs_records(name: str) -> list[str]:
 
 def _native_origin(op: OpOverload) -> tuple[str, str]:
     """The extension module or the library of `torch.ops.load_library` that holds the operator's name."""
-    name = op.name().partition("::")[2].partition(".")[0].encode()
+    namespace, _, name = op.name().partition(".")[0].encode().partition(b"::")
     for library in sorted(torch.ops.loaded_libraries):
         if _holds(library, name):
             return "", library
     for module, file in _files(".so"):
-        if not Path(file).is_relative_to(_TORCH) and _holds(file, name):
+        if Path(file).is_relative_to(_TORCH) or not (_holds(file, name) and _holds(file, namespace)):
+            continue
+        # numpy's extensions hold many a short name; one that registers operators also names torch's library.
+        if any(_holds(file, symbol) for symbol in _REGISTRATION):
             return module, ""
     return "", ""
 

@@ -63,6 +63,7 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
         tolerance=manifest.tolerance,
         expected=manifest.expected,
         earlier=earlier,
+        origin=manifest.origin,
         notes=notes,
     )
 

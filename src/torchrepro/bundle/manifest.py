@@ -12,6 +12,7 @@ from torchrepro.ambient import Ambient
 from torchrepro.bundle.entries import ValueEntry
 from torchrepro.environment import Environment
 from torchrepro.errors import BundleError
+from torchrepro.origin import Origin
 from torchrepro.repro import Compiler, Place
 from torchrepro.signature import Signature
 
@@ -81,6 +82,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     expected: Signature | None = None
     verdict: dict[str, Any] | None = None
     """The verdict with its evidence, for a reader."""
+    origin: Origin | None = None
+    """Which of the graphs of a program it is."""
     notes: tuple[str, ...] = ()
 
 

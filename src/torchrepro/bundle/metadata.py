@@ -7,7 +7,6 @@ symbols. Text keeps the expressions of the inputs; everything else follows by ru
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from torchrepro.bundle.graph_text.annotations import (
     write_note,
 )
 from torchrepro.bundle.graph_text.symbols import Symbols, plain_number, symbolic_number
+from torchrepro.bundle.modes import modes_kept
 from torchrepro.errors import GraphTextError
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -85,7 +85,7 @@ def restore_metadata(
     for note, value in zip(notes, inputs, strict=True):
         fakes.learn(note, value)
     values = [fakes.make(note, value) for note, value in zip(notes, inputs, strict=True)]
-    with _state_of_modes_kept():
+    with modes_kept():
         visited = _propagate(module, fakes, values)
         for nested in _graph_modules(module):
             if id(nested) not in visited:
@@ -335,24 +335,6 @@ def _bound(value: Any) -> int | None:
     if not getattr(value, "is_Integer", False) or abs(int(value)) >= 2**62:
         return None
     return int(value)
-
-
-@contextlib.contextmanager
-def _state_of_modes_kept() -> Iterator[None]:
-    """Grad mode, autocast and functorch's levels as they were: a graph that fails midway leaves its own.
-
-    Checked on torch 2.11 to 2.15.
-    """
-    grad = torch.is_grad_enabled()
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-    dtypes = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
-    try:
-        yield
-    finally:
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-        torch.set_grad_enabled(grad)
-        for device, enabled in dtypes.items():
-            torch.set_autocast_enabled(device, enabled)
 
 
 def _is_captured(node: Node) -> bool:

@@ -20,6 +20,9 @@ SOURCE_TRUST = "source"
 VALUES = "values.pt"
 """Only beside a script that needs it: values that plain torch code cannot make in a line."""
 
+LOCATED = "located"
+"""Not of the bundle itself: a folder in it with what `torchrepro locate` has found out."""
+
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a bundle, which has all the files it should."""

@@ -108,6 +108,7 @@ def manifest_of(
         ops=repro.ops,
         elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
         expected=repro.expected,
+        origin=repro.origin,
         verdict=None if verdict is None else as_data(verdict.to_dict()),
         notes=tuple(
             dict.fromkeys((*repro.notes, *packed.notes, *left_out, *written.notes, *written.operators.notes))

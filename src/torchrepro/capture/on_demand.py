@@ -207,7 +207,7 @@ class _Call:
 
     def _record_elsewhere(self) -> list[str]:
         """In a fresh process, from the source of the call."""
-        from torchrepro.flow import compiler_environment
+        from torchrepro.isolate.compiler_environment import compiler_environment
         from torchrepro.isolate.process import run_isolated
 
         ambient = Ambient.capture()
@@ -272,5 +272,7 @@ def _copied(bundle: Path, path: Path) -> Path:
     def copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
-    files: dict[str, Content] = {file.name: partial(copy, file) for file in sorted(bundle.iterdir())}
+    files: dict[str, Content] = {
+        file.name: partial(copy, file) for file in sorted(bundle.iterdir()) if file.is_file()
+    }
     return write_bundle_files(path, files)

@@ -159,6 +159,8 @@ def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
             continue
         if type(value) not in _PLAIN or value.device.type != "cpu" or value.layout is not torch.strided:
             return None
+        if value._is_zerotensor():
+            return None  # it has no bytes that could be written over
         storage = value.untyped_storage()
         alias = storages.setdefault(storage.data_ptr(), len(storages))
         layout.append(

@@ -82,7 +82,7 @@ def watched_backend(
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
         found, notes = (compiler, ()) if compiler else compiler_of(backend)
-        return Snapshot.take(graph, Place.AFTER_CAPTURE, found, notes=notes)
+        return Snapshot.take(graph, Place.AFTER_CAPTURE, found, origins=session.origins, notes=notes)
 
     return _named_like(backend, watch_compiler(backend_inside, session, take))
 
@@ -158,7 +158,11 @@ def _watched_after_aot(
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
         return Snapshot.take(
-            graph, Place.AFTER_AOT, compiler(), backward=backward or bool(kwargs.get("is_backward"))
+            graph,
+            Place.AFTER_AOT,
+            compiler(),
+            backward=backward or bool(kwargs.get("is_backward")),
+            origins=session.origins,
         )
 
     watched = watch_compiler(compiler_fn, session, take)

@@ -23,6 +23,7 @@ from torchrepro.capture.settings import WatchSettings
 from torchrepro.capture.summary import UNFINISHED, write_summary
 from torchrepro.errors import BundleError, TorchReproError
 from torchrepro.repro import Repro
+from torchrepro.runner.origins import Origins
 from torchrepro.signature import Signature
 from torchrepro.verdict import Verdict
 
@@ -47,6 +48,7 @@ class Session:
         self.checking_seconds = 0.0
         self.graphs = 0
         """How many graphs were watched so far: ranks that do the same thing count alike."""
+        self.origins = Origins()
         self.kept: list[Path] = []
         self._seen: set[tuple[str, Signature]] = set()
         self._lock = threading.RLock()

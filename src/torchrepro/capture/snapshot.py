@@ -19,7 +19,9 @@ from torchrepro.ambient import Ambient
 from torchrepro.bundle.graph_text import GraphText, read_graph, write_graph
 from torchrepro.bundle.load import owners
 from torchrepro.bundle.metadata import Symbol, symbols_of
+from torchrepro.origin import Origin
 from torchrepro.repro import Compiler, Place, Repro, count_ops
+from torchrepro.runner.origins import Origins
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class Snapshot:
     """Whether the graph talks to other ranks, so that it cannot be run once more on one of them."""
     backward: bool = False
     """Whether it is a backward graph that AOT made."""
+    origin: Origin | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -48,9 +51,11 @@ class Snapshot:
         compiler: Compiler,
         *,
         backward: bool = False,
+        origins: Origins | None = None,
         notes: Iterable[str] = (),
     ) -> Snapshot:
         """The graph now. CannotSerialise or GraphTextError where it cannot be kept as data."""
+        below_aot = place is Place.AFTER_AOT
         with _plainly():
             return cls(
                 written=write_graph(graph),
@@ -62,6 +67,7 @@ class Snapshot:
                 mutates=_any_node(graph, _writes),
                 collective=_any_node(graph, _talks),
                 backward=backward,
+                origin=origins.of(graph, below_aot=below_aot, backward=backward) if origins else None,
                 notes=tuple(notes),
             )
 
@@ -99,6 +105,7 @@ class Snapshot:
             ambient=replace(self.ambient, rng=rng) if rng else self.ambient,
             symbols=self.symbols,
             earlier=tuple(earlier),
+            origin=self.origin,
             notes=(*self.notes, *notes),
         )
 

@@ -43,7 +43,11 @@ def wrap_compiler_debug(
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
         return Snapshot.take(
-            graph, place, Compiler(compiler_name), backward=bool(kwargs.get("is_backward", False))
+            graph,
+            place,
+            Compiler(compiler_name),
+            backward=bool(kwargs.get("is_backward", False)),
+            origins=session.origins,
         )
 
     return watch_compiler(unconfigured_compiler_fn, session, take)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torchrepro import __version__
-from torchrepro.cli import check, compare, minify, run, show
+from torchrepro.cli import check, compare, locate, minify, report, run, show
 from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
 
 app = typer.Typer(
@@ -24,6 +24,8 @@ app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("minify")(minify.minify)
+app.command("locate")(locate.locate)
+app.command("report")(report.report)
 app.command("show")(show.show)
 
 

@@ -72,19 +72,25 @@ def minify(
     """
     from torchrepro import flow
     from torchrepro.cli.minify_progress import minify_progress
-    from torchrepro.cli.minify_target import bundle_for
     from torchrepro.cli.render import progress as phases
+    from torchrepro.cli.target import bundle_for
     from torchrepro.errors import TorchReproError
+    from torchrepro.minify.session.run_directory import run_directory
     from torchrepro.minify.session.settings import MinifySettings
 
     if list_passes:
         print_passes()
         return
+
+    def beside_target(target: Path) -> tuple[Path, str]:
+        directory, elsewhere = run_directory(out, beside=target)
+        return directory.path, elsewhere
+
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         if target is None:
             raise TorchReproError("nothing to minify", next_step="torchrepro minify BUNDLE")
         with phases(enabled=not quiet) as on_phase:
-            found = bundle_for(target, out=out, fresh=fresh, on_phase=on_phase)
+            found = bundle_for(target, directory_for=beside_target, fresh=fresh, on_phase=on_phase)
         settings = MinifySettings(
             jobs=jobs,
             time_limit=time_limit,
@@ -97,7 +103,7 @@ def minify(
         )
         with minify_progress(quiet=quiet) as progress:
             minified = flow.minify_bundle(
-                found.bundle, settings, out=found.run_directory, fresh=fresh, on_message=progress.show
+                found.bundle, settings, out=found.directory or out, fresh=fresh, on_message=progress.show
             )
     if json_:
         print(json.dumps({**minified.to_dict(), "notes": [*found.notes, *minified.notes]}))

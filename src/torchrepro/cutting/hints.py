@@ -17,6 +17,7 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torchrepro.bundle.modes import modes_kept
 from torchrepro.cutting.recording import NotRecorded, Recording
 from torchrepro.cutting.windows import Window
 from torchrepro.repro import Repro
@@ -113,7 +114,7 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
     fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     inputs = [fakes.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in single.inputs]
     try:
-        with repro.ambient.modes(), torch.no_grad():
+        with modes_kept(), repro.ambient.modes(), torch.no_grad():
             traced = make_fx(
                 torch.fx.Interpreter(single.graph).run,
                 decomposition_table=select_decomp_table(),

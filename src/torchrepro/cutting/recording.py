@@ -42,6 +42,12 @@ class Recording:
     at_use: Mapping[tuple[str, str], Kept] = field(default_factory=dict)
     several: frozenset[str] = frozenset()
     """Nodes that return several values, which other nodes take apart."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each plain tensor that a node computed, kept or not."""
+    overwritten: frozenset[str] = frozenset()
+    """Nodes, inputs among them, whose tensor is written to after they have computed it."""
+    late: frozenset[str] = frozenset()
+    """Nodes that read an operand which has been written to since it was computed."""
 
     def value(self, operand: str, user: str) -> Any:
         """What a node read from an operand, as a value of its own each time."""
@@ -70,14 +76,41 @@ def observed_values(repro: Repro, *, limit: int) -> Recording:
     start = capture_rng_state().starting_from(repro.ambient.rng or {})
     with repro.ambient.settings(), same_randomness(start), prepared.modes():
         observer.run(*inputs)
-    return Recording(observer.values, observer.at_use, frozenset(observer.several))
+    return Recording(
+        observer.values,
+        observer.at_use,
+        frozenset(observer.several),
+        observer.sizes,
+        observer.overwritten(),
+        frozenset(observer.late),
+    )
+
+
+def raising_node(repro: Repro) -> str | None:
+    """The node at which an eager run in this process raises; None where it comes to an end."""
+    from torchrepro.runner.run import Prepared
+
+    prepared = Prepared(repro)
+    observer = _Observer(prepared.graph(), limit=0)
+    start = capture_rng_state().starting_from(repro.ambient.rng or {})
+    with repro.ambient.settings(), same_randomness(start), prepared.modes():
+        try:
+            observer.run(*prepared.inputs())
+        except Exception:  # whatever the user's computation raises: where it does is the question
+            return observer.at
+    return None
 
 
 def write_values(recording: Recording, path: Path) -> None:
     """To a file that the parent maps into its memory."""
     values = {name: (kept.value, kept.requires_grad) for name, kept in recording.values.items()}
     at_use = {key: (kept.value, kept.requires_grad) for key, kept in recording.at_use.items()}
-    torch.save({"values": values, "at_use": at_use, "several": sorted(recording.several)}, path)
+    others = {"several": recording.several, "overwritten": recording.overwritten, "late": recording.late}
+    torch.save(
+        {"values": values, "at_use": at_use, "sizes": dict(recording.sizes)}
+        | {name: sorted(nodes) for name, nodes in others.items()},
+        path,
+    )
 
 
 def read_values(path: Path) -> Recording:
@@ -87,6 +120,9 @@ def read_values(path: Path) -> Recording:
         {name: Kept(*pair) for name, pair in found["values"].items()},
         {key: Kept(*pair) for key, pair in found["at_use"].items()},
         frozenset(found["several"]),
+        found["sizes"],
+        frozenset(found["overwritten"]),
+        frozenset(found["late"]),
     )
 
 
@@ -105,18 +141,33 @@ class _Observer(Interpreter):
         self.values: dict[str, Kept] = {}
         self.at_use: dict[tuple[str, str], Kept] = {}
         self.several: set[str] = set()
+        self.sizes: dict[str, int] = {}
+        self.late: set[str] = set()
+        self.at: str | None = None
+        """The node that runs."""
         self._versions: dict[str, int] = {}
         self._left = limit
 
+    def overwritten(self) -> frozenset[str]:
+        """After the run: nodes whose tensor is not what it was."""
+        now = {node.name: value for node, value in self.env.items() if isinstance(value, torch.Tensor)}
+        return frozenset(
+            name for name, version in self._versions.items() if name in now and _version(now[name]) != version
+        )
+
     def run_node(self, n: Node) -> Any:
+        self.at = n.name
         for operand in n.all_input_nodes:
             value = self.env.get(operand)
             known = self._versions.get(operand.name)
             if isinstance(value, torch.Tensor) and known not in (None, _version(value)):
+                self.late.add(n.name)
                 self._keep((operand.name, n.name), value)
         result = super().run_node(n)
         if n.op not in ("placeholder", "output", "get_attr"):
             self._keep(n.name, result)
+            if _is_plain_tensor(result):
+                self.sizes[n.name] = result.numel() * result.itemsize
         if isinstance(result, tuple | list) and not _is_plain(result):
             self.several.add(n.name)
         if isinstance(result, torch.Tensor):
@@ -135,13 +186,7 @@ class _Observer(Interpreter):
     def _copied(self, value: Any) -> Kept | None:
         if _is_plain(value):
             return Kept(tuple(value) if isinstance(value, torch.Size) else value)
-        if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
-            return None
-        if (
-            value.layout is not torch.strided
-            or value.is_quantized
-            or value.numel() * value.itemsize > self._left
-        ):
+        if not _is_plain_tensor(value) or value.numel() * value.itemsize > self._left:
             return None
         copy = _copied_tensor(value.detach())
         self._left -= copy.untyped_storage().nbytes()
@@ -153,6 +198,12 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(isinstance(item, PLAIN) for item in value)
     return isinstance(value, PLAIN)
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+        return False
+    return value.layout is torch.strided and not value.is_quantized
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ from torchrepro.cutting.recording import NotRecorded, Recording
 from torchrepro.cutting.units import CALLS, ambient_at, parts_of
 from torchrepro.repro import Repro
 
-_TELLING = ("stack_trace", "nn_module_stack")
+_TELLING = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack")
 """All that is kept of what a node was annotated with: sizes change when a graph is cut."""
 
 
@@ -37,16 +37,6 @@ def piece(repro: Repro, recording: Recording, keep: Collection[str]) -> Repro | 
         if node.op in CALLS and (node in returned or not any(user in cut.copies for user in node.users))
     ]
     return cut.finished(results)
-
-
-def with_all_results(repro: Repro, recording: Recording) -> tuple[Repro, tuple[str, ...]] | None:
-    """The whole graph with every value that it computes as an output, and their names."""
-    cut = _cut_out(repro, recording, {node.name for node in repro.graph.graph.nodes})
-    if cut is None:
-        return None
-    results = [node for node in cut.copies if node.op in CALLS and cut.is_result(node)]
-    whole = cut.finished(results)
-    return None if whole is None else (whole, tuple(node.name for node in results))
 
 
 def _cut_out(repro: Repro, recording: Recording, keep: Collection[str]) -> _Cut | None:

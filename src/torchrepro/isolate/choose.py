@@ -8,6 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchrepro.isolate.executor import Executor
+from torchrepro.isolate.falling_back import FallingBack
 from torchrepro.isolate.fork_safety import prepare_to_fork, why_not_fork
 from torchrepro.isolate.forking import ForkExecutor
 from torchrepro.isolate.limits import usable_cores
@@ -26,7 +27,8 @@ def executor_for(repro: Repro, workers: int | None = None) -> Executor:
         on_device = bool(devices_of(repro))
         usual = min(usable_cores(), _CONTEXTS) if on_device else usable_cores()
         return SpawnExecutor(workers or usual, preload=_PRELOADED)
-    return ForkExecutor(workers)
+    forking = ForkExecutor(workers)
+    return FallingBack(forking, lambda: SpawnExecutor(forking.workers, preload=_PRELOADED))
 
 
 def why_not_forked(repro: Repro) -> str:

@@ -23,9 +23,15 @@ import warnings
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from torchrepro.errors import HarnessError
+
 _TASKS = Path("/proc/self/task")
 _DRIVER = "cuda"
 """How the names of the CUDA driver's threads begin (`cuda00002c0000c`, seen with CUDA 13)."""
+
+
+class CannotFork(HarnessError):
+    """This process is not safe to be forked, or is not any more."""
 
 
 def prepare_to_fork() -> None:

@@ -14,10 +14,9 @@ import sys
 import time
 from typing import NoReturn, TextIO
 
-from torchrepro.errors import HarnessError
 from torchrepro.isolate.child import Child, reports_and_output
 from torchrepro.isolate.executor import Job, Task, job_named
-from torchrepro.isolate.fork_safety import fork, why_not_fork
+from torchrepro.isolate.fork_safety import CannotFork, fork, why_not_fork
 from torchrepro.isolate.groups import ForkedProcess
 from torchrepro.isolate.limits import limit_memory, limit_threads, no_core_dumps, thread_share, usable_cores
 from torchrepro.isolate.outcome import Outcome
@@ -40,7 +39,7 @@ class ForkExecutor(Pool):
         job = job_named(task.job)  # here, so that no child has to import it
         unsafe = why_not_fork()
         if unsafe:
-            raise HarnessError(f"this process cannot be forked any more: {unsafe}")
+            raise CannotFork(f"this process cannot be forked any more: {unsafe}")
         guard = self._ready()
         started = time.monotonic()
         parent = os.getpid()

@@ -60,7 +60,7 @@ def limit_threads(threads: int) -> None:
     """Compute and compile with so many threads from now on, in this process and in what it starts.
 
     The compilers of inductor's pool are not counted: a candidate compiles in its own process
-    (`flow.compiler_environment`).
+    (`isolate/compiler_environment.py`).
     """
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     torch = sys.modules.get("torch")

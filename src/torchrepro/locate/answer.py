@@ -150,6 +150,8 @@ class Located:
     bundle: str
     kind: Kind
     """How the original fails."""
+    directory: str = ""
+    """Where the answer is kept, with the generated code."""
     stage: Stage = Stage.NONE
     part: Part | None = None
     graph: GuiltyGraph | None = None
@@ -164,6 +166,8 @@ class Located:
     """What reached a backend, warming up included."""
     seconds: float = 0.0
     confidence: Confidence = Confidence.UNKNOWN
+    stopped: str = ""
+    """Why it ended before everything was looked at; empty if it did not."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -173,6 +177,11 @@ class Located:
     @property
     def exit_code(self) -> int:
         return 0 if self.found else 1
+
+    def _repr_html_(self) -> str:
+        from torchrepro.report.notebook import html_of_located
+
+        return html_of_located(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; `pass` and `workaround_verified` are what the table of the verbs promises."""

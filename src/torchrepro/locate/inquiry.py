@@ -15,7 +15,7 @@ from torchrepro.oracle.canonical import canonical_key
 from torchrepro.oracle.failure import Failure
 from torchrepro.oracle.isolated import IsolatedOracle
 from torchrepro.repro import Repro
-from torchrepro.verdict import Verdict
+from torchrepro.verdict import Kind, Verdict
 
 
 @dataclass(eq=False)
@@ -53,6 +53,16 @@ class Inquiry:
     def fails(self, candidate: Repro) -> bool:
         """Whether it fails as the original does."""
         return self.failure.shown_by(self.verdict_on(candidate))
+
+    def is_gone(self, verdict: Verdict) -> bool:
+        """Whether a verdict shows that the failure is gone, and no other one has come in its place.
+
+        Where eager raises and the compiled function did not, that it now raises, too, is what was missing:
+        then nothing can be compared, and the verdict is `invalid`, with eager's error.
+        """
+        if self.verdict.kind is Kind.MISSING_ERROR and verdict.kind is Kind.INVALID:
+            return verdict.raised is not None and str(verdict.raised) == str(self.verdict.raised)
+        return verdict.kind is Kind.PASS
 
     def ran(self, job: str, repro: Repro, *, compiles: int = 1, **payload: Any) -> Outcome:
         """`package.module:function(repro, payload, phase)` in a process of its own; plain data comes back."""

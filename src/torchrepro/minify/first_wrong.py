@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from torchrepro.cutting.recording import Recording
-from torchrepro.cutting.subgraph import with_all_results
+from torchrepro.cutting.watched import first_wrong as first_among
+from torchrepro.cutting.watched import values_in, watched, watched_in
 from torchrepro.minify.problem import Problem
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind
 
-_OUTPUT = re.compile(r"^out\[(\d+)\]")
 _FEW = 8
 """Ops that are told apart as quickly by trying."""
 
@@ -23,15 +21,12 @@ def first_wrong(problem: Problem, repro: Repro, recording: Recording) -> str | N
     values_are_wrong = problem.failure.signature.kind in (Kind.MISMATCH, Kind.NON_FINITE)
     if not values_are_wrong or repro.ops <= _FEW:
         return None
-    watched = with_all_results(repro, recording)
-    if watched is None or not problem.fails(watched[0]):
+    names = values_in(repro.graph.graph, recording)
+    seen = watched(repro, names, recording)
+    if not problem.fails(seen):
         return None
-    verdict = problem.verdict_on(watched[0])
+    verdict = problem.verdict_on(seen)
     if verdict is None or verdict.comparison is None:
         return None
-    found = (_OUTPUT.match(leaf.path) for leaf in verdict.comparison.differing)
-    wrong = {watched[1][int(match[1])] for match in found if match is not None}
-    for node in repro.graph.graph.nodes:
-        if node.name in wrong and not any(operand.name in wrong for operand in node.all_input_nodes):
-            return str(node.name)
-    return None
+    leaves = watched_in(verdict.comparison, seen, names)
+    return first_among(repro.graph.graph, {name for name, leaf in leaves.items() if not leaf.same})

@@ -1,8 +1,9 @@
 """The order on repros: of two that fail in the same way, which one would a maintainer rather read?
 
-Total, so that any two can be compared: operations, then inputs, then elements, then settings that are not
-torch's own, then the length of the text, then how plain arguments and values are. Names count for nothing:
-the script at the end has its own. Equal keys mean that neither is preferred; the first one found stays.
+Total, so that any two can be compared: code of the user's own, which no pass can look into, then operations,
+then inputs, then elements, then settings that are not torch's own, then the length of the text, then how
+plain arguments and values are. Names count for nothing: the script at the end has its own. Equal keys mean
+that neither is preferred; the first one found stays.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from torchrepro.judge.leaves import tensors_in
 from torchrepro.minify.valuing.plainness import asks_for_gradients, cost_of_arguments, count_runs
 from torchrepro.minify.valuing.value_cost import cost_of_tensor
 from torchrepro.oracle.canonical_text import canonical_text
-from torchrepro.repro import Compiler, Repro
+from torchrepro.repro import Compiler, Place, Repro
 
 
 class Size(NamedTuple):
     """Compared from the first field to the last."""
 
+    code: int
+    """1 for a call of the user's own code: any graph that capture makes of it is smaller."""
     ops: int
     inputs: int
     elements: int
@@ -27,6 +30,11 @@ class Size(NamedTuple):
     arguments: int
     irregularity: int
     """Characters to write the values (`minify/valuing/value_cost.py`)."""
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Ops, inputs, elements: what is shown of it."""
+        return (self.ops, self.inputs, self.elements)
 
     def __str__(self) -> str:
         parts = [(self.ops, "op"), (self.inputs, "input"), (self.elements, "element")]
@@ -37,6 +45,7 @@ def size_of(repro: Repro) -> Size:
     """The key by which repros are ordered."""
     tensors = _all_tensors(repro)
     return Size(
+        code=int(repro.place is Place.BEFORE_CAPTURE),
         ops=count_runs(repro.graph),
         inputs=len(repro.inputs),
         elements=_count(tensors),

@@ -15,12 +15,12 @@ from functools import cached_property
 from typing import TypeVar
 
 from torchrepro.cutting.recording import Recording
-from torchrepro.errors import HarnessError
+from torchrepro.errors import HarnessError, SearchStopped
 from torchrepro.minify.asking import Question, first_to_fail
 from torchrepro.minify.knowing.store import MemoryStore, Store
 from torchrepro.minify.knowing.validity import why_invalid
 from torchrepro.minify.order import Size, size_of
-from torchrepro.minify.statistics import Statistics
+from torchrepro.minify.statistics import Adoption, Statistics
 from torchrepro.minify.subsets import Nearest, minimal_subset
 from torchrepro.oracle.canonical import canonical_key
 from torchrepro.oracle.failure import Failure
@@ -30,10 +30,6 @@ from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
 Item = TypeVar("Item")
-
-
-class SearchStopped(Exception):
-    """The search ends early, with what it has: the time is up, or the user has had enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +58,9 @@ class Problem:
     """In terms of `time.monotonic`; None: no limit."""
     observer: Observer = field(default_factory=ObserveHere)
     notify: Callable[[Progress], None] = lambda progress: None
+    history: list[Adoption] = field(default_factory=list)
+    """Each best on the way; what an interrupted search has left may be given, and is gone on with."""
+    on_adopted: Callable[[Adoption], None] = lambda adoption: None
 
     def __post_init__(self) -> None:
         self.failure = Failure.of(self.original_verdict)
@@ -71,6 +70,7 @@ class Problem:
         self.pass_name = ""
         self._recorded: tuple[Repro, Recording | None] | None = None
         self._invalid: dict[str, bool] = {}
+        self._before = self.history[-1] if self.history else Adoption(0, 0.0, 0, 0, 0)
         self.began = time.monotonic()
         self.store.remember(canonical_key(self.original), self.original_verdict, pass_name="original")
 
@@ -182,8 +182,16 @@ class Problem:
         self.best = replace(candidate, expected=self.failure.signature)
         self.best_verdict, self.best_size = verdict, size
         self._count(adopted=1)
+        self._note_adoption(size)
         self.store.keep_best(self.best, verdict)
         self._tell()
+
+    def _note_adoption(self, size: Size) -> None:
+        seconds = self._before.seconds + time.monotonic() - self.began
+        query = self._before.query + self.queries
+        adoption = Adoption(query, seconds, size.ops, size.inputs, size.elements, self.pass_name)
+        self.history.append(adoption)
+        self.on_adopted(adoption)
 
     def _first(self, candidates: Sequence[Repro | None]) -> Question | None:
         """The first that fails. As many are asked at the same time as there are workers."""

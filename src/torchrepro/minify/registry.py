@@ -34,12 +34,15 @@ class Pass:
 
 
 _PASSES = (
+    Pass("captured", "captured:take_captured", "a captured graph in the place of the user's code", once=True),
     Pass(
         "windows", "windows:single_windows", "find the op that fails by itself on recorded values", once=True
     ),
     Pass("dynamic", "dynamic:make_static", "dynamic dimensions to numbers"),
     Pass("nested", "nested:open_nested", "do without higher-order ops, shrink the graphs of the others"),
     Pass("nodes", "nodes:cut_nodes", "cut ops out; what they computed becomes an input"),
+    Pass("lists", "lists:shorten_lists", "lists of operands as short as they can be"),
+    Pass("duplicates", "duplicates:merge_duplicates", "equal ops on equal operands become one"),
     Pass("bypass", "bypass:pass_ops_by", "leave ops out; what they read takes their place"),
     Pass("composites", "composites:open_composites", "look inside ops that are made of others"),
     Pass("outputs", "multi_output:drop_outputs", "return only what shows the failure"),

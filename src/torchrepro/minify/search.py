@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchrepro.minify.problem import Problem, SearchStopped
+from torchrepro.errors import SearchStopped
+from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import Pass
 from torchrepro.repro import Repro
 from torchrepro.verdict import Verdict

@@ -1,4 +1,4 @@
-"""Statistics: what a pass has cost and brought. Plain data, which the command shows without torch."""
+"""What a search has cost and brought, by pass and step by step. Plain data, which is shown without torch."""
 
 from __future__ import annotations
 
@@ -17,3 +17,17 @@ class Statistics:
     """Candidates that could not run at all, found without the oracle."""
     adopted: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A best that took the place of a former one, and when."""
+
+    query: int
+    """Candidates that had been run by then, those before an interruption included."""
+    seconds: float
+    """Of searching, likewise."""
+    ops: int
+    inputs: int
+    elements: int
+    pass_name: str = ""

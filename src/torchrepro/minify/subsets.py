@@ -25,8 +25,10 @@ _Order = Callable[[list[int], list[int]], list[int]]
 
 _FEW = 6
 """Items found one by one before the failure counts as one that needs many."""
-_NEAR = (1, 4)
-"""How many of the nearest items are tried before bisection begins."""
+_NOT_MANY = 8
+"""Where one is not enough, no more items than these are as quickly taken out one after the other."""
+_NEAR = (1, 4, 16, 64)
+"""How many of the nearest items are tried before bisection begins; few ops also compile faster than many."""
 
 
 def minimal_subset(
@@ -119,6 +121,8 @@ def _needed_ones(
 
 def _needs_many(needed: int, seen: int, rest: int) -> bool:
     """Whether bisection is the slower way: a needed item takes log2(rest) questions, a run twice its log2."""
+    if needed and needed + rest <= _NOT_MANY:
+        return True
     return needed >= _FEW and (seen / needed) ** 2 <= rest
 
 

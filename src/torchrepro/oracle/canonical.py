@@ -56,7 +56,7 @@ def canonical_key(repro: Repro) -> str:
 
 def _around(repro: Repro) -> list[Any]:
     """Everything in a repro that is neither its graph nor a value; a field that is new counts at once."""
-    left_out = {"graph", "inputs", "earlier", "ambient", "expected", "notes"}
+    left_out = {"graph", "inputs", "earlier", "ambient", "expected", "origin", "notes"}
     fields = {name: value for name, value in vars(repro).items() if name not in left_out}
     ambient = {
         name: getattr(repro.ambient, name)

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.read import read_manifest
 from torchrepro.cutting.recording import Recording, read_values
 from torchrepro.errors import TorchReproError
 from torchrepro.isolate.executor import Executor, Task
@@ -18,9 +20,11 @@ from torchrepro.oracle.patience import Patience
 from torchrepro.repro import Repro
 from torchrepro.verdict import Kind, Verdict
 
-_JUDGE = "torchrepro.oracle.jobs:judge"
+JUDGE = "torchrepro.oracle.jobs:judge"
+JUDGE_BEFORE_CODE = "torchrepro.oracle.jobs:judge_before_code"
 _ROUNDS = "torchrepro.oracle.jobs:judge_rounds"
 _RECORD = "torchrepro.oracle.jobs:record"
+_GRAPHS = "torchrepro.oracle.jobs:graphs"
 
 _RECORDED_BYTES = 2 << 30
 _ROUND_SECONDS = 20.0
@@ -32,21 +36,29 @@ class IsolatedOracle:
     def __init__(self, executor: Executor, patience: Patience, memory_limit: int | None = None) -> None:
         self.workers = executor.workers
         self.patience = patience
+        self.job = JUDGE
+        """What is done with a candidate where nothing else is asked for: it returns a verdict."""
         self._executor = executor
         self._memory_limit = memory_limit
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
-        """(index, verdict) of each, as they come; what is still under way at the end is ended."""
+    def judge(
+        self, candidates: Sequence[Repro], *, job: str | None = None, **payload: Any
+    ) -> Iterator[tuple[int, Verdict]]:
+        """(index, verdict) of each, as they come; what is still under way at the end is ended.
+
+        Another job than the usual one returns a verdict as well.
+        """
+        job = job or self.job
         under_way: dict[Task, int] = {}
         try:
             for index, candidate in enumerate(candidates):
-                task = self._started(_JUDGE, candidate)
+                task = self._started(job, candidate, **payload)
                 under_way[task] = index
             while under_way:
                 task, outcome = self._executor.wait()
                 index = under_way.pop(task)
                 if _needs_no_reference(task, outcome):
-                    under_way[self._started(_JUDGE, task.repro, fp64=False)] = index
+                    under_way[self._started(job, task.repro, **{**payload, "fp64": False})] = index
                     continue
                 verdict = self._verdict(outcome, task.time_limit)
                 self.patience.learn(verdict)
@@ -67,6 +79,13 @@ class IsolatedOracle:
         if outcome.result is None:
             return ()
         return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
+
+    def graphs(self, repro: Repro) -> Sequence[Repro]:
+        """The graphs of a whole call. What they may run is what the call itself was trusted with."""
+        with tempfile.TemporaryDirectory(prefix="torchrepro-graphs-") as directory:
+            outcome = self.ran(_GRAPHS, repro, directory=directory)
+            bundles = [Path(path) for path in outcome.result or ()]
+            return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in bundles]
 
     def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
         limit = self.patience.limit

@@ -11,6 +11,8 @@ import msgspec
 from torchrepro.judge.models import Phase
 from torchrepro.repro import Repro
 
+_ANY_SIZE = 1 << 62
+
 
 def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The verdict on a candidate."""
@@ -22,6 +24,22 @@ def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
         verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, raised=raised)
     node = node_of(raised[-1]) if raised else None
     return msgspec.to_builtins(verdict.with_notes(f"working on {described(node)}") if node else verdict)
+
+
+def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """The verdict on a candidate of a failure that comes before any code is generated (`early_end.py`)."""
+    from torchrepro.oracle.early_end import PastTheFailure, ending_before_code, is_compiled_once
+    from torchrepro.verdict import Kind, Verdict
+
+    if not is_compiled_once(repro):
+        return judge(repro, payload, phase)
+    try:
+        with ending_before_code():
+            return judge(repro, payload, phase)
+    except PastTheFailure:
+        # No pass: nobody has run it.
+        summary = "not run: the compiler got further than the original did"
+        return msgspec.to_builtins(Verdict(Kind.NOT_COMPARABLE, summary=summary))
 
 
 def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
@@ -39,3 +57,17 @@ def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     phase("eager")
     write_values(observed_values(repro, limit=payload["limit"]), Path(payload["path"]))
     return True
+
+
+def graphs(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Write a bundle for every graph that capture makes of a whole call; their paths."""
+    from torchrepro.bundle.save import save_bundle
+    from torchrepro.runner.recorder import graphs_of_call
+
+    phase("record")
+    found, _ = graphs_of_call(repro)
+    directory = Path(payload["directory"])
+    return [
+        str(save_bundle(graph, directory / f"graph_{index}", size_cap=_ANY_SIZE))
+        for index, graph in enumerate(found)
+    ]

@@ -21,6 +21,10 @@ class Observer(Protocol):
         """A verdict for each set of inputs of one compilation; none where it cannot be had."""
         ...
 
+    def graphs(self, repro: Repro) -> Sequence[Repro]:
+        """The graphs that capture makes of a whole call of the user's code; none where it makes none."""
+        ...
+
 
 class ObserveHere:
     """Runs eagerly in this process: for graphs that are known to be harmless."""
@@ -29,4 +33,7 @@ class ObserveHere:
         return observed_values(repro, limit=1 << 30)
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
+        return ()
+
+    def graphs(self, repro: Repro) -> Sequence[Repro]:
         return ()

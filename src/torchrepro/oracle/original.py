@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchrepro.errors import TorchReproError
+from torchrepro.errors import DoesNotFail, TorchReproError
 from torchrepro.oracle.oracle import Oracle
 from torchrepro.repro import Repro
 from torchrepro.signature import Signature
-from torchrepro.verdict import Verdict
+from torchrepro.verdict import Kind, Verdict
 
 RUNS = 3
 _LONG = 10.0
@@ -67,7 +67,8 @@ def establish(
         verdicts += _run(repro, oracle, _MORE_RUNS, on_run)
     failures = [verdict for verdict in verdicts if verdict.fails]
     if not failures:
-        raise TorchReproError(
+        passes = any(verdict.kind is Kind.PASS for verdict in verdicts)
+        raise (DoesNotFail if passes else TorchReproError)(
             f"it does not fail here, in {len(verdicts)} runs: {verdicts[0]}",
             next_step="run it where it fails, or check the versions with torchrepro show",
         )

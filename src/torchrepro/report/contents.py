@@ -44,15 +44,20 @@ class ErrorMap:
     path: str
     """`out[0]`, `inputs[1]`."""
     shape: tuple[int, ...]
+    against: str = "float64"
+    """What errors are the distance to: `float64`, or `eager` where there is no truth."""
     edges: tuple[float, ...] = ()
     """Of the histogram: decimal logarithms of the error of an element."""
     eager: tuple[int, ...] = ()
     compiled: tuple[int, ...] = ()
     """Elements in each bin; those without any error are not counted."""
     rows: tuple[tuple[float | None, ...], ...] = ()
-    """A heat map of at most 64 by 64: the largest error behind each cell; None: no element."""
+    """A heat map of at most 64 by 64: the largest compiled error behind each cell. None: no element is there;
+    `inf`: one is not finite and should be, or the other way round (in JSON the word "inf")."""
     dims: tuple[str, str] = ("", "")
     """What the rows and the columns of the heat map are: `dims 0 to 1 (96)`, `dim 2 (768)`."""
+    non_finite: int = 0
+    """Elements of the compiled result whose error is not finite: they are in the heat map, in no bin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Contents:
     """A report, top to bottom."""
 
     title: str
-    """A line for an issue: `torch.compile: wrong result of aten.erf on CPU`."""
+    """A line for an issue: `torch.compile: wrong result of aten.erf on CPU`. Plain words, no markup."""
     sentence: str
     """The verdict in one sentence."""
     bundle: str
@@ -90,6 +95,8 @@ class Contents:
     """The minimal script, or the bundle's own where nothing was minified."""
     script_is_minimal: bool = False
     script_verified: bool = False
+    guilt: str = ""
+    """Who is guilty and how sure that is, in a sentence or two; empty where nobody has looked."""
     located: Located | None = None
     minimal: Picture | None = None
     original: Picture | None = None
@@ -103,5 +110,17 @@ class Contents:
     settings: Mapping[str, Any] | None = None
     """Ambient state that is not the default: configs, modes, environment variables."""
     traceback: str = ""
+    next_steps: tuple[str, ...] = ()
+    """What is missing, and the command that adds it: `torchrepro locate BUNDLE finds out who is guilty`."""
     notes: tuple[str, ...] = ()
     created: str = ""
+
+    def _repr_html_(self) -> str:
+        from torchrepro.report.notebook import html_of_contents
+
+        return html_of_contents(self)
+
+    @property
+    def explained_beside(self) -> tuple[str, ...]:
+        """What the script does not say already in its first lines."""
+        return tuple(line for line in self.explained if line not in self.script)

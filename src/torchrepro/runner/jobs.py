@@ -70,24 +70,40 @@ def record_call(payload: dict[str, Any], phase: Phase) -> Any:
     phase("load")
     from torchrepro.bundle.load import load_bundle
     from torchrepro.bundle.save import save_bundle
-    from torchrepro.bundle.user_calls import call_in
-    from torchrepro.runner.compilers import compile_model
-    from torchrepro.runner.recorder import record_graphs
+    from torchrepro.runner.recorder import graphs_of_call
 
     bundle = Path(payload["bundle"])
     repro = load_bundle(bundle, trusted=tuple(payload["trusted"]))
     phase("record")
-
-    def call(backend: Any) -> None:
-        whole = call_in(repro.graph, repro.inputs)
-        plain = replace(repro.compiler, options={}, mode=None)
-        with repro.ambient.modes():
-            compile_model(plain, whole.function, backend=backend)(*whole.args, **whole.kwargs)
-
-    with repro.ambient.settings():
-        repros, problems = record_graphs(call, repro.compiler, environ=repro.ambient.environ)
-        paths = [
-            str(save_bundle(found, bundle.with_name(f"graph_{index}"), size_cap=1 << 62))
-            for index, found in enumerate(repros)
-        ]
+    repros, problems = graphs_of_call(repro)
+    paths = [
+        str(save_bundle(found, bundle.with_name(f"graph_{index}"), size_cap=1 << 62))
+        for index, found in enumerate(repros)
+    ]
     return {"bundles": paths, "problems": problems}
+
+
+def keep_call(payload: dict[str, Any], phase: Phase) -> Any:
+    """Write a bundle of the whole call of a user's model, for what no captured graph shows; not judged."""
+    phase("build")
+    from torchrepro.ambient import Ambient
+    from torchrepro.bundle.save import save_bundle
+    from torchrepro.bundle.user_calls import repro_of_call
+    from torchrepro.request import ModelRequest
+    from torchrepro.runner.factory import call_context
+    from torchrepro.runner.model import load_trial
+
+    request = msgspec.convert(payload["request"], ModelRequest)
+    trial = load_trial(request)
+    phase("record")
+    built = trial.factory.fresh()
+    with call_context(trial.factory.options, request.amp, trial.device_type):
+        ambient = replace(Ambient.capture(), environ=request.environ)
+    repro = repro_of_call(built.model, built.args, built.kwargs, compiler=trial.compiler, ambient=ambient)
+    repro = replace(
+        repro,
+        backward=False if trial.only_fwd else None,
+        strict=request.strict,
+        tolerance=trial.tolerance,
+    )
+    return str(save_bundle(repro, Path(payload["path"]), size_cap=payload["size_cap"]))

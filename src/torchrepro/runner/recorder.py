@@ -14,7 +14,9 @@ from torchrepro.bundle.load import owners
 from torchrepro.bundle.metadata import symbols_of
 from torchrepro.errors import CannotSerialise, GraphTextError
 from torchrepro.judge.clone import clone_inputs
+from torchrepro.origin import Origin
 from torchrepro.repro import Compiler, Place, Repro
+from torchrepro.runner.origins import Origins
 
 
 def record_graphs(
@@ -31,15 +33,18 @@ def record_graphs(
     environment: that of this process was changed on the way here.
     """
     repros: list[Repro] = []
+    origins = Origins()
     problems: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        origin = origins.of(graph)
+
         def record_first_call(*args: Any) -> Any:
             if not recorded:
                 recorded.append(True)
                 try:
                     found = as_repro(graph, args, compiler, environ)
-                    repros.append(replace(found, backward=backward))
+                    repros.append(replace(found, backward=backward, origin=origin))
                 except (CannotSerialise, GraphTextError) as exc:
                     problems.append(str(exc))
             return graph.forward(*args)
@@ -51,7 +56,27 @@ def record_graphs(
         call(backend)
     except Exception as exc:
         problems.append(f"the recording ended early: {type(exc).__name__}: {exc}")
-    return repros, problems
+    return [replace(found, origin=_among(found.origin, origins)) for found in repros], problems
+
+
+def graphs_of_call(repro: Repro) -> tuple[list[Repro], list[str]]:
+    """Every graph that capture makes of a whole call of the user's code, and what could not be kept."""
+    from torchrepro.bundle.user_calls import call_in
+    from torchrepro.runner.compilers import compile_model
+
+    def call(backend: Callable[..., Any]) -> None:
+        whole = call_in(repro.graph, repro.inputs)
+        plain = replace(repro.compiler, options={}, mode=None)
+        with repro.ambient.modes():
+            compile_model(plain, whole.function, backend=backend)(*whole.args, **whole.kwargs)
+
+    with repro.ambient.settings():
+        return record_graphs(call, repro.compiler, environ=repro.ambient.environ)
+
+
+def _among(origin: Origin | None, origins: Origins) -> Origin | None:
+    """The recording is over: it is known how many there are."""
+    return None if origin is None else replace(origin, seen=origins.seen)
 
 
 def as_repro(

@@ -154,9 +154,23 @@ def judge_repro(
 
     An exception object of the compiled side is appended to `raised`: the verdict keeps only its text.
     """
-    prepared = repro_common(repro)
     rule = rule or Rule(strict=repro.strict, tol=repro.tolerance)
     phase = Phases(phase)
+    subject = subject_of_repro(repro, phase, fp64=fp64)
+    subject = replace(subject, compiled=_keeping_exceptions(subject.compiled, raised))
+    with repro.ambient.settings():
+        return judge(
+            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
+        )
+
+
+def subject_of_repro(repro: Repro, phase: Phase, *, fp64: bool = True) -> Subject:
+    """The ways to run a repro that are compared."""
+    prepared = repro_common(repro)
+    if repro.place is Place.BEFORE_CAPTURE:
+        from torchrepro.runner.user_call import subject_of_call
+
+        return subject_of_call(repro, phase, fp64=fp64)
 
     def eager(around: AbstractContextManager[Any]) -> Run:
         graph, inputs = prepared.graph(), prepared.inputs()
@@ -173,16 +187,7 @@ def judge_repro(
             synchronise()
             return run
 
-    subject = Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
-    if repro.place is Place.BEFORE_CAPTURE:
-        from torchrepro.runner.user_call import subject_of_call
-
-        subject = subject_of_call(repro, phase, fp64=fp64)
-    subject = replace(subject, compiled=_keeping_exceptions(subject.compiled, raised))
-    with repro.ambient.settings():
-        return judge(
-            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
-        )
+    return Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
 
 
 def _keeping_exceptions(

@@ -17,7 +17,7 @@ from torchrepro.bundle.graph_text.annotations import NOTE_KEY, read_note
 from torchrepro.bundle.graph_text.literals import LiteralReader, dotted_name, error, own_path
 from torchrepro.bundle.graph_text.numpy_targets import WORDS
 from torchrepro.bundle.graph_text.printer import RESERVED, is_placeholder_target
-from torchrepro.bundle.graph_text.sources import stack_trace_of
+from torchrepro.bundle.graph_text.sources import annotations_of
 
 _ROOTS = ("torch", "operator", "math", "builtins", "source")
 
@@ -64,7 +64,7 @@ class NodeReader:
         self._check_attribute = check_attribute
         self._graph = Graph()
         self._line = 0
-        self._source: str | None = None
+        self._comment: str | None = None
 
     def read(self, definition: ast.FunctionDef) -> Graph:
         """The graph that a `def forward` describes."""
@@ -105,7 +105,7 @@ class NodeReader:
     def _follow_comments(self, statement: ast.stmt) -> None:
         for number in range(self._line, statement.lineno):
             if number in self._comments:
-                self._source = self._comments[number]
+                self._comment = self._comments[number]
         self._line = statement.lineno
 
     def _define(self, variable: str, node: Node, annotation: ast.expr | None, tree: ast.AST) -> None:
@@ -114,9 +114,7 @@ class NodeReader:
         self._literals.nodes[variable] = node
         if annotation is not None:
             node.meta[NOTE_KEY] = read_note(annotation)
-        trace = stack_trace_of(self._source)
-        if trace is not None:
-            node.meta["stack_trace"] = trace
+        node.meta.update(annotations_of(self._comment))
 
     def _create(
         self,

@@ -18,7 +18,7 @@ from torchrepro.bundle.graph_text.annotations import note_of_node, note_of_value
 from torchrepro.bundle.graph_text.literals import LiteralWriter, quote
 from torchrepro.bundle.graph_text.modules import leaf_module_arguments
 from torchrepro.bundle.graph_text.numpy_targets import WORDS
-from torchrepro.bundle.graph_text.sources import UNKNOWN, source_of
+from torchrepro.bundle.graph_text.sources import UNKNOWN, comment_of
 from torchrepro.bundle.triton_kernels import WORDS as triton_words
 from torchrepro.bundle.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.errors import CannotSerialise
@@ -239,12 +239,12 @@ class GraphPrinter:
         while leading < len(nodes) and nodes[leading].op == "placeholder" and self._plain(nodes[leading]):
             leading += 1
         yield from self._signature(nodes[:leading])
-        source: str | None = None
+        comment = UNKNOWN
         for node in nodes[leading:]:
-            own = source_of(node)
-            if own != source and node.op != "output":
-                yield f"{_INDENT}# {own or UNKNOWN}"
-                source = own
+            own = comment_of(node)
+            if own != comment and node.op != "output":
+                yield f"{_INDENT}# {own}"
+                comment = own
             yield _INDENT + self._statement(node)
         if leading == len(nodes):
             yield f"{_INDENT}pass"

@@ -11,7 +11,7 @@ import torch
 
 from torchrepro.bundle.source_closure.files import SourceFile
 from torchrepro.bundle.source_closure.locals import contents, rebinds
-from torchrepro.bundle.source_closure.origin import is_installed_module
+from torchrepro.bundle.source_closure.origin import installed_path, is_installed_file, is_installed_module
 from torchrepro.bundle.source_closure.scopes import bound_names
 from torchrepro.bundle.source_closure.user_modules import UserModule, file_of
 
@@ -68,6 +68,9 @@ def is_made_by_package(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, torch.Tensor) or holds_tensors(value):
         return False
+    if isinstance(value, types.FunctionType):
+        # What a package has put around a function of the user, as `torch.func.jacfwd` does.
+        return is_installed_file(value.__code__.co_filename) and installed_path(value) is None
     return is_installed_module(kind.__module__) and kind.__module__ not in ("builtins", "collections")
 
 

@@ -28,7 +28,12 @@ class Definitions(Generic[Key]):
         """It is needed by the next statement, which may call it: with all that it needs in its turn."""
         if key not in self._done:
             others = set(self._waiting) - {key}
-            self._begin(key)
+            try:
+                self._begin(key)
+            except _StillBeingDefined:
+                if self._started:
+                    raise
+                raise _need_one_another([key]) from None  # nothing is left that could be defined first
             self.those_waiting(besides=others)
 
     def _begin(self, key: Key) -> None:
@@ -60,11 +65,15 @@ class Definitions(Generic[Key]):
             before = set(self._waiting)
             self.those_waiting()
             if set(self._waiting) == before:
-                raise CannotSerialise(
-                    f"the definitions of {', '.join(map(str, before))} need one another before they exist",
-                    next_step="define one of them inside a function",
-                )
+                raise _need_one_another(before)
 
 
 class _StillBeingDefined(Exception):
     """A definition needs another one that is waiting for it; it is tried again later."""
+
+
+def _need_one_another(keys: Iterable[Hashable]) -> CannotSerialise:
+    return CannotSerialise(
+        f"the definitions of {', '.join(map(str, keys))} need one another before they exist",
+        next_step="define one of them inside a function",
+    )

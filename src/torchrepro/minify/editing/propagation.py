@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from torchrepro.bundle.graph_text import resolver
+from torchrepro.bundle.modes import modes_kept
 from torchrepro.generators import capture_rng_state, restore_rng_state
 from torchrepro.repro import Place, Repro
 
@@ -142,19 +143,13 @@ def _around(repro: Repro) -> Iterator[None]:
 
 @contextmanager
 def _regions_left(propagation: _Propagation) -> Iterator[None]:
-    """Modes as they were: a graph that ends midway leaves the regions open that its nodes have entered.
-
-    Checked on torch 2.11 to 2.15 (functorch's stack).
-    """
-    grad = torch.is_grad_enabled()
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-    try:
-        yield
-    finally:
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-        for region in reversed(propagation.entered):
-            region.__exit__(None, None, None)
-        torch.set_grad_enabled(grad)
+    """Modes as they were: a graph that ends midway leaves the regions open that its nodes have entered."""
+    with modes_kept():
+        try:
+            yield
+        finally:
+            for region in reversed(propagation.entered):
+                region.__exit__(None, None, None)
 
 
 @contextmanager

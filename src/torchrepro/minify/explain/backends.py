@@ -8,30 +8,21 @@ from dataclasses import replace
 from torchrepro.minify.explain.explanation import Fact
 from torchrepro.minify.explain.variations import Area, Outcome, Trial, Variation
 from torchrepro.minify.explain.words import Evidence, verbed
-from torchrepro.repro import Place, Repro
-
-# Each does what the one before it does, and one thing more.
-_LADDER = {
-    "eager": "capture",
-    "aot_eager": "AOT autograd",
-    "aot_eager_decomp_partition": "the decompositions",
-}
+from torchrepro.repro import Repro
+from torchrepro.runner.ladder import LADDER, steps_below, with_backend
 
 
 def propose(repro: Repro) -> list[Variation]:
-    """The repro with each simpler backend. Below AOT only the decompositions are left to ask about."""
-    steps = ("aot_eager_decomp_partition",) if repro.place is Place.AFTER_AOT else tuple(_LADDER)
-    if repro.compiler.name in _LADDER:
-        steps = steps[: list(steps).index(repro.compiler.name)] if repro.compiler.name in steps else ()
+    """The repro with each simpler backend."""
     return [
         Variation(
             Area.BACKENDS,
             "backend",
-            name,
-            replace(repro, compiler=replace(repro.compiler, name=name, mode=None, options={})),
-            f"the backend {name}",
+            step.backend,
+            with_backend(repro, step.backend),
+            f"the backend {step.backend}",
         )
-        for name in steps
+        for step in steps_below(repro)
     ]
 
 
@@ -46,8 +37,8 @@ def facts(repro: Repro, trials: Sequence[Trial]) -> list[Fact]:
     if not failing:
         sentence = f"{repro.compiler.name}'s own: the backend{'s' * (len(evidence.passing) > 1)} {passes}"
     else:
-        first = min(failing, key=list(_LADDER).index)
-        sentence = f"comes in with {_LADDER[first]}: the backend {first} fails too"
+        first = next(step for step in LADDER if step.backend in failing)
+        sentence = f"comes in with {first.words}: the backend {first.backend} fails too"
         sentence += f", {passes}" if passes else ""
     # The stage is worth telling even if no simpler backend could be asked that passes.
     return [replace(evidence.fact(Area.BACKENDS, "backend", sentence), matters=True)]

@@ -92,6 +92,11 @@ class Explanation:
             "seconds": round(self.seconds, 3),
         }
 
+    def _repr_html_(self) -> str:
+        from torchrepro.report.notebook import html_of_explanation
+
+        return html_of_explanation(self)
+
     def lines(self) -> tuple[str, ...]:
         """For the header of a script: at most four lines, what separates failing from passing first."""
         ordered = sorted(self.facts, key=lambda fact: _TELLING.index(fact.area))

@@ -192,15 +192,20 @@ class Laboratory:
 
     def _ask(self, repros: Sequence[Repro]) -> list[Outcome]:
         outcomes = [Outcome.UNKNOWN] * len(repros)
+        telling: dict[int, Verdict] = {}
         for _ in range(self._repeats):
             open_ = [index for index, outcome in enumerate(outcomes) if outcome is not Outcome.FAILS]
             self.queries += len(open_)
             for index, verdict in zip(open_, self._verdicts([repros[i] for i in open_]), strict=True):
                 outcome = self._outcome(verdict)
+                if index not in telling or _worse(outcomes[index], outcome) is not outcomes[index]:
+                    telling[index] = verdict
                 outcomes[index] = _worse(outcomes[index], outcome)
-                self._store.remember(canonical_key(repros[index]), verdict, pass_name="explain")
                 if outcome is Outcome.OTHERWISE:
                     self._store.also_seen(repros[index], verdict)
+        # Only now: an end in between must not leave behind that it passes, after one run of several.
+        for index, verdict in telling.items():
+            self._store.remember(canonical_key(repros[index]), verdict, pass_name="explain")
         return outcomes
 
     def _verdicts(self, repros: Sequence[Repro]) -> list[Verdict]:
@@ -212,7 +217,10 @@ class Laboratory:
 
     def _known(self, repro: Repro) -> Outcome | None:
         verdict = self._store.verdict(canonical_key(repro))
-        return None if verdict is None else self._outcome(verdict)
+        # The search may have seen only that it does not fail as the original does (`oracle/early_end.py`).
+        if verdict is None or verdict.kind is Kind.NOT_COMPARABLE:
+            return None
+        return self._outcome(verdict)
 
     def _outcome(self, verdict: Verdict) -> Outcome:
         return Outcome.of(verdict, self.failure)

@@ -1,12 +1,13 @@
 """Pass ops by: whoever reads an op's result reads one of its operands instead.
 
 Cutting an op gives its readers the recorded value, so a failure for which one op has to lead to another keeps
-the whole way between the two. Passing ops by makes the way shorter.
+the whole way between the two. Passing ops by makes the way shorter: first those that change neither size nor
+dtype, then, where few ops are left, those that change the size, as long as what reads them still runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,30 +22,48 @@ from torchrepro.repro import Place, Repro
 
 _CHOICES = 2
 """Operands that are tried in the place of an op."""
+_FEW_OPS = 20
+"""With more, hardly any set of ops that change sizes can be passed by at once, and the search wanders."""
 
 
 def pass_ops_by(problem: Problem) -> None:
     """The fewest ops that still fail, where an operand takes the place of those that are left out."""
     if problem.best.place is Place.BEFORE_CAPTURE or problem.best_size.ops <= 1:
         return
-    for choice in range(_CHOICES):
-        best = problem.best
-        operands = {
-            name: choices[choice] for name, choices in operands_instead(best).items() if choice < len(choices)
-        }
-        if operands:
-            problem.minimise(list(operands), partial(passed_by, best, operands))
+    for kind in (_size_and_dtype, _dtype):
+        for choice in range(_CHOICES):
+            best = problem.best
+            if kind is _dtype and best.ops > _FEW_OPS:
+                return
+            operands = {
+                name: choices[choice]
+                for name, choices in operands_instead(best, kind).items()
+                if choice < len(choices)
+            }
+            if operands:
+                problem.minimise(list(operands), partial(passed_by, best, operands))
 
 
-def operands_instead(repro: Repro) -> dict[str, list[str]]:
-    """By the name of each op on the way to others: its operands of the same size and dtype, results first."""
+def _size_and_dtype(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.dtype, tensor.device, tensor.shape)
+
+
+def _dtype(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.dtype, tensor.device)
+
+
+def operands_instead(
+    repro: Repro, kind: Callable[[torch.Tensor], tuple[Any, ...]] = _size_and_dtype
+) -> dict[str, list[str]]:
+    """By the name of each op on the way to others: its operands of the same kind, results first."""
     values = propagate(repro).values
+    kinds = {name: kind(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
     found = {}
     for node in repro.graph.graph.nodes:
         if node.op in CALLS and any(user.op in CALLS for user in node.users) and not has_effects(node):
-            kind = _kind(values.get(node.name))
-            alike = [each for each in node.all_input_nodes if _kind(values.get(each.name)) == kind]
-            if kind is not None and alike:
+            own = kinds.get(node.name)
+            alike = [each for each in node.all_input_nodes if own is not None and kinds.get(each.name) == own]
+            if alike:
                 alike.sort(key=lambda each: each.op not in CALLS)
                 found[node.name] = [each.name for each in alike]
     return found
@@ -68,7 +87,3 @@ def _last(name: str, operands: Mapping[str, str], kept: Collection[str], nodes: 
     while name in operands and name not in kept:
         name = operands[name]
     return nodes[name]
-
-
-def _kind(value: Any) -> Sequence[Any] | None:
-    return (value.dtype, value.shape, value.device) if isinstance(value, torch.Tensor) else None

@@ -15,6 +15,8 @@ from torchrepro.repro import Place
 from torchrepro.verdict import Kind
 
 _FEW_OPS = 8
+_FEW_TO_CUT = 3
+"""Of more ops, all of them needed, one that is opened is at best one op again: 31 questions for nothing."""
 _OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
@@ -30,7 +32,7 @@ def open_composites(problem: Problem) -> None:
             continue
         side = aside(problem, opened)
         single_windows(side)
-        several = problem.best_size.ops > 1
+        several = 1 < problem.best_size.ops <= _FEW_TO_CUT
         if side.best is opened and several and problem.fails(opened):
             cut_nodes(side)
         if side.best is not opened and problem.accept(side.best):

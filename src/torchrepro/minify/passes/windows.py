@@ -7,14 +7,12 @@ by side, run on the values of every layer; other failures name a suspect, or els
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 
-from torchrepro.comparison import LeafComparison
-from torchrepro.cutting.hints import suspects, weight_of
+from torchrepro.cutting.failing_windows import alone, failing_one, wrong_ones
+from torchrepro.cutting.hints import suspects
 from torchrepro.cutting.recording import Recording
-from torchrepro.cutting.subgraph import SideBySide, piece, side_by_side, without_symbols
+from torchrepro.cutting.subgraph import without_symbols
 from torchrepro.cutting.units import Unit
 from torchrepro.cutting.windows import Window, by_ambient, windows_of
 from torchrepro.minify.problem import Problem
@@ -22,8 +20,7 @@ from torchrepro.repro import Place, Repro
 from torchrepro.verdict import Kind
 
 _SUSPECTS = 2
-_ROUNDS = 64
-_PLACE = re.compile(r"\b(out|inputs)\[(\d+)\]")
+_OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
 def single_windows(problem: Problem) -> None:
@@ -39,100 +36,16 @@ def single_windows(problem: Problem) -> None:
     first = [alone(repro, recording, window.instances[0], window) for window in named]
     if problem.accept_first(first) is not None:
         return
-    search = _wrong_ones if problem.failure.signature.kind in _OF_VALUES else _failing_one
     for group in by_ambient([window for window in windows if window not in named]):
-        found = search(problem, repro, recording, group)
+        found = _failing(problem, repro, recording, group)
         if problem.accept_first([alone(repro, recording, *pair) for pair in found]) is not None:
             return
 
 
-_OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
-
-
-def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Repro | None:
-    """One op, in the state in which it ran."""
-    cut = piece(repro, recording, unit.nodes)
-    return None if cut is None else replace(cut, ambient=window.ambient)
-
-
-def _wrong_ones(
+def _failing(
     problem: Problem, repro: Repro, recording: Recording, windows: Sequence[Window]
 ) -> list[tuple[Unit, Window]]:
-    """The ops with wrong results, the worst first, by one compilation of all windows."""
-    count = min(_ROUNDS, max(len(window.instances) for window in windows))
-    turns = [[_instance(window, turn, count) for window in windows] for turn in range(count)]
-    layers = [side_by_side(repro, recording, [unit.name for unit in units]) for units in turns]
-    rounds = [(layer, units) for layer, units in zip(layers, turns, strict=True) if layer is not None]
-    alike = [pair for pair in rounds if _shape(pair[0]) == _shape(rounds[0][0])]
-    if not alike:
-        return []
-    whole = replace(alike[0][0].repro, earlier=tuple(layer.repro.inputs for layer, _ in alike[1:]))
-    worst: dict[int, tuple[float, Unit]] = {}
-    for (layer, units), verdict in zip(alike, problem.rounds(whole), strict=False):
-        for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
-            name = _owner(leaf, layer)
-            place = next((place for place, unit in enumerate(units) if unit.name == name), None)
-            if place is not None and _badness(leaf) > worst.get(place, (-1.0,))[0]:
-                worst[place] = (_badness(leaf), units[place])
-    ranked = sorted(worst.items(), key=lambda item: -item[1][0])
-    return [(unit, windows[place]) for place, (_, unit) in ranked[:4]]
-
-
-def _instance(window: Window, turn: int, count: int) -> Unit:
-    """The instances of a window, spread evenly over the rounds."""
-    return window.instances[turn * len(window.instances) // count]
-
-
-def _shape(layer: SideBySide) -> tuple[int, int]:
-    return len(layer.inputs), len(layer.outputs)
-
-
-def _owner(leaf: LeafComparison, layer: SideBySide) -> str | None:
-    """The op to which a result, a gradient or an input that was written to belongs."""
-    found = _PLACE.search(leaf.path)
-    if found is None:
-        return None
-    owners = layer.outputs if found[1] == "out" else layer.inputs
-    place = int(found[2])
-    return owners[place] if place < len(owners) else None
-
-
-def _badness(leaf: LeafComparison) -> float:
-    return leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
-
-
-def _failing_one(
-    problem: Problem, repro: Repro, recording: Recording, windows: Sequence[Window]
-) -> list[tuple[Unit, Window]]:
-    """The op that fails, if one does: bisection with as many parts at a time as there are workers.
-
-    Ops that compute nothing are rarely guilty, so the parts are of equal weight and not of equal length.
-    """
-    weights = {window: weight_of(window, repro, recording) for window in windows}
-    pool = sorted(windows, key=lambda window: -weights[window])
-    while len(pool) > 1:
-        parts = _parts_of_equal_weight(pool, weights, problem.oracle.workers + 1)
-        found = problem.first_failing([_beside(repro, recording, part) for part in parts[:-1]])
-        pool = parts[found if found is not None else -1]
-    return [(pool[0].instances[0], pool[0])] if pool else []
-
-
-def _beside(repro: Repro, recording: Recording, windows: Sequence[Window]) -> Repro | None:
-    beside = side_by_side(repro, recording, [window.name for window in windows])
-    return None if beside is None else beside.repro
-
-
-def _parts_of_equal_weight(
-    pool: Sequence[Window], weights: dict[Window, float], count: int
-) -> list[list[Window]]:
-    """At least two parts, none of them empty."""
-    share = sum(weights[window] for window in pool) / min(count, len(pool))
-    parts: list[list[Window]] = [[]]
-    filled = 0.0
-    for position, window in enumerate(pool):
-        full = filled >= share * len(parts) - 1e-9
-        if parts[-1] and (full or len(pool) - position <= 1 == len(parts)):
-            parts.append([])
-        parts[-1].append(window)
-        filled += weights[window]
-    return parts
+    if problem.failure.signature.kind in _OF_VALUES:
+        return wrong_ones(repro, recording, windows, problem.rounds)
+    parts = problem.oracle.workers + 1
+    return failing_one(repro, recording, windows, problem.first_failing, parts=parts)

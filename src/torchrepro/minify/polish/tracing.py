@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrepro.ambient import Ambient
+from torchrepro.bundle.modes import modes_kept
 from torchrepro.bundle.torch_internals import storage_identity
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.repro import Place, Repro
@@ -195,7 +196,7 @@ class _Recording(Interpreter):
 def _around(found: Traced) -> Iterator[None]:
     """Fakes, and the modes of the repro. Inference mode would hide which inputs are written to."""
     ambient = found.ambient
-    with ExitStack() as stack:
+    with modes_kept(), ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(ambient.grad_enabled and not ambient.inference_mode))
         for cast in ambient.autocast:
             dtype = getattr(torch, cast.dtype)

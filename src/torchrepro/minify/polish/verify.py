@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchrepro.flow import compiler_environment
+from torchrepro.isolate.compiler_environment import compiler_environment
 from torchrepro.isolate.groups import end_group
 from torchrepro.isolate.outcome import signal_name
 from torchrepro.minify.polish.document import Entry, Script

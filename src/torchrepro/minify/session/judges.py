@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torchrepro.isolate.choose import executor_for
 from torchrepro.isolate.executor import Executor
-from torchrepro.isolate.limits import memory_share
 from torchrepro.minify.session.command_oracle import CommandOracle
 from torchrepro.minify.session.settings import MinifySettings
-from torchrepro.minify.session.stopping import Stop, StoppableExecutor
-from torchrepro.oracle.isolated import IsolatedOracle
+from torchrepro.oracle.early_end import fails_before_code
+from torchrepro.oracle.isolated import JUDGE_BEFORE_CODE, IsolatedOracle
 from torchrepro.oracle.oracle import Oracle
 from torchrepro.oracle.patience import Patience
 from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
-
-_UNKNOWN_SECONDS = 75.0
-"""What the original is taken to need before it has been run: its limit is about four times that."""
-_UNKNOWN_SECONDS_OF_A_HANG = 5.0
+from torchrepro.session.oracle import isolated_oracle
+from torchrepro.session.stopping import Stop
+from torchrepro.verdict import Verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +36,21 @@ class Judges:
         if not self.is_command:
             self.observer.patience = Patience.after(original)
 
+    @contextmanager
+    def in_search_of(self, original: Verdict) -> Iterator[None]:
+        """In the body candidates end where they cannot show the original's failure any more."""
+        usual = self.observer.job
+        self.observer.job = JUDGE_BEFORE_CODE if fails_before_code(original) else usual
+        try:
+            yield
+        finally:
+            self.observer.job = usual
+
 
 @contextmanager
 def judges_for(repro: Repro, settings: MinifySettings, stop: Stop) -> Iterator[Judges]:
     """Ready to be asked; no process and no temporary file is left afterwards."""
-    recorded = repro.expected
-    hangs = recorded is not None and recorded.kind is Kind.HANG
-    patience = Patience(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
-    with closing(StoppableExecutor(executor_for(repro, settings.jobs), stop)) as executor:
-        isolated = IsolatedOracle(executor, patience, memory_limit=memory_share(executor.workers))
+    with isolated_oracle(repro, settings.jobs, stop) as (isolated, executor):
         if settings.oracle:
             with CommandOracle(settings.oracle, workers=executor.workers, sleep=stop.sleep) as command:
                 yield Judges(command, isolated, executor)

@@ -1,76 +1,76 @@
 """The search process, from a bundle to the result: load, warm up, establish, search, explain, write, report.
 
 It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
-can be forked at any moment. (`process_main.py` is how it is started.)
+can be forked at any moment. (`session/process_main.py` is how it is started.)
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.isolate.choose import why_not_forked
-from torchrepro.isolate.forking import ForkExecutor
+from torchrepro.errors import SearchStopped
 from torchrepro.isolate.reports import Reporter
 from torchrepro.minify.explain import Explanation, explain, judging_many
 from torchrepro.minify.knowing.sqlite_store import SqliteStore
 from torchrepro.minify.polish.scripts import first_script, input_names
-from torchrepro.minify.problem import Problem, Progress, SearchStopped
+from torchrepro.minify.problem import Problem, Progress
 from torchrepro.minify.registry import Pass, chosen_passes
 from torchrepro.minify.search import Found, search
 from torchrepro.minify.session.command_oracle import CommandOracle
-from torchrepro.minify.session.compiler_cache import keep_seed, start_cache
+from torchrepro.minify.session.history import append_to_history, read_history
 from torchrepro.minify.session.judges import Judges, judges_for
 from torchrepro.minify.session.result import Minified, OtherFailure, PassRow
-from torchrepro.minify.session.run_directory import RunDirectory, write_json
-from torchrepro.minify.session.settings import MinifySettings, SearchRequest
+from torchrepro.minify.session.run_directory import RunDirectory
+from torchrepro.minify.session.settings import MinifySettings
 from torchrepro.minify.session.settled import Settled, settled_by_command, settled_by_script
-from torchrepro.minify.session.stopping import Stop, StoppableExecutor
 from torchrepro.oracle.original import Original, establish
 from torchrepro.repro import Place, Repro
-from torchrepro.runner.warm import Rehearsal
+from torchrepro.session.preparing import loaded, use_scratch, warming_up
+from torchrepro.session.request import SearchRequest
+from torchrepro.session.run_directory import write_json
+from torchrepro.session.stopping import Stop
 
 _SECONDS_BETWEEN_REPORTS = 0.1
 
 
-def minify(request: SearchRequest, reporter: Reporter) -> Minified:
+def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     """The whole job, in order."""
     began = time.monotonic()
-    settings, directory = request.settings, RunDirectory(Path(request.directory))
+    settings = msgspec.convert(request.settings, MinifySettings)
+    directory = RunDirectory(Path(request.directory))
     stop = Stop()
     stop.listen()
 
     reporter.phase("load")
     passes = chosen_passes(settings.passes, settings.skip)
     reporter.send(passes={row.name: row.description for row in passes})
-    trusted = _trusted(request)
-    repro = load_bundle(Path(request.bundle), trusted=trusted)
+    repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
     with (
         judges_for(repro, settings, stop) as judges,
         SqliteStore(
             directory.verdicts, save_best_to=directory.best, also_seen_to=directory.also_seen
         ) as store,
     ):
-        with _warming_up(request, directory, repro, stop):
+        # Where a command is asked nothing is compiled here.
+        with nullcontext() if settings.oracle else warming_up(request, repro, stop):
             reporter.phase("establish")
             original = _established(repro, judges, directory)
             reporter.phase("warm")
 
         reporter.phase("search")
-        _use_scratch(directory)
+        use_scratch(directory)
         stop.after(settings.time_limit)
         problem = Problem(
             repro,
@@ -80,11 +80,13 @@ def minify(request: SearchRequest, reporter: Reporter) -> Minified:
             repeats=original.repeats,
             observer=judges.observer,
             notify=_notifying(reporter),
+            history=read_history(directory.history),
+            on_adopted=partial(append_to_history, directory.history),
         )
         _resume(problem, store, directory, trusted)
         attempt = _Attempt(problem, judges, directory, settings, reporter, stop)
         end = attempt.run(passes)
-        if not (end.settled.is_public or end.found.stopped) and _recaptured(problem):
+        if not (end.settled.reproduces or end.found.stopped) and _recaptured(problem):
             stop.listen()
             reporter.phase("search")
             end = attempt.run(passes)
@@ -111,12 +113,13 @@ def minify(request: SearchRequest, reporter: Reporter) -> Minified:
         explanation=explanation.to_dict(),
         explained=explanation.lines(),
         notes=_notes(original, repro, store, settled),
+        history=tuple(problem.history),
         scope=settings.scope,
     )
     write_json(directory.result, result.to_dict())
     if result.minimal:
         shutil.rmtree(directory.cache, ignore_errors=True)
-    return result
+    return result.to_dict()
 
 
 class _End(NamedTuple):
@@ -139,7 +142,8 @@ class _Attempt:
     stop: Stop
 
     def run(self, passes: Sequence[Pass]) -> _End:
-        found = search(self.problem, passes)
+        with self.judges.in_search_of(self.problem.original_verdict):
+            found = search(self.problem, passes)
         self.reporter.phase("explain")
         explanation = _explained(found, self.problem, self.judges, self.settings)
         self.stop.be_deaf()
@@ -158,51 +162,6 @@ def _recaptured(problem: Problem) -> bool:
     if original.place is not Place.AFTER_CAPTURE or original.symbols or original.compiler.recapture:
         return False
     return problem.restart_from(replace(original, compiler=replace(original.compiler, recapture=True)))
-
-
-def _trusted(request: SearchRequest) -> tuple[str, ...]:
-    """What the bundle may run, which may live beside the user, as it would for `python script.py`."""
-    own = trust_own(read_manifest(Path(request.bundle))) if request.settings.own else ()
-    trusted = (*request.settings.trusted, *own)
-    if trusted:
-        sys.path.insert(0, os.getcwd())
-    return trusted
-
-
-@contextmanager
-def _warming_up(request: SearchRequest, directory: RunDirectory, repro: Repro, stop: Stop) -> Iterator[None]:
-    """Get the compiler ready for all candidates, unless that has brought this process down before.
-
-    A rehearsal goes on beside the body; what it shows to be safe is done here when the body has ended. Only
-    the first time of all it has the cache to itself, because what it leaves there is kept for others.
-    """
-    if request.settings.oracle:
-        yield  # nothing is compiled here
-        return
-    seed = Path(request.seed)
-    start_cache(directory.cache, seed)
-    if not request.warm or why_not_forked(repro):
-        yield
-        return
-    with closing(StoppableExecutor(ForkExecutor(1), stop)) as beside:
-        rehearsal = Rehearsal(repro.compiler, beside)
-        if seed.exists():
-            yield
-            rehearsal.finish()
-        else:
-            if not rehearsal.finish():
-                keep_seed(directory.cache, seed)
-            yield
-
-
-def _use_scratch(directory: RunDirectory) -> None:
-    """Put temporary files where they are found and removed, should this process be killed.
-
-    Only now: inductor, once it is imported, keeps its precompiled header where temporary files were then.
-    """
-    shutil.rmtree(directory.scratch, ignore_errors=True)
-    directory.scratch.mkdir()
-    tempfile.tempdir = str(directory.scratch)
 
 
 def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:
@@ -240,8 +199,8 @@ def _notifying(reporter: Reporter) -> Callable[[Progress], None]:
             reporter.send(
                 progress={
                     "pass": progress.pass_name,
-                    "start": progress.start[:3],
-                    "best": progress.best[:3],
+                    "start": progress.start.counts,
+                    "best": progress.best.counts,
                     "queries": progress.queries,
                     "known": progress.known,
                 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torchrepro.minify.statistics import Statistics
+from torchrepro.minify.statistics import Adoption, Statistics
 from torchrepro.plain import as_data
 
 
@@ -58,6 +58,8 @@ class Minified:
     explained: tuple[str, ...] = ()
     """The explanation in words, a line each."""
     notes: tuple[str, ...] = ()
+    history: tuple[Adoption, ...] = ()
+    """How it became smaller, an interrupted run included; empty in results of older versions."""
     scope: Mapping[str, Any] = field(default_factory=dict)
     """The settings that it was found with, as far as another choice may give another result."""
 
@@ -69,6 +71,11 @@ class Minified:
     @property
     def exit_code(self) -> int:
         return 0 if self.minimal else 1
+
+    def _repr_html_(self) -> str:
+        from torchrepro.report.notebook import html_of_minified
+
+        return html_of_minified(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -28,21 +28,3 @@ class MinifySettings:
     def scope(self) -> dict[str, object]:
         """What a finished result depends on. The number of jobs and the time given are not part of it."""
         return {"passes": sorted(self.passes), "skip": sorted(self.skip), "explain": self.explain}
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
-    """What the search process is told."""
-
-    bundle: str
-    directory: str
-    """The run directory: verdicts known so far, the best so far, and where the result goes."""
-    settings: MinifySettings
-    seed: str
-    """Where a warm cache is kept from which the next run starts (`minify/session/compiler_cache.py`)."""
-    parent: int
-    """The process that asked; the search does not outlive it."""
-    warm: bool = True
-    """Warm up before the first candidate; False after a search process that died of it."""
-    lock: int = -1
-    """The descriptor that holds the lock of the run directory; candidates must not inherit it."""

@@ -28,8 +28,6 @@ class Settled:
     script: Path
     reproduces: bool
     notes: tuple[str, ...] = ()
-    is_public: bool = True
-    """Whether it does so by `torch.compile`, and not only by an entry point of the compiler."""
 
 
 def settled_by_script(
@@ -54,8 +52,7 @@ def settled_by_script(
     notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
-    public = settled.reproduces and settled.script.entry is not Entry.INTERNAL
-    return Settled(settled.path, settled.reproduces, tuple(note for note in notes if note), public)
+    return Settled(settled.path, settled.reproduces, tuple(note for note in notes if note))
 
 
 def settled_by_command(found: Found, failure: Failure, oracle: CommandOracle, target: Path) -> Settled:

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
 
 from torchrepro.bundle.graph_text import resolver
+from torchrepro.bundle.modes import modes_kept
 from torchrepro.generators import capture_rng_state, same_randomness
 from torchrepro.minify.editing.literals import Literal, literals_of, replaced
 from torchrepro.minify.valuing.held_tensors import Held
@@ -224,14 +225,12 @@ def _no_grad_below_aot(repro: Repro) -> Any:
 
 @contextmanager
 def _unnoticed() -> Iterator[None]:
-    """Generators as they were, and not a word: torch logs what it could not reason about."""
+    """Generators and modes as they were, and not a word: torch logs what it could not reason about."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    grad = torch.is_grad_enabled()
     try:
-        with warnings.catch_warnings(), same_randomness(capture_rng_state()):
+        with warnings.catch_warnings(), same_randomness(capture_rng_state()), modes_kept():
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.set_grad_enabled(grad)
         logging.disable(before)

@@ -1,0 +1,161 @@
+"""`torchrepro report`: what is known of a failure, for people: a page, text, JSON, an issue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchrepro.cli.failing import failures_as_lines
+from torchrepro.cli.options import Json, OptionalTimeLimit, Traceback, Trust
+from torchrepro.errors import TorchReproError
+from torchrepro.report.formats import Format, ending_of
+
+if TYPE_CHECKING:
+    from torchrepro.report.contents import Contents
+
+_STANDARD_OUTPUT = Path("-")
+
+
+def report(
+    bundle: Annotated[
+        Path,
+        typer.Argument(help="A bundle, the directory that `minify` made, or the minimal bundle in it."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write it; - is standard output (default: NAME.report.html beside the bundle, "
+            "for other formats standard output).",
+            show_default=False,
+        ),
+    ] = None,
+    format_: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="html: one page that needs nothing but a browser. github: an issue for PyTorch's tracker "
+            "(default: by the name of FILE, else html).",
+            show_default=False,
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the default browser.")] = False,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="OTHER",
+            help="Show how the environment differs from another one: that of a bundle, of a report in JSON, "
+            "or `here`, this machine.",
+            show_default=False,
+        ),
+    ] = "",
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="Run the bundle, to show where in its tensors it is wrong.")
+    ] = True,
+    trust: Trust = None,
+    time_limit: OptionalTimeLimit = None,
+    json_: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    traceback: Traceback = False,
+) -> None:
+    """Show what is known of a failure: the verdict, the minimal script, who is guilty, where it is wrong.
+
+    Nothing is searched for: what is missing is left out, and the command that adds it is named.
+    Exit code: 0 the report is there, 125 it cannot be made.
+    """
+    from torchrepro import flow
+    from torchrepro.cli.render import progress
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        chosen = format_ or _format_of(output)
+        target = _target(bundle, output, chosen, to_file=json_ or open_)
+        with progress(enabled=run and not (quiet or json_)) as on_phase:
+            contents = flow.report_on(
+                bundle,
+                run=run,
+                against=against,
+                trusted=tuple(trust or ()),
+                time_limit=time_limit,
+                on_phase=on_phase,
+            )
+        if target == _STANDARD_OUTPUT:
+            _print(contents, chosen)
+            return
+        _write(contents, chosen, target)
+    if json_:
+        verdict = contents.verdict.kind.value if contents.verdict is not None else None
+        print(json.dumps({"path": str(target), "format": chosen.value, "verdict": verdict}))
+    else:
+        print(target)
+    if open_:
+        _show(target)
+
+
+def _format_of(output: Path | None) -> Format:
+    """By the ending of the file that was asked for."""
+    endings = {".txt": Format.TEXT, ".json": Format.JSON, ".md": Format.MARKDOWN}
+    return endings.get(output.suffix, Format.HTML) if output is not None else Format.HTML
+
+
+def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool) -> Path:
+    """Where the report goes: where the user says; else a page beside the bundle, and a text to the user."""
+    if output == _STANDARD_OUTPUT and to_file:
+        raise TorchReproError(
+            "a report on standard output has no path to tell or to open",
+            next_step="leave out --json and --open, or write to a file with -o FILE",
+        )
+    if output is not None:
+        return output
+    if format_ is not Format.HTML and not to_file:
+        return _STANDARD_OUTPUT
+    where = bundle if bundle.name else bundle.absolute()  # `.` has no name of its own
+    name = where.stem if where.suffix in (".zip", ".minified") else where.name
+    return where.with_name(name + ending_of(format_))
+
+
+def _print(contents: Contents, format_: Format) -> None:
+    """On standard output; text has colours on a terminal."""
+    from torchrepro.report.formats import rendered
+
+    if format_ is Format.TEXT and sys.stdout.isatty():
+        from rich.console import Console
+
+        from torchrepro.report.text import text_lines
+
+        console = Console(highlight=False)
+        for line in text_lines(contents):
+            style = line.style.value or None
+            console.print(line.text, style=style, markup=False, emoji=False, soft_wrap=True)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(rendered(contents, format_).encode("utf-8", "replace"))
+
+
+def _write(contents: Contents, format_: Format, target: Path) -> None:
+    """Write a file in one step: whoever has it open never reads half of it."""
+    from torchrepro.report.formats import rendered
+
+    text = rendered(contents, format_).encode("utf-8", "replace")
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(text)
+        partial.replace(target)
+    except OSError as exc:
+        partial.unlink(missing_ok=True)
+        raise TorchReproError(
+            f"cannot write {target}: {exc.strerror}", next_step="choose another file with -o FILE"
+        ) from exc
+
+
+def _show(target: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(target.absolute().as_uri()):
+        print(f"torchrepro: no browser was found; open {target} yourself", file=sys.stderr)

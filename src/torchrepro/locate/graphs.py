@@ -1,0 +1,110 @@
+"""The graph: which of the compiled graphs of a program fails.
+
+A bundle of one graph says itself which one it is: whoever caught it has judged the graphs before it as they
+ran, or one by one. Of a whole call the graphs are recorded first, in one run that compiles nothing; then each
+is judged on its own, and none twice. Where none fails alone, what is wrong is between them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchrepro.bundle.load import load_bundle
+from torchrepro.judge.models import Phase
+from torchrepro.locate.answer import GuiltyGraph
+from torchrepro.locate.inquiry import Inquiry
+from torchrepro.oracle.failure import Failure
+from torchrepro.origin import Origin
+from torchrepro.repro import Place, Repro
+from torchrepro.verdict import Verdict
+
+_RECORD = "torchrepro.locate.graphs:record"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The guilty graph of a whole call, as a repro of its own."""
+
+    graph: GuiltyGraph
+    repro: Repro
+    verdict: Verdict
+
+
+def graph_of(inquiry: Inquiry, bundle: str) -> GuiltyGraph | None:
+    """What a bundle of one graph says of itself; None where nobody knows, or of a whole call."""
+    origin = inquiry.repro.origin
+    if origin is None or inquiry.repro.place is Place.BEFORE_CAPTURE:
+        return None
+    return _guilty(origin, bundle, inquiry.failure)
+
+
+def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> Found | None:
+    """The first graph of a whole call that fails by itself as the call does; its bundle is kept."""
+    scratch = keep_in.with_name(f".{keep_in.name}s")
+    scratch.mkdir()
+    try:
+        recorded = _recorded(inquiry, scratch)
+        repros = {path: load_bundle(path, trusted=tuple(trusted)) for path in recorded}
+        guilty = _first_failing(inquiry, repros)
+        if guilty is None:
+            inquiry.notes.append(_nobody(len(recorded)))
+            return None
+        path, verdict = guilty
+        origin = repros[path].origin or Origin(recorded.index(path), len(recorded))
+        path.rename(keep_in)  # its tensors stay mapped
+        return Found(_guilty(origin, str(keep_in), Failure.of(verdict)), repros[path], verdict)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """In a process of its own: a bundle of each graph that capture makes of a call; what was in the way."""
+    from torchrepro.bundle.save import save_bundle
+    from torchrepro.runner.recorder import graphs_of_call
+
+    phase("record")
+    repros, problems = graphs_of_call(repro)
+    directory = Path(payload["directory"])
+    for index, found in enumerate(repros):
+        save_bundle(found, directory / f"graph_{index}", size_cap=1 << 62)
+    return {"bundles": len(repros), "problems": problems}
+
+
+def _recorded(inquiry: Inquiry, directory: Path) -> list[Path]:
+    outcome = inquiry.ran(_RECORD, inquiry.repro, compiles=0, directory=str(directory))
+    if outcome.result is None:
+        inquiry.notes.append("its graphs could not be recorded: the run did not come to an end")
+        return []
+    inquiry.notes.extend(outcome.result["problems"])
+    return [directory / f"graph_{index}" for index in range(outcome.result["bundles"])]
+
+
+def _first_failing(inquiry: Inquiry, repros: Mapping[Path, Repro]) -> tuple[Path, Verdict] | None:
+    """As many at a time as there are workers: the graphs after the guilty one need not be compiled."""
+    paths = list(repros)
+    for start in range(0, len(paths), inquiry.oracle.workers):
+        some = paths[start : start + inquiry.oracle.workers]
+        verdicts = inquiry.verdicts([repros[path] for path in some])
+        for path, verdict in zip(some, verdicts, strict=True):
+            if verdict.kind is inquiry.verdict.kind:
+                return path, verdict
+    return None
+
+
+def _guilty(origin: Origin, bundle: str, failure: Failure) -> GuiltyGraph:
+    """Right results beside wrong gradients: what is wrong was made for backward."""
+    of_gradients = failure.places == {"grad"} and not origin.backward
+    name = f"backward of {origin}" if of_gradients else str(origin)
+    return GuiltyGraph(origin.number, origin.seen, bundle, name, origin.source)
+
+
+def _nobody(count: int) -> str:
+    if not count:
+        return "no graph is named: none could be recorded"
+    if count == 1:
+        return "its one graph does not fail by itself: capture is the suspect"
+    return f"none of its {count} graphs fails by itself: capture, or what is between them, is the suspect"

@@ -1,0 +1,112 @@
+"""Trace a wrong result back to the first value that is wrong, by watching values inside the graph.
+
+All are watched at once where they fit into memory: one compile. Else, or where so many outputs make the
+failure vanish, some are: of what the first wrong one depends on and no right one does, some again. With one
+value at a time that is a bisection of the graph, as git does it with commits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Node
+
+from torchrepro.locate.watching import Watching
+
+_FEWER = 8
+"""By how much fewer values are watched where so many were too many."""
+_OUTPUT = re.compile(r"out\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """How far a wrong result could be traced back."""
+
+    node: str | None = None
+    """The first that is wrong while what it reads is fine."""
+    shows: bool = False
+    """Whether the failure is still there with values watched."""
+    unseen: bool = False
+    """Nothing could be seen: with values watched, the graph fails in another way or is too large."""
+    inherited: bool = False
+    """Wrong values were seen, and each is what its op had to make of its operands."""
+
+
+def trace(watching: Watching, *, at_once: int, left: Callable[[], int]) -> Traced:
+    """Watch at most so many values at a time, while compiles are left."""
+    suspects = watching.values if at_once > 1 else _behind_wrong_results(watching)
+    ancestry, shows = watching.ancestry, False
+    top: str | None = None
+    while suspects and left() > 0:
+        count = min(at_once, watching.at_a_time(suspects))
+        done = count >= len(suspects)
+        chosen = _with_operands(watching, suspects) if done else _spread(watching, suspects, top, count)
+        sighting = watching.watch(chosen)
+        if sighting is None:
+            if count == 1:
+                return Traced(top, shows, unseen=not shows)
+            at_once = max(1, count // _FEWER)
+            continue
+        shows = shows or sighting.shows
+        wrong = [name for name in chosen if watching.seen[name].wrong]
+        if done or not shows:
+            return _conclusion(watching, shows)
+        # What the first wrong one depends on, and no right one does.
+        bits = ancestry.bits(suspects)
+        if wrong:
+            top = wrong[0]
+            bits &= ancestry.before(top)
+        for name in set(chosen) - set(wrong):
+            # Where nothing is wrong any more, watching this value has made the failure vanish.
+            bits &= ~(ancestry.before(name) if sighting.shows else ancestry.bits([name]))
+        suspects = ancestry.among(suspects, bits)
+    return Traced(shows=shows, unseen=not shows)
+
+
+def _conclusion(watching: Watching, shows: bool) -> Traced:
+    """The first op that is wrong by itself, or, where that is not known, whose operands are all right."""
+    seen = watching.seen
+    wrong = [name for name in watching.values if name in seen and seen[name].wrong]
+    for name in wrong:
+        operands = [operand.name for operand in watching.nodes[name].all_input_nodes]
+        right = not any(operand in seen and seen[operand].wrong for operand in operands)
+        if seen[name].guilty or (seen[name].guilty is None and right):
+            return Traced(name, shows)
+    return Traced(None, shows, inherited=bool(wrong))
+
+
+def _with_operands(watching: Watching, suspects: Sequence[str]) -> list[str]:
+    """With what they read, where that fits: an op is judged on the operands that it had."""
+    wider = watching.operands(suspects)
+    return wider if watching.at_a_time(wider) >= len(wider) else list(suspects)
+
+
+def _spread(watching: Watching, suspects: Sequence[str], top: str | None, count: int) -> list[str]:
+    if count > 1:
+        return [suspects[(place + 1) * len(suspects) // count - 1] for place in range(count)]
+    ancestry = watching.ancestry
+    all_of_them = ancestry.bits(suspects)
+
+    def evenness(name: str) -> int:
+        before = (ancestry.before(name) & all_of_them).bit_count()
+        return min(before, len(suspects) - before)
+
+    return [max((name for name in suspects if name != top), key=evenness)]
+
+
+def _behind_wrong_results(watching: Watching) -> list[str]:
+    """The values that the wrong results of the graph depend on; none where no result is wrong."""
+    comparison = watching.inquiry.verdict.comparison
+    results: Any = watching.repro.graph.graph.output_node().args[0]
+    if comparison is None or not isinstance(results, tuple | list):
+        return []
+    bits = 0
+    for leaf in comparison.differing:
+        place = _OUTPUT.match(leaf.path)
+        result = results[int(place[1])] if place is not None and int(place[1]) < len(results) else None
+        if isinstance(result, Node):
+            bits |= watching.ancestry.before(result.name)
+    return watching.ancestry.among(watching.values, bits)

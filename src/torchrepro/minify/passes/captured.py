@@ -1,0 +1,27 @@
+"""From a whole call of the user's code to a graph that capture makes of it, if that fails by itself.
+
+No pass can cut the user's own code; a graph can be cut. Where no graph fails alone, capture itself or what
+stands between the graphs is guilty, and the call stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchrepro.minify.problem import Problem
+from torchrepro.repro import Place
+
+
+def take_captured(problem: Problem) -> None:
+    """Go on with the smallest captured graph that fails as the call does."""
+    best = problem.best
+    if best.place is not Place.BEFORE_CAPTURE:
+        return
+    graphs = sorted(problem.observer.graphs(best), key=lambda graph: graph.ops)
+    # Judged as the call was: by the same rule, with or without a backward run.
+    problem.accept_first(
+        [
+            replace(graph, backward=best.backward, strict=best.strict, tolerance=best.tolerance)
+            for graph in graphs
+        ]
+    )

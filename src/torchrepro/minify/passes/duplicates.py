@@ -1,0 +1,62 @@
+"""Equal ops on equal operands become one: whoever reads the second reads the first.
+
+Two `arange(8)` cannot be cut, because their readers would get inputs where they need what the compiler
+computes. That random draws become one draw, too, is for the oracle to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from torch.fx import Graph, Node, map_arg
+
+from torchrepro.cutting.units import CALLS
+from torchrepro.minify.editing.surgery import edited, has_effects, put_in_place_of
+from torchrepro.minify.problem import Problem
+from torchrepro.repro import Place, Repro
+
+
+def merge_duplicates(problem: Problem) -> None:
+    """The fewest ops that have to be computed a second time."""
+    if problem.best.place is Place.BEFORE_CAPTURE:
+        return
+    best = problem.best
+    firsts = duplicates(best.graph.graph)
+    if firsts:
+        problem.minimise(list(firsts), partial(_merged, best, firsts))
+
+
+def duplicates(graph: Graph) -> dict[str, str]:
+    """By name: ops that compute what another one before them has computed, and which one that is."""
+    found: dict[str, str] = {}
+    known: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.op not in CALLS or has_effects(node):
+            continue
+        first = known.setdefault(_call(node, found), node)
+        if first is not node:
+            found[node.name] = first.name
+    return found
+
+
+def _call(node: Node, merged: dict[str, str]) -> str:
+    """The text of a call: equal for equal calls. What is merged already stands under the first one's name."""
+
+    def name(operand: Node) -> str:
+        return f"%{merged.get(operand.name, operand.name)}"
+
+    call = map_arg((node.args, dict(node.kwargs)), name)
+    return f"{node.op} {node.target!r} {call!r}"
+
+
+def _merged(repro: Repro, firsts: dict[str, str], apart: Collection[str]) -> Repro:
+    """The repro with one op for all equal ones, but for those that stay apart."""
+
+    def edit(graph: Graph) -> None:
+        nodes = {node.name: node for node in graph.nodes}
+        for name, first in firsts.items():
+            if name not in apart:
+                put_in_place_of(nodes[name], nodes[first])
+
+    return edited(repro, edit)

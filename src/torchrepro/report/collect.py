@@ -1,0 +1,175 @@
+"""From a bundle to the contents of its report: what is recorded there and around it, read and never run.
+
+What is missing is left out, and the command that adds it is named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from torchrepro.bundle.manifest import Manifest, devices_of
+from torchrepro.bundle.read import read_graph_text, read_manifest
+from torchrepro.errors import TorchReproError
+from torchrepro.locate.answer import Located
+from torchrepro.minify.session.result import Minified
+from torchrepro.report.contents import Contents, Node, Picture, Step
+from torchrepro.report.environments import Surrounding, differences, settings_of
+from torchrepro.report.measuring import Measured
+from torchrepro.report.pictures import picture_of
+from torchrepro.report.privacy import shareable
+from torchrepro.report.recorded import verdict_in
+from torchrepro.report.sentence import guilt_of, sentence_of, title_of
+from torchrepro.report.surroundings import Surroundings, surroundings_of
+from torchrepro.verdict import Kind, Verdict
+
+Measure = Callable[[Path, Manifest], Measured]
+"""Runs a bundle for the values that are not recorded (`measuring.py`)."""
+
+_HAS_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
+
+
+def collect(target: Path, *, measure: Measure | None = None, other: Surrounding | None = None) -> Contents:
+    """All that is known of a bundle, a minifying run or its minimal bundle; paths of this machine are cut."""
+    around = surroundings_of(target)
+    manifest = read_manifest(around.bundle)
+    verdict = verdict_in(manifest.verdict)
+    notes = [*around.notes, *manifest.notes]
+    if verdict is None and manifest.verdict is not None:
+        notes.append("the recorded verdict cannot be read")
+
+    measured = Measured()
+    if measure is not None and (verdict is None or verdict.kind in _HAS_VALUES):
+        measured = measure(around.bundle, manifest)
+        notes += _notes_on(measured, verdict)
+    verdict = verdict or measured.verdict
+
+    located = around.located or around.located_in_minimal
+    if located is not None:
+        notes += located.notes
+    original, minimal = _pictures(around, notes)
+    ours = Surrounding(manifest.environment, settings_of(manifest))
+    if around.minified is not None:
+        notes += around.minified.notes
+    return shareable(
+        Contents(
+            title=title_of(
+                verdict,
+                compiler=manifest.compiler.name,
+                op=_guilty_op(located, minimal),
+                devices=devices_of(manifest),
+            ),
+            sentence=sentence_of(verdict, compiler=manifest.compiler.name),
+            bundle=_shown(around.bundle, target),
+            verdict=verdict,
+            script=around.script,
+            script_is_minimal=around.minified is not None and around.minified.minimal,
+            script_verified=around.minified is not None and around.minified.reproduces,
+            guilt=guilt_of(located),
+            located=located,
+            minimal=minimal,
+            original=original,
+            errors=measured.errors,
+            steps=_steps(around.minified),
+            explained=around.minified.explained if around.minified is not None else (),
+            environment=manifest.environment,
+            differences=differences(ours, other) if other is not None else (),
+            against=other.name if other is not None else "",
+            settings=ours.settings,
+            traceback=verdict.raised.traceback if verdict is not None and verdict.raised else "",
+            next_steps=_next_steps(around, verdict, _shown(around.bundle, target)),
+            notes=tuple(dict.fromkeys(note for note in notes if note)),
+            created=manifest.created,
+        )
+    )
+
+
+def _notes_on(measured: Measured, recorded: Verdict | None) -> list[str]:
+    """What running it has shown beside the values."""
+    if measured.verdict is None:
+        return [f"no map of the errors: {measured.note}"]
+    if recorded is not None and not measured.verdict.fails:
+        return [f"no map of the errors: it does not fail on this machine ({measured.verdict.kind.value})"]
+    if recorded is not None and measured.verdict.kind is not recorded.kind:
+        return [f"on this machine it fails in another way: {measured.verdict}"]
+    return []
+
+
+def _pictures(around: Surroundings, notes: list[str]) -> tuple[Picture | None, Picture | None]:
+    """The graph of the bundle and the minimal one, with the guilty op marked."""
+    if around.minimal == around.bundle:
+        return None, _picture("minimal graph", around.bundle, around.located, notes)
+    if around.guilty_graph is not None:
+        original = _picture("guilty graph", around.guilty_graph, around.located, notes)
+    else:
+        original = _picture("original graph", around.bundle, around.located, notes)
+    if around.minimal is None:
+        return original, None
+    minimal = _picture("minimal graph", around.minimal, around.located_in_minimal, notes)
+    if minimal is not None and not any(node.guilty for node in minimal.nodes):
+        minimal = replace(minimal, nodes=_marked(minimal.nodes, around.located))
+    return original, minimal
+
+
+def _picture(title: str, bundle: Path, located: Located | None, notes: list[str]) -> Picture | None:
+    guilty = located.op.node if located is not None and located.op is not None else ""
+    try:
+        return picture_of(title, read_graph_text(bundle), guilty=guilty)
+    except TorchReproError as exc:
+        notes.append(exc.fact)
+        return None
+
+
+def _marked(nodes: tuple[Node, ...], located: Located | None) -> tuple[Node, ...]:
+    """The guilty op in a minimal graph that nobody has looked at: the only op, or the only one of its kind.
+
+    Minifying gives nodes other names, so a name says nothing.
+    """
+    ops = [node.name for node in nodes if node.kind == "op" and node.op != "operator.getitem"]
+    alike = [node.name for node in nodes if located and located.op and node.op == located.op.op]
+    for found in (alike, ops):
+        if len(found) == 1:
+            return tuple(replace(node, guilty=node.name == found[0]) for node in nodes)
+    return nodes
+
+
+def _guilty_op(located: Located | None, minimal: Picture | None) -> str:
+    if located is not None and located.op is not None:
+        return located.op.op
+    guilty = [node.op for node in minimal.nodes if node.guilty] if minimal is not None else []
+    return guilty[0] if len(guilty) == 1 else ""
+
+
+def _steps(minified: Minified | None) -> tuple[Step, ...]:
+    """How the size fell, from the original on; nothing where it was not recorded."""
+    if minified is None or not minified.history:
+        return ()
+    start = Step(0, 0.0, minified.start_ops, minified.start_inputs, minified.start_elements, "original")
+    return start, *(
+        Step(one.query, one.seconds, one.ops, one.inputs, one.elements, one.pass_name)
+        for one in minified.history
+    )
+
+
+def _next_steps(around: Surroundings, verdict: Verdict | None, shown: str) -> tuple[str, ...]:
+    """The commands that would add what is missing."""
+    if verdict is None:
+        return (f"torchrepro check {shown} finds out whether it fails",)
+    if not verdict.fails:
+        return ()
+    steps = []
+    if around.located is None and around.located_in_minimal is None:
+        steps.append(f"torchrepro locate {shown} finds out who is guilty")
+    if around.minified is None:
+        steps.append(f"torchrepro minify {shown} makes it as small as it gets")
+    elif not around.minified.minimal:
+        steps.append(f"torchrepro minify {shown} goes on with what was stopped")
+    return tuple(steps)
+
+
+def _shown(bundle: Path, target: Path) -> str:
+    """The bundle as the user named it, unless that tells where on their machine it is."""
+    path = target if bundle == target else bundle
+    return path.name if os.path.isabs(path) else str(path)

@@ -1,0 +1,112 @@
+"""Two environments side by side: the lines that differ between where it failed and another place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.manifest import Manifest
+from torchrepro.environment import Environment
+from torchrepro.errors import TorchReproError
+from torchrepro.report.contents import Difference
+from torchrepro.report.privacy import shareable_environ
+from torchrepro.repro import Compiler
+
+HERE = "here"
+"""The word for this machine, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surrounding:
+    """Versions, hardware and settings of one place."""
+
+    environment: Environment
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+
+def settings_of(manifest: Manifest) -> dict[str, Any]:
+    """What a reader must set up that is not torch's default: compiler, configs, modes, switches."""
+    return settings_from(manifest.compiler, manifest.ambient)
+
+
+def settings_from(compiler: Compiler, ambient: Ambient) -> dict[str, Any]:
+    chosen = {} if compiler == Compiler() else {"compiler": str(compiler)}
+    threads = {} if ambient.threads is None else {"threads": ambient.threads}
+    return {**chosen, **ambient.non_default, **threads, **shareable_environ(ambient.environ)}
+
+
+def other_place(against: str) -> Surrounding:
+    """What `--against` names: `here`, another bundle, or a report written with `--format json`."""
+    if against == HERE:
+        return _here()
+    path = Path(against)
+    if path.is_file() and path.suffix == ".json":
+        return _of_report(path)
+    from torchrepro.bundle.read import read_manifest
+
+    manifest = read_manifest(path)
+    return Surrounding(manifest.environment, settings_of(manifest), path.name)
+
+
+def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]:
+    """Every line that is another one there, in the order of an environment, settings last."""
+    left, right = _lines(ours), _lines(other)
+    # Not every way to take a bundle notes the threads: then there is nothing to compare.
+    unknown = {"threads"} - (left.keys() & right.keys())
+    names = [name for name in dict.fromkeys((*left, *right)) if name not in unknown]
+    return tuple(
+        Difference(name, left.get(name, "not set"), right.get(name, "not set"))
+        for name in names
+        if left.get(name) != right.get(name)
+    )
+
+
+def lines_of(environment: Environment) -> dict[str, str]:
+    """What is known of an environment, a line each."""
+    return {
+        name: ", ".join(value) if isinstance(value, tuple) else str(value)
+        for name, value in asdict(environment).items()
+        if value
+    }
+
+
+def _lines(place: Surrounding) -> dict[str, str]:
+    return {**lines_of(place.environment), **{name: str(value) for name, value in place.settings.items()}}
+
+
+def _here() -> Surrounding:
+    """Asked in a process of its own: importing torch takes seconds, and asking for GPUs starts CUDA."""
+    import os
+
+    from torchrepro.isolate.process import run_isolated
+    from torchrepro.isolate.supervise import raise_reported
+
+    payload = {"environ": dict(shareable_environ(os.environ))}
+    outcome = run_isolated("torchrepro.report.jobs:environment_here", payload, time_limit=120.0)
+    raise_reported(outcome)
+    if outcome.result is None:
+        raise TorchReproError(
+            "this machine could not be asked about itself: importing torch did not come to an end",
+            next_step='try python -c "import torch"',
+        )
+    environment = msgspec.convert(outcome.result["environment"], Environment)
+    return Surrounding(environment, outcome.result["settings"], "this machine")
+
+
+def _of_report(path: Path) -> Surrounding:
+    try:
+        data = json.loads(path.read_bytes())
+        environment = msgspec.convert(data["environment"], Environment)
+        return Surrounding(environment, dict(data.get("settings") or {}), path.name)
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as exc:
+        raise TorchReproError(
+            f"{path} is no report of torchrepro ({type(exc).__name__})",
+            next_step="write one with torchrepro report BUNDLE --format json",
+        ) from None

@@ -1,0 +1,152 @@
+"""The errors of a wrong tensor in numbers to be drawn: a histogram, and a map of at most 64 by 64 cells.
+
+Made where the values are: what leaves the process is a few thousand numbers, however large the tensor is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from torchrepro.report.contents import ErrorMap
+
+CELLS = 64
+"""Rows and columns of a heat map, at most."""
+_BINS = 40
+"""Of a histogram, at most."""
+_CHUNK = 1 << 22
+"""Elements at a time: the errors of a tensor of a gigabyte need 32 MB."""
+_LOWEST, _HIGHEST = -330, 310
+"""Decimal exponents of float64, subnormal numbers included."""
+_FINE = 4
+"""Bins to a power of ten before they are made coarser."""
+
+
+def error_map(
+    path: str, eager: torch.Tensor, compiled: torch.Tensor, truth: torch.Tensor | None
+) -> ErrorMap | None:
+    """How far both are from the truth, element by element; None where elements cannot be set side by side.
+
+    Without a truth it is the compiled result's distance to eager's.
+    """
+    target = eager if truth is None or truth.shape != eager.shape else truth
+    if eager.shape != compiled.shape or not all(map(_is_plain, (eager, compiled, target))):
+        return None
+    if compiled.numel() == 0:
+        return None
+    layout = _Layout(tuple(compiled.shape))
+    cells = torch.full((layout.rows * layout.columns,), -1.0, dtype=torch.float64)
+    wrong = torch.zeros((_HIGHEST - _LOWEST) * _FINE, dtype=torch.int64)
+    noise = torch.zeros_like(wrong)
+    non_finite = 0
+    for first, errors in _errors(compiled, target):
+        _count(wrong, errors)
+        non_finite += int(errors.isinf().sum())
+        cells.scatter_reduce_(0, layout.cells_of(first, len(errors)), errors, "amax")
+    if target is not eager:
+        for _, errors in _errors(eager, target):
+            _count(noise, errors)
+    edges, counts = _histogram(noise, wrong)
+    return ErrorMap(
+        path=path,
+        shape=tuple(compiled.shape),
+        against="eager" if target is eager else "float64",
+        edges=edges,
+        eager=counts[0] if target is not eager else (),
+        compiled=counts[1],
+        rows=tuple(
+            tuple(None if cell < 0 else cell for cell in row)
+            for row in cells.view(layout.rows, layout.columns).tolist()
+        ),
+        dims=layout.names,
+        non_finite=non_finite,
+    )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+    )
+
+
+def _errors(tensor: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """(number of the first, errors) of the elements in their order, a chunk at a time.
+
+    Equal values have none, infinities and NaN included. Where only one of the two is finite, it is infinite.
+    """
+    flat, true = tensor.detach().reshape(-1), target.detach().reshape(-1)
+    for first in range(0, len(flat), _CHUNK):
+        value, wanted = _wide(flat[first : first + _CHUNK]), _wide(true[first : first + _CHUNK])
+        difference = (value - wanted).abs()
+        same = (value == wanted) | (value.isnan() & wanted.isnan())
+        errors = torch.where(same, 0.0, difference)
+        yield first, torch.where(errors.isfinite(), errors, math.inf)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64 on the CPU; integers beyond 2**53 lose a digit that no picture shows."""
+    moved = tensor.cpu().resolve_conj().resolve_neg()
+    return moved.to(torch.complex128 if moved.is_complex() else torch.float64)
+
+
+def _count(bins: torch.Tensor, errors: torch.Tensor) -> None:
+    """Add the errors that are there and finite to bins of a quarter of a power of ten."""
+    there = errors[(errors > 0) & errors.isfinite()]
+    number = ((there.log10() - _LOWEST) * _FINE).floor().long().clamp_(0, len(bins) - 1)
+    bins += torch.bincount(number, minlength=len(bins))
+
+
+def _histogram(
+    eager: torch.Tensor, compiled: torch.Tensor
+) -> tuple[tuple[float, ...], tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Edges and counts of the part where anything is, in at most 40 bins."""
+    filled = (eager + compiled).nonzero().reshape(-1).tolist()
+    if not filled:
+        return (), ((), ())
+    first, last = filled[0], filled[-1]
+    width = math.ceil((last - first + 1) / _BINS)
+    starts = range(first, last + 1, width)
+    edges = tuple(_LOWEST + number / _FINE for number in (*starts, starts[-1] + width))
+    binned = [tuple(int(side[start : start + width].sum()) for start in starts) for side in (eager, compiled)]
+    return edges, (binned[0], binned[1])
+
+
+class _Layout:
+    """Which cell of the map an element falls into, and what rows and columns are called."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        if len(shape) > 1:
+            split = min(range(1, len(shape)), key=lambda cut: _crookedness(shape, cut))
+            height, self._width = math.prod(shape[:split]), math.prod(shape[split:])
+            self.names = (_dims(shape, 0, split), _dims(shape, split, len(shape)))
+        else:
+            elements = math.prod(shape)
+            # Elements in a row, folded like text where there are more than a line can show.
+            self._width = elements if elements <= CELLS else max(CELLS, math.ceil(math.sqrt(elements)))
+            height = math.ceil(elements / self._width)
+            folded = f"dim 0 ({elements}), {self._width} elements a row" if height > 1 else ""
+            self.names = (folded, "" if height > 1 else _dims(shape, 0, len(shape)))
+        self._height = height
+        self.rows, self.columns = min(height, CELLS), min(self._width, CELLS)
+
+    def cells_of(self, first: int, count: int) -> torch.Tensor:
+        number = torch.arange(first, first + count)
+        row, column = number // self._width, number % self._width
+        return (row * self.rows // self._height) * self.columns + column * self.columns // self._width
+
+
+def _crookedness(shape: tuple[int, ...], cut: int) -> float:
+    """How far from a square a map is that is cut here into rows and columns; of equals the last cut."""
+    return abs(math.log(math.prod(shape[:cut]) / math.prod(shape[cut:]))) - cut * 1e-9
+
+
+def _dims(shape: tuple[int, ...], start: int, end: int) -> str:
+    if start == end:
+        return ""
+    count = math.prod(shape[start:end])
+    return f"dim {start} ({count})" if end - start == 1 else f"dims {start} to {end - 1} ({count})"

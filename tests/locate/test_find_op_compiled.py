@@ -1,0 +1,62 @@
+"""The guilty op of a real compiler, in children of this process as `torchrepro locate` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+import torch
+
+from torchrepro.isolate.choose import executor_for
+from torchrepro.locate.answer import Way
+from torchrepro.locate.births import find_birth
+from torchrepro.locate.growth import error_growth
+from torchrepro.locate.inquiry import Inquiry
+from torchrepro.locate.ops import find_op
+from torchrepro.locate.sensitivity import find_sensitivity
+from torchrepro.locate.watching import Watching
+from torchrepro.oracle.isolated import IsolatedOracle
+from torchrepro.oracle.patience import Patience
+from torchrepro.repro import Compiler, Repro
+
+pytestmark = pytest.mark.slow
+
+WRONG_RELU = Compiler(options={"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"})
+
+
+@contextmanager
+def inquiry_on(repro: Repro) -> Iterator[Inquiry]:
+    with closing(executor_for(repro, 1)) as executor:
+        oracle = IsolatedOracle(executor, Patience(75.0))
+        ((_, verdict),) = oracle.judge([repro])
+        assert verdict.fails, verdict
+        yield Inquiry(repro, verdict, oracle)
+
+
+def test_a_wrong_relu_among_two_hundred_ops_is_found_in_two_compiles() -> None:
+    def model(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        for layer in range(40):
+            x = torch.tanh(x @ weight)
+            x = x + torch.sin(x) * 0.5
+            if layer == 25:
+                x = torch.relu(x)
+        return x
+
+    torch.manual_seed(0)
+    repro = Repro(
+        torch.fx.symbolic_trace(model), (torch.randn(8, 8), torch.randn(8, 8) / 3), compiler=WRONG_RELU
+    )
+    with inquiry_on(repro) as inquiry:
+        watching = Watching.of(inquiry)
+        op = find_op(inquiry, watching)
+        assert op is not None
+        assert (op.node, op.op, op.way) == ("relu", "torch.relu", Way.WINDOW)
+        growth = error_growth(watching)
+        found = find_sensitivity(watching, op)
+        assert inquiry.compiles == 2
+    assert len(growth) == repro.ops > 200
+    assert all(point.compiled is not None for point in growth)
+    assert found is not None
+    assert "wrong kernel" in found.words
+    assert find_birth(watching) is None

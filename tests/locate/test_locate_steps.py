@@ -1,0 +1,92 @@
+"""The steps of locate one after the other: what a fault, a stop and an answer do to the result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchrepro.errors import SearchStopped
+from torchrepro.locate.answer import Confidence, GuiltyOp, Located, Part, Way, Workaround
+from torchrepro.locate.directory import LocateDirectory
+from torchrepro.locate.inquiry import Inquiry
+from torchrepro.locate.process import STEPS, Case, Step, answered, confidence_in
+from torchrepro.repro import Repro
+from torchrepro.verdict import Kind, Stage, Verdict
+
+START = Located(bundle="b", kind=Kind.MISMATCH)
+FOUND = replace(START, stage=Stage.BACKEND)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    repro = Repro(torch.fx.symbolic_trace(lambda x: (x + 1,)), (torch.ones(2),))
+    oracle: Any = None
+    return Case(Inquiry(repro, Verdict(Kind.MISMATCH), oracle, compiles=3), LocateDirectory(tmp_path))
+
+
+def stage(case: Case, found: Located) -> Located:
+    case.inquiry.compiles += 2
+    return replace(found, stage=Stage.BACKEND)
+
+
+def fault(case: Case, found: Located) -> Located:
+    raise KeyError("buf0\nand a long story")
+
+
+def stop(case: Case, found: Located) -> Located:
+    raise SearchStopped("the time is up")
+
+
+def part(case: Case, found: Located) -> Located:
+    return replace(found, part=Part("pass", "reinplace"))
+
+
+def test_a_fault_of_ours_is_a_note_and_the_other_steps_go_on(case: Case) -> None:
+    found = answered([Step("stage", stage), Step("op", fault), Step("part", part)], case, START)
+    assert found.stage is Stage.BACKEND
+    assert found.part is not None
+    assert found.stopped == ""
+    assert case.notes == ["op: not found out, torchrepro itself failed (KeyError: 'buf0\\nand a long story')"]
+
+
+def test_a_stop_gives_what_was_found_so_far_and_says_why(case: Case) -> None:
+    found = answered([Step("stage", stage), Step("op", stop), Step("part", part)], case, START)
+    assert found.stage is Stage.BACKEND
+    assert found.part is None
+    assert found.stopped == "the time is up"
+
+
+def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_together(case: Case) -> None:
+    former = case.inquiry
+    former.notes.append("of the call")
+    oracle: Any = None
+    case.go_on_with(Inquiry(former.repro, former.verdict, oracle, compiles=4, notes=["of the graph"]))
+    assert case.compiles == 7
+    assert case.notes == ["of the call", "of the graph"]
+
+
+def test_every_step_asks_a_question_of_its_own() -> None:
+    assert len({step.question for step in STEPS}) == len(STEPS)
+
+
+ALONE = GuiltyOp("erf", "torch.erf", Way.WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("found", "sure"),
+    [
+        (START, Confidence.UNKNOWN),
+        (FOUND, Confidence.LIKELY),
+        (replace(FOUND, op=replace(ALONE, way=Way.ERROR)), Confidence.LIKELY),
+        (replace(FOUND, workaround=Workaround(code="x")), Confidence.LIKELY),
+        (replace(FOUND, workaround=Workaround(code="x", verified=True)), Confidence.VERIFIED),
+        (replace(FOUND, op=ALONE), Confidence.VERIFIED),
+        (replace(FOUND, part=Part("pass", "reinplace")), Confidence.VERIFIED),
+    ],
+)
+def test_how_sure_it_is_depends_on_what_was_seen(found: Located, sure: Confidence) -> None:
+    assert confidence_in(found) is sure

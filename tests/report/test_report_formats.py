@@ -1,0 +1,120 @@
+"""What matters in each format: the order of an issue, a complete JSON, tables for a notebook."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside
+
+import torchrepro
+from torchrepro.minify.explain.explanation import Explanation, Fact
+from torchrepro.minify.explain.variations import Area
+from torchrepro.report.collect import collect
+from torchrepro.report.contents import Contents
+from torchrepro.report.formats import Format, rendered
+from torchrepro.report.recorded import minified_in
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    bundle = failing_bundle(tmp_path_factory.mktemp("reports") / "failing")
+    minified_beside(bundle)
+    located_in(bundle)
+    return collect(bundle)
+
+
+def test_an_issue_has_the_order_of_the_template(contents: Contents) -> None:
+    issue = rendered(contents, Format.GITHUB)
+    lines = issue.splitlines()
+    assert lines[0] == contents.title
+    headings = [line for line in lines if line.startswith("### ")]
+    assert headings == ["### 🐛 Describe the bug", "### Error logs", "### Versions"]
+    assert issue.index("### 🐛") < issue.index("Minified repro") < issue.index("### Error logs")
+    assert "print(torch.erf(torch.ones(2)))" in issue
+    assert "Ablation: `aot_eager` passes, `inductor` fails (mismatch)." in issue
+    assert "First wrong op: `torch.erf` at `model.py:12 in forward: erf(x)`." in issue
+    assert 'It goes away with `torch.compile(f, options={"cpp.simdlen": 1})`.' in issue
+    assert "eager 1.5   compiled 7.25   float64 1.5000001" in issue
+    assert "module: correctness (silent)" in lines[-1]
+    assert len(lines) < 60, "a maintainer reads it in a minute"
+
+
+def test_the_logs_of_an_error_are_its_traceback(tmp_path: Path) -> None:
+    long = replace(RAISED, raised=replace(RAISED.raised, traceback="frame\n" * 500 + "CppCompileError: last"))
+    issue = rendered(collect(failing_bundle(tmp_path / "raising", long)), Format.GITHUB)
+    logs = issue[issue.index("### Error logs") : issue.index("### Versions")]
+    assert "CppCompileError: last" in logs
+    assert len(logs.splitlines()) < 40
+
+
+def test_a_script_that_is_not_minimal_is_folded_and_said_to_be(tmp_path: Path) -> None:
+    issue = rendered(collect(failing_bundle(tmp_path / "failing")), Format.GITHUB)
+    assert "not minified" in issue
+    assert "<details>" in issue
+
+
+def test_json_is_complete(contents: Contents) -> None:
+    data = json.loads(rendered(contents, Format.JSON))
+    assert {field.name for field in fields(Contents)} <= set(data)
+    assert data["format"] == 1
+    assert data["verdict"]["kind"] == "mismatch"
+    assert data["located"]["workaround_verified"] is True
+    assert data["located"]["growth"][0]["compiled"] == "inf"
+    assert data["steps"][-1]["pass_name"] == "shapes"
+
+
+@pytest.mark.parametrize("format_", [Format.TEXT, Format.MARKDOWN, Format.HTML])
+def test_every_format_says_the_essentials(format_: Format, contents: Contents) -> None:
+    shown = rendered(contents, format_)
+    for word in ("7.25", "torch.erf", "lowering", "cpp.simdlen", "encoder.norm", "windows"):
+        assert word in shown
+
+
+def test_results_show_themselves_in_a_notebook(contents: Contents) -> None:
+    assert "<td>7.25</td>" in MISMATCH._repr_html_()
+    assert "<td>7.25</td>" in MISMATCH.comparison._repr_html_()  # type: ignore[union-attr]
+    assert "<td>encoder.norm</td>" in GUILTY._repr_html_()
+    assert "<pre>import torch" in contents._repr_html_()
+    assert "CppCompileError" in RAISED._repr_html_()
+
+
+def test_the_public_names_are_there_without_torch() -> None:
+    program = (
+        "import sys, torchrepro\n"
+        "torchrepro.report_on, torchrepro.rendered, torchrepro.Contents, torchrepro.Located\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert callable(torchrepro.report_on)
+
+
+def test_what_minify_found_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    run = minified_beside(failing_bundle(tmp_path / "failing"))
+    minified = minified_in(run)
+    assert minified is not None
+    shown = minified._repr_html_()
+    assert "<td>ops</td><td>4</td><td>1</td>" in shown
+    assert "any value of x fails" in shown
+
+
+def test_what_matters_shows_itself_in_a_notebook() -> None:
+    fact = Fact(Area.SIZES, "x", "any size >= 16 fails", matters=True, failing=("16", "17"), passing=("<b>",))
+    shown = Explanation(facts=(fact,), queries=3)._repr_html_()
+    assert "<td>any size &gt;= 16 fails</td><td>yes</td><td>16, 17</td><td>&lt;b&gt;</td>" in shown
+
+
+def test_the_example_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "reporting.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, str(page), "exec"), {})
+    assert "not been judged" in capsys.readouterr().out
+    assert (tmp_path / "saved.html").exists()
