@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch._functorch import predispatch
 
 from torchrepro.bundle.modes import modes_kept
 
 OPENED: dict[str, Callable[[], object]] = {
-    "a vmap": lambda: predispatch._vmap_increment_nesting(3, "error"),
-    "a jvp": predispatch._jvp_increment_nesting,
-    "a level of duals": predispatch._enter_dual_level,
+    "a vmap": lambda: torch._C._functorch._vmap_increment_nesting(3, "error"),
+    "a jvp": torch._C._functorch._jvp_increment_nesting,
+    "a level of duals": torch._C._enter_dual_level,
     "forward mode": lambda: torch._C._set_fwd_grad_enabled(False),
     "grad mode": lambda: torch._C._set_grad_enabled(False),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),

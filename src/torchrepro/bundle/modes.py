@@ -26,8 +26,9 @@ def modes_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if functorch.get_dynamic_layer_stack_depth() > depth:  # 2.11 takes nothing off an empty stack
-            functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        # One by one: `pop_dynamic_layer_stack_and_undo_to_depth` of 2.11 cannot take off the last.
+        while functorch.get_dynamic_layer_stack_depth() > depth:
+            functorch.pop_dynamic_layer_stack()
         if outside_of_duals:
             with suppress(RuntimeError):  # none is open, as it should be
                 torch._C._exit_dual_level(level=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +18,7 @@ import msgspec
 
 from torchrepro.judge.models import Phase
 from torchrepro.repro import Place, Repro
+from torchrepro.runner.patching import replaced
 
 _CODE, _KERNEL, _CALL = "code", "kernel", "call"
 
@@ -82,7 +83,7 @@ def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 @contextmanager
 def _writing_down(file: TextIO) -> Iterator[None]:
-    """Hook the places at which inductor has a kernel or a graph ready. For good: the process is our own.
+    """Hook the places at which inductor has a kernel or a graph ready.
 
     Checked on torch 2.11 to 2.15 (`define_kernel` of the schedulings of C++ and Triton, whose second argument
     are scheduler nodes; `GraphLowering.save_output_code`, which is called before anything is compiled;
@@ -97,7 +98,7 @@ def _writing_down(file: TextIO) -> Iterator[None]:
         file.write(msgspec.json.encode(asdict(piece)).decode() + "\n")
         file.flush()
 
-    def watched(scheduling: Any, language: str) -> None:
+    def watched(scheduling: Any, language: str) -> AbstractContextManager[None]:
         original: Callable[..., Any] = scheduling.define_kernel
 
         def define_kernel(self: Any, source: str, nodes: Any, *rest: Any, **more: Any) -> Any:
@@ -106,7 +107,7 @@ def _writing_down(file: TextIO) -> Iterator[None]:
             put(Written(_KERNEL, str(name), source, language, *_named(behind)))
             return name
 
-        scheduling.define_kernel = define_kernel
+        return replaced(scheduling, "define_kernel", define_kernel)
 
     def save_output_code(code: str) -> None:
         for operation in V.graph.operations:
@@ -115,10 +116,12 @@ def _writing_down(file: TextIO) -> Iterator[None]:
                 put(Written(_CALL, str(called), "", "extern", *_named(_origins(operation))))
         put(Written(_CODE, text=code))
 
-    watched(CppScheduling, "cpp")
-    watched(TritonScheduling, "triton")
-    GraphLowering.save_output_code = staticmethod(save_output_code)
-    yield
+    with (
+        watched(CppScheduling, "cpp"),
+        watched(TritonScheduling, "triton"),
+        replaced(GraphLowering, "save_output_code", staticmethod(save_output_code)),
+    ):
+        yield
 
 
 def _origins(buffer: Any) -> list[Any]:

@@ -12,9 +12,8 @@ from torchrepro.repro import Repro
 
 def judge_without(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The verdict with `off` left out; what the compilation meets is noted in the file `met`."""
-    from torchrepro.locate.turning_off import Met, turn_off
+    from torchrepro.locate.turning_off import Met, turned_off
     from torchrepro.oracle.jobs import judge
 
-    with Path(payload["met"]).open("a") as file:
-        turn_off(payload["off"], Met(file))
+    with Path(payload["met"]).open("a") as file, turned_off(payload["off"], Met(file)):
         return judge(repro, payload, phase)

@@ -1,4 +1,4 @@
-"""Turn parts of torch's compilers off, and note which ones were met. Only ever in a process of its own.
+"""Turn parts of torch's compilers off, and note which ones were met. Only ever in a process of our own.
 
 Torch asks `CompilerBisector.disable_subsystem` before each graph pass, decomposition and lowering. Its own
 answers come from files in the cache directory, which every other process would see; here the question is
@@ -12,13 +12,15 @@ and `.apply_graph_pass`, `PatternMatcherPass.apply`, `V.graph.current_node`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TextIO
 
 import msgspec
 from torch.fx import Graph, GraphModule
 
 from torchrepro.locate.off import EVERYTHING
+from torchrepro.runner.patching import replaced
 
 _OVERLOAD = re.compile(r"op='([\w.]+)', overload='(\w+)'")
 
@@ -48,15 +50,15 @@ class Choice:
         return name in chosen or EVERYTHING in chosen
 
 
-def turn_off(names: Mapping[str, Sequence[str]], met: Met) -> None:
-    """Leave out what is named, from now on and for all of this process."""
+@contextmanager
+def turned_off(names: Mapping[str, Sequence[str]], met: Met) -> Iterator[None]:
+    """Leave out what is named, in the body. A spawned worker goes on to other questions afterwards."""
     choice = Choice(names)
-    _answer_the_bisector(choice, met)
-    _watch_passes(met)
-    _check_rewrites(choice, met)
+    with _answering_the_bisector(choice, met), _watching_passes(met), _checking_rewrites(choice, met):
+        yield
 
 
-def _answer_the_bisector(choice: Choice, met: Met) -> None:
+def _answering_the_bisector(choice: Choice, met: Met) -> AbstractContextManager[None]:
     from torch._inductor.compiler_bisector import CompilerBisector
 
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
@@ -72,7 +74,7 @@ def _answer_the_bisector(choice: Choice, met: Met) -> None:
         met.note(kind, name)
         return choice.is_off(kind, name)
 
-    CompilerBisector.disable_subsystem = disable_subsystem  # type: ignore[method-assign]
+    return replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem))
 
 
 def _lowered_now() -> str:
@@ -88,7 +90,8 @@ def _overload(described: str) -> str:
     return f"{found[1]}.{found[2]}" if found else described
 
 
-def _watch_passes(met: Met) -> None:
+@contextmanager
+def _watching_passes(met: Met) -> Iterator[None]:
     """Note the passes that change the graph, or raise: of some forty that run, most find nothing to do."""
     from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
@@ -109,8 +112,10 @@ def _watch_passes(met: Met) -> None:
         return applied
 
     observer: Any = GraphTransformObserver
-    observer.apply_gm_pass = watched(observer.apply_gm_pass)
-    observer.apply_graph_pass = watched(observer.apply_graph_pass)
+    with ExitStack() as stack:
+        for name in ("apply_gm_pass", "apply_graph_pass"):
+            stack.enter_context(replaced(observer, name, watched(getattr(observer, name))))
+        yield
 
 
 def _likeness(module: GraphModule) -> list[tuple[Any, ...]]:
@@ -132,22 +137,28 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _check_rewrites(choice: Choice, met: Met) -> None:
+@contextmanager
+def _checking_rewrites(choice: Choice, met: Met) -> Iterator[None]:
     """Have the check of every rewrite ask first; those of a matcher are there when it is first applied."""
     from torch._inductor.pattern_matcher import PatternMatcherPass
 
     matcher: Any = PatternMatcherPass
-    apply, known = matcher.apply, set[int]()
+    apply, usual = matcher.apply, dict[int, tuple[Any, Any]]()
 
     def applied(self: Any, graph: GraphModule | Graph) -> int:
         for entry in [entry for entries in self.patterns.values() for entry in entries]:
-            if id(entry) not in known:
-                known.add(id(entry))
+            if id(entry) not in usual:
+                usual[id(entry)] = entry, entry.extra_check
                 entry.extra_check = _asking(entry.extra_check, _rewrite_of(entry), choice, met)
         found: int = apply(self, graph)
         return found
 
-    matcher.apply = applied
+    try:
+        with replaced(matcher, "apply", applied):
+            yield
+    finally:
+        for entry, check in usual.values():
+            entry.extra_check = check
 
 
 def _asking(check: Callable[[Any], Any], name: str, choice: Choice, met: Met) -> Callable[[Any], Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.repro import Place, Repro
+from torchrepro.runner.patching import replaced
 from torchrepro.verdict import Kind, Verdict
 
 _COMPILER = "/torch/_inductor/"
@@ -51,18 +52,12 @@ def ending_before_code() -> Iterator[None]:
     """
     from torch._inductor.graph import GraphLowering
 
-    lowering: Any = GraphLowering
-    name = _CODE[0]
-    usual = getattr(lowering, name, None)
-    if usual is None:
+    if not hasattr(GraphLowering, _CODE[0]):
         yield
         return
 
     def end(*args: object) -> NoReturn:
         raise PastTheFailure
 
-    setattr(lowering, name, end)
-    try:
+    with replaced(GraphLowering, _CODE[0], end):
         yield
-    finally:
-        setattr(lowering, name, usual)

@@ -1,0 +1,23 @@
+"""Another value for an attribute of torch for a while. A worker that is used again must not remember it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` in the body; what stood there comes back as it was, descriptor or not."""
+    own = vars(owner)
+    inherited = name not in own
+    before = None if inherited else own[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
