@@ -85,6 +85,6 @@ def test_a_failure_that_names_nothing_is_found_by_bisection(kind: Kind, repro: R
 def test_a_crash_that_needs_the_ops_before_it_is_found_by_cutting_the_graph(repro: Repro) -> None:
     needs = len(repro.graph.graph.nodes) // 20
     node, way = found_in(repro, CountingOracle(kind=Kind.CRASH, needs=needs))
-    assert way is Way.OUTPUTS
+    assert way is Way.PIECE
     order = [each.name for each in repro.graph.graph.nodes]
     assert order.index(str(node)) <= max(order.index(the_guilty(repro)), needs)

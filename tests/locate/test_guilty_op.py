@@ -141,7 +141,7 @@ def test_an_op_is_named_and_not_the_region_that_its_backward_needs_to_fail() -> 
     watching = in_a_region("wrong_backward_in_a_region", torch.randn(8, 8, requires_grad=True))
     op = found_in(watching)
     assert op is not None
-    assert (op.node, op.way) == ("relu", Way.OUTPUTS)
+    assert (op.node, op.way) == ("relu", Way.PIECE)
     assert any("region" in note for note in watching.inquiry.notes)
 
 

@@ -30,6 +30,8 @@ class Way(StrEnum):
     """Its value was returned from the compiled graph: wrong, while all that it reads is right."""
     WINDOW = "window"
     """It fails alone, on recorded values."""
+    PIECE = "piece"
+    """No op fails alone: of the graph cut shorter and shorter, the one with which the failure goes."""
 
 
 @dataclass(frozen=True, slots=True)

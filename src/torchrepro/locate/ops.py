@@ -65,7 +65,7 @@ class _Search:
         last = last_of_shortest_beginning(self._watching, self._left)
         if last is not None:
             self._say("no op fails alone: the one named is where the failure comes, with the ops before it")
-            return self._answer(last, Way.OUTPUTS)
+            return self._answer(last, Way.PIECE)
         if named:
             self._say("the op is named by what was raised, and does not fail alone")
             return self._answer(named[0], Way.ERROR)
@@ -100,14 +100,14 @@ class _Search:
             self._say("no op is named: none is wrong alone, and none shows in the compiled graph")
             return None
         self._say("no op is wrong alone: the one named is where the failure comes, with the ops before it")
-        return self._answer(last, Way.OUTPUTS)
+        return self._answer(last, Way.PIECE)
 
     def by_gradients(self) -> GuiltyOp | None:
         """The results are right and gradients are wrong: backward of an op."""
         alone = self._wrong_alone()
         if alone is None:
             first = first_of_shortest_end(self._watching, self._left)
-            alone = None if first is None else self._answer(first, Way.OUTPUTS)
+            alone = None if first is None else self._answer(first, Way.PIECE)
             if alone is not None:
                 self._say(
                     "alone its backward is right: it needs the region that it stands in, or the ops after it"
@@ -134,7 +134,8 @@ class _Search:
         return None
 
     def _answer(self, name: str, way: Way, seen: Seen | None = None) -> GuiltyOp:
-        seen = seen or self._watching.seen.get(name)
+        # Of a piece that fails, the value of this op may well be right.
+        seen = None if way is Way.PIECE else seen or self._watching.seen.get(name)
         node = self._watching.nodes[name]
         while takes_apart(node, self._watching.recording.several):
             node = node.all_input_nodes[0]

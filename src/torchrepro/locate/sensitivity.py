@@ -11,7 +11,7 @@ import msgspec
 
 from torchrepro.cutting.failing_windows import alone
 from torchrepro.cutting.windows import windows_of
-from torchrepro.locate.answer import GuiltyOp, Sensitivity
+from torchrepro.locate.answer import GuiltyOp, Sensitivity, Way
 from torchrepro.locate.growth import steepest
 from torchrepro.locate.response import Response
 from torchrepro.locate.watching import OF_VALUES, Watching
@@ -49,6 +49,8 @@ def find_sensitivity(watching: Watching | None, op: GuiltyOp | None) -> Sensitiv
     """At the guilty op; without one, where the error grows most. None for what is not about values."""
     if watching is None or watching.inquiry.verdict.kind not in OF_VALUES:
         return None
+    if op is not None and op.way is Way.PIECE:
+        return None  # it is not this op by itself
     name = steepest(watching) if op is None else op.node
     single = None if name is None else _alone(watching, name)
     if name is None or single is None:

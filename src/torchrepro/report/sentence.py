@@ -34,6 +34,7 @@ WAYS = {
     Way.ERROR: "what was raised names it",
     Way.OUTPUTS: "its value is wrong while all that it reads is right",
     Way.WINDOW: "it fails alone, on the values that it was given",
+    Way.PIECE: "with it the failure comes: the graph without it passes, and so does the op alone",
 }
 _SURE = {
     Confidence.VERIFIED: "This was verified",

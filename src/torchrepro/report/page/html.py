@@ -19,6 +19,7 @@ from torchrepro.report.page.code import highlighted
 from torchrepro.report.page.payload import payload_of, pictures_of
 from torchrepro.report.page.plain_rows import environment_rows, setting_rows
 from torchrepro.report.page.worst import worst_growth
+from torchrepro.report.sentence import WAYS
 
 
 def page_of(contents: Contents) -> str:
@@ -57,7 +58,7 @@ def _template() -> jinja2.Template:
         "kind_words": words.KINDS,
         "stage_words": words.STAGES,
         "confidence_words": words.CONFIDENCES,
-        "way_words": words.WAYS,
+        "way_words": WAYS,
         "times_worse": words.times_worse,
     }
     return environment.get_template("page.html")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchrepro.locate.answer import Confidence, Way
+from torchrepro.locate.answer import Confidence
 from torchrepro.verdict import Kind, Stage
 
 KINDS = {
@@ -32,11 +32,6 @@ CONFIDENCES = {
     Confidence.VERIFIED: "turned off, or run alone, it was seen to be the cause",
     Confidence.LIKELY: "all that was seen points there; nothing could be turned off to prove it",
     Confidence.UNKNOWN: "not enough was seen to say so",
-}
-WAYS = {
-    Way.ERROR: "the error, or the stack of the crash or hang, names it",
-    Way.OUTPUTS: "its value was returned from the compiled graph: wrong, while all that it reads is right",
-    Way.WINDOW: "it fails alone, on the values that it was given",
 }
 
 
