@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "tests"
 
@@ -13,9 +13,11 @@ os.environ["TORCHREPRO_CACHE_DIR"] = str(CACHE)
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A busy machine is no bug of a test: the first example may wait for an import.
+patient = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.register_profile("desk", patient)
 # Chance finds bugs at a desk; in CI the same commit must give the same answer.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+settings.register_profile("ci", patient, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 # Nothing here may reach for a model hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
