@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 GRACE = 20.0
 """Seconds from an interrupt to the end of patience."""
@@ -67,3 +69,17 @@ def run_limited(
         output.seek(0)
         errors.seek(0)
         return Ended(exit_code, seconds_taken, output.read(), errors.read(), in_time)
+
+
+def json_of(ended: Ended) -> dict[str, Any]:
+    """The object that `--json` has printed; empty where nothing was."""
+    found: dict[str, Any] = {}
+    with suppress(json.JSONDecodeError):
+        found = json.loads(ended.output)
+    return found
+
+
+def last_line_of(ended: Ended) -> str:
+    """The last thing that it said."""
+    lines = [line for line in (ended.errors + ended.output).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.locate.measured import Measured, append, latest, measure, read
-from benchmarks.locate.table import HEADINGS, Row, cells, markdown, rows, summary
+from benchmarks.locate.table import HEADINGS, cells, markdown, rows, summary
 from benchmarks.minify.cases import Case, chosen
+from benchmarks.telling import print_table, tell
 
 TYPICAL_SECONDS = 60.0
 """To catch and to locate one case, on two cores: for the estimate that is printed first."""
@@ -34,19 +35,19 @@ def main() -> None:
     todo = [case for case in cases if case.name not in done]
     if todo:
         minutes, limit = len(todo) * TYPICAL_SECONDS / 60, options.time_limit
-        _tell(f"{len(todo)} cases, about {minutes:.0f} minutes; each is stopped after {limit:.0f} s")
+        tell(f"{len(todo)} cases, about {minutes:.0f} minutes; each is stopped after {limit:.0f} s")
     for number, case in enumerate(todo, start=1):
         with tempfile.TemporaryDirectory(prefix="bench-locate-", ignore_cleanup_errors=True) as scratch:
             one = measure(case, Path(scratch), options.time_limit)
         if options.json:
             append(options.json, one)
         done[case.name] = one
-        _tell(f"[{number}/{len(todo)}] {_one_line(one)}")
+        tell(f"[{number}/{len(todo)}] {_one_line(one)}")
     found = rows(cases, done)
     if options.markdown:
         print(markdown(found))
     else:
-        _print_table(found)
+        print_table("locating: found against known", HEADINGS, map(cells, found), summary(found))
     if any(row.fails_here and not row.right for row in found):
         sys.exit(1)
 
@@ -71,24 +72,6 @@ def _one_line(one: Measured) -> str:
     told = one.stage or f"no answer ({one.note})"
     cost = f", {one.compiles} compiles, {one.seconds:.0f} s" if one.seconds is not None else ""
     return f"{one.case}: {told}{f', {one.part}' if one.part else ''}{f', {one.op}' if one.op else ''}{cost}"
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _print_table(found: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="locating: found against known")
-    for heading in HEADINGS:
-        table.add_column(heading)
-    for row in found:
-        table.add_row(*(cell.replace("**", "") for cell in cells(row)))
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-    console.print(summary(found))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from benchmarks.locate.known import NOBODY
 from benchmarks.minify.cases import Case
-from benchmarks.processes import Ended, run_limited
+from benchmarks.processes import Ended, json_of, last_line_of, run_limited
 
 _ENDING = 60.0
 """Seconds that an interrupted search is given to say what it has found."""
@@ -58,13 +57,13 @@ def measure(case: Case, scratch: Path, limit: float) -> Measured:
         str(scratch / "located"),
     ]
     ended = run_limited(words, case.environment(scratch), scratch, limit, grace=_ENDING)
-    return measured(case.name, _answer(ended), ended)
+    return measured(case.name, json_of(ended), ended)
 
 
 def measured(case: str, answer: dict[str, Any], ended: Ended) -> Measured:
     """What an answer amounts to. Nobody is guilty of what does not fail."""
     if "stage" not in answer:
-        return Measured(case, note=answer.get("error") or _last_line(ended))
+        return Measured(case, note=answer.get("error") or last_line_of(ended))
     nobody = ended.exit_code == _NOTHING_FOUND and answer["kind"] == "pass"
     stage = NOBODY if nobody else answer["stage"] if answer["found"] else ""
     part, op, workaround, kernel = (answer[key] or {} for key in ("part", "op", "workaround", "kernel"))
@@ -99,15 +98,3 @@ def read(path: Path) -> list[Measured]:
 def latest(found: Iterable[Measured]) -> dict[str, Measured]:
     """By case; what was measured last counts."""
     return {one.case: one for one in found}
-
-
-def _answer(ended: Ended) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    with suppress(json.JSONDecodeError):
-        found = json.loads(ended.output)
-    return found
-
-
-def _last_line(ended: Ended) -> str:
-    lines = [line for line in (ended.errors + ended.output).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from pathlib import Path
 from benchmarks.minify import in_tree, ours
 from benchmarks.minify.cases import Case, chosen
 from benchmarks.minify.measured import SIDES, Measured, Side, append, latest, read
-from benchmarks.minify.table import HEADINGS, Row, cells, markdown, rows, summary
+from benchmarks.minify.table import HEADINGS, cells, markdown, rows, summary
+from benchmarks.telling import print_table, tell
 
 TYPICAL_SECONDS: dict[Side, float] = {"ours": 60.0, "theirs": 120.0}
 """To catch and to minify one case, on two cores: for the estimate that is printed first."""
@@ -44,12 +44,12 @@ def main() -> None:
         if options.json:
             append(options.json, measured)
         done[case.name, side] = measured
-        _tell(f"[{number}/{len(todo)}] {_one_line(measured)} [{time.monotonic() - started:.0f} s in all]")
+        tell(f"[{number}/{len(todo)}] {_one_line(measured)} [{time.monotonic() - started:.0f} s in all]")
     found = rows(cases, done)
     if options.markdown:
         print(markdown(found))
     else:
-        _print_table(found)
+        print_table("minifying: torchrepro / torch's own tool", HEADINGS, map(cells, found), summary(found))
 
 
 def _measure(case: Case, side: Side, scratch: Path, options: argparse.Namespace) -> Measured:
@@ -74,7 +74,7 @@ def _say_how_long(todo: Sequence[tuple[Case, Side]], limit: float) -> None:
     if not todo:
         return
     expected = sum(TYPICAL_SECONDS[side] for _, side in todo) / 60
-    _tell(f"{len(todo)} searches, about {expected:.0f} minutes; each is stopped after {limit:.0f} s")
+    tell(f"{len(todo)} searches, about {expected:.0f} minutes; each is stopped after {limit:.0f} s")
 
 
 def _one_line(measured: Measured) -> str:
@@ -85,24 +85,6 @@ def _one_line(measured: Measured) -> str:
     cost = f"{measured.compiles} compiles, {measured.seconds:.0f} s"
     ended = "" if measured.finished else ", not finished"
     return f"{said}; {sizes}; {cost}{ended}; fails as the original: {measured.same_failure}"
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _print_table(found: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="minifying: torchrepro / torch's own tool")
-    for heading in HEADINGS:
-        table.add_column(heading)
-    for row in found:
-        table.add_row(*(cell.replace("**", "") for cell in cells(row)))
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(table)
-    console.print(summary(found))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from benchmarks.minify.cases import Case
 from benchmarks.minify.fresh_run import ATTEMPTS, run_again
 from benchmarks.minify.measured import Measured
-from benchmarks.processes import Ended, run_limited
+from benchmarks.processes import Ended, json_of, last_line_of, run_limited
 
 CATCH_LIMIT = 300.0
 HANG_PATIENCE = 45.0
@@ -38,7 +37,7 @@ def measure(case: Case, scratch: Path, limit: float, options: Sequence[str] = ()
     failed = caught is not None or ended.exit_code not in (0, 125) or not ended.in_time
     found = Measured(case.name, "ours", failed=failed, caught=caught.verdict if caught else "")
     if caught is None or not caught.bundle:
-        return replace(found, note=_last_line(ended))
+        return replace(found, note=last_line_of(ended))
     ended, answer, compiles = _minify(case, caught, scratch, limit, options)
     found = replace(
         found,
@@ -48,7 +47,7 @@ def measure(case: Case, scratch: Path, limit: float, options: Sequence[str] = ()
         stopped=not ended.in_time,
     )
     if not answer.get("script"):
-        return replace(found, note=_last_line(ended))
+        return replace(found, note=last_line_of(ended))
     script = Path(answer["script"])
     fresh = run_again(case, script, scratch)
     return replace(
@@ -75,7 +74,7 @@ def _has_build(case: Case) -> bool:
 def _compare(case: Case, scratch: Path) -> tuple[Ended, Caught | None]:
     words = ["compare", f"{case.path}:build", "--json", "--save", str(scratch / "bundles")]
     ended = _torchrepro(words, case, scratch, CATCH_LIMIT)
-    answer = _answer(ended)
+    answer = json_of(ended)
     if ended.exit_code != 1:
         return ended, None
     return ended, Caught(answer.get("bundle") or "", answer["verdict"], answer["signature"])
@@ -105,7 +104,7 @@ def _minify(
     trust = ["--trust", "source"] if case.of_capture else []  # a whole call is code of its user
     words = ["minify", caught.bundle, "--json", "--out", str(scratch / "minified"), *trust, *options]
     ended = _torchrepro(words, case, scratch, limit, {"COMPILES_COUNTED": str(counted)}, grace=VERIFYING)
-    return ended, _answer(ended), counted.stat().st_size if counted.exists() else 0
+    return ended, json_of(ended), counted.stat().st_size if counted.exists() else 0
 
 
 def _torchrepro(
@@ -118,15 +117,3 @@ def _torchrepro(
 ) -> Ended:
     environ = {**case.environment(scratch), **(more or {})}
     return run_limited([sys.executable, "-m", "torchrepro", *words], environ, scratch, limit, grace=grace)
-
-
-def _answer(ended: Ended) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    with suppress(json.JSONDecodeError):
-        found = json.loads(ended.output)
-    return found
-
-
-def _last_line(ended: Ended) -> str:
-    lines = [line for line in (ended.errors + ended.output).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else ""
