@@ -16,7 +16,7 @@ def modes_kept() -> Iterator[None]:
     A captured transform (`vmap`, `jvp`) is a pair of nodes that open and close a layer. Where the run ends in
     between, every tensor that is made afterwards would belong to that layer.
 
-    Checked on torch 2.11 to 2.15 (`torch._C._functorch`, `_is_fwd_grad_enabled`, `_exit_dual_level`).
+    Checked on torch 2.11 and 2.13 (`torch._C._functorch`, `_is_fwd_grad_enabled`, `_exit_dual_level`).
     """
     functorch = torch._C._functorch
     depth = functorch.get_dynamic_layer_stack_depth()

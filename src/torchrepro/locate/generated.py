@@ -85,7 +85,7 @@ def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 def _writing_down(file: TextIO) -> Iterator[None]:
     """Hook the places at which inductor has a kernel or a graph ready.
 
-    Checked on torch 2.11 to 2.15 (`define_kernel` of the schedulings of C++ and Triton, whose second argument
+    Checked on torch 2.11, 2.13 (`define_kernel` of the schedulings of C++ and Triton, whose second argument
     are scheduler nodes; `GraphLowering.save_output_code`, which is called before anything is compiled;
     `V.graph.operations`; `python_kernel_name` of calls of libraries).
     """
@@ -131,7 +131,7 @@ def _origins(buffer: Any) -> list[Any]:
 
 def _named(origins: list[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of nodes and of ops. Its own name counts only for a node that AOT did not make from another one:
-    what is `erf` there may be part of a `gelu`. Checked on torch 2.11 to 2.15 (`from_node`, `original_aten`).
+    what is `erf` there may be part of a `gelu`. Checked on torch 2.11, 2.13 (`from_node`, `original_aten`).
     """
     nodes: dict[str, None] = {}
     ops: dict[str, None] = {}

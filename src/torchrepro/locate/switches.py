@@ -199,7 +199,7 @@ def all_off(switches: Sequence[Switch]) -> Off:
 def inductor_settings(repro: Repro) -> dict[str, Any]:
     """Inductor's config as this repro has it.
 
-    Checked on torch 2.11 to 2.15 (`torch._inductor.config.get_config_copy`, `list_mode_options`).
+    Checked on torch 2.11 and 2.13 (`torch._inductor.config.get_config_copy`, `list_mode_options`).
     """
     from torch._inductor import config, list_mode_options
 
@@ -218,7 +218,7 @@ def _concerns(option: str, devices: frozenset[str]) -> bool:
 
 
 def _of_config(module: str, rows: Sequence[_Row], repro: Repro) -> list[Switch]:
-    """Switches that are settings of Dynamo or of AOT. Checked on torch 2.11 to 2.15 (`get_config_copy`)."""
+    """Switches that are settings of Dynamo or of AOT. Checked on torch 2.11 and 2.13 (`get_config_copy`)."""
     names = {"dynamo": "torch._dynamo.config", "functorch": "torch._functorch.config"}
     config: Any = import_module(names[module])
     current = {**config.get_config_copy(), **repro.ambient.configs.get(module, {})}

@@ -5,7 +5,7 @@ answers come from files in the cache directory, which every other process would 
 answered from memory, by name and not by number: the n-th lowering is another one as soon as a pass is off.
 The rewrites of pattern matchers, which nobody is asked about, have a check each that can say no.
 
-Checked on torch 2.11 to 2.15 (`CompilerBisector.disable_subsystem`, `GraphTransformObserver.apply_gm_pass`
+Checked on torch 2.11 and 2.13 (`CompilerBisector.disable_subsystem`, `GraphTransformObserver.apply_gm_pass`
 and `.apply_graph_pass`, `PatternMatcherPass.apply`, `V.graph.current_node`).
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchrepro.comparison import LeafComparison
-from torchrepro.locate.answer import Located, Rung
+from torchrepro.locate.answer import Located, Rung, Way
 from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of
 from torchrepro.report.markup import code, fenced, folded, prose, visible
@@ -62,7 +62,8 @@ def _guilt(located: Located | None) -> str:
         found.append(f"Ablation: {tried}.")
     if located.op is not None:
         place = f" at {code(located.op.source)}" if located.op.source else ""
-        found.append(f"First wrong op: {code(located.op.op)}{place}.")
+        told = "It comes with" if located.op.way is Way.PIECE else "First wrong op:"
+        found.append(f"{told} {code(located.op.op)}{place}.")
     if located.sensitivity is not None and located.sensitivity.words:
         found.append(f"Conditioning: {prose(located.sensitivity.words)}.")
     if located.workaround is not None and located.workaround.code and located.workaround.verified:

@@ -20,7 +20,7 @@ def markdown(contents: Contents) -> str:
 
 
 def _parts(contents: Contents) -> Iterator[str]:
-    yield f"# {contents.title}"
+    yield f"# {prose(contents.title)}"
     yield prose(contents.sentence)
     if contents.script:
         minimal = "Minimal script" if contents.script_is_minimal else "Script, not minimal"

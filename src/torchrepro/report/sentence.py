@@ -65,7 +65,7 @@ def title_of(verdict: Verdict | None, *, compiler: str, op: str, devices: frozen
 
 def plain(text: str) -> str:
     """Words, numbers and harmless marks alone, on one line: no mention, no issue number, no markup."""
-    return " ".join(re.sub(r"[^A-Za-z0-9 .,:;()=+/'\[\]-]", " ", text).split())
+    return " ".join(re.sub(r"[^A-Za-z0-9_ .,:;()=+/'\[\]-]", " ", text).split())
 
 
 def sentence_of(verdict: Verdict | None, *, compiler: str) -> str:

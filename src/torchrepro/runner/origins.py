@@ -44,7 +44,7 @@ def beginning_of(graph: torch.fx.GraphModule) -> str:
 def _compilation() -> tuple[int | None, int]:
     """The code that is being compiled, by Dynamo's number, and how often it has been before.
 
-    A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 to 2.15
+    A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 and 2.13
     (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).
     """
     from torch._guards import CompileContext
