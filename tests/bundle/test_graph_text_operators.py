@@ -152,6 +152,7 @@ print(json.dumps(verdicts))
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_bundles_pass_with_inductor_in_a_fresh_process(tmp_path: Path) -> None:
     bundles = [
         save_bundle(repro_of(item, "inductor"), tmp_path / f"{number}_{item.place}")

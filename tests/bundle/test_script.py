@@ -68,6 +68,7 @@ def test_after_aot_a_wrong_value_shows_and_a_mended_compiler_passes(
     assert mended.stdout.endswith("not reproduced\n")
 
 
+@pytest.mark.thorough
 def test_a_compile_error_shows_and_another_error_does_not_count(tmp_path: Path) -> None:
     graph = torch.fx.symbolic_trace(lambda x: (torch.relu(x),))
     repro = with_bug(Repro(graph, (torch.randn(33),)), "compile_error")
@@ -114,6 +115,7 @@ def test_a_script_that_cannot_be_made_says_where_to_go(tmp_path: Path) -> None:
     assert "torchrepro check" in standalone_script(manifest, text, None)
 
 
+@pytest.mark.thorough
 def test_a_signature_without_a_failure_makes_a_script_that_only_runs(tmp_path: Path) -> None:
     graph = torch.fx.symbolic_trace(lambda x: (torch.relu(x),))
     repro = Repro(graph, (torch.ones(2),), compiler=Compiler("eager"), expected=Signature(Kind.PASS))

@@ -166,6 +166,7 @@ def test_a_segfault_leaves_a_bundle_that_reproduces_it(backend: str, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_hang_that_is_interrupted_leaves_a_bundle(tmp_path: Path) -> None:
     process = start("hangs_while_compiling", tmp_path, "--hang-after", "3")
     assert process.stdout is not None

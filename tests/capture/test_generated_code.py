@@ -66,9 +66,8 @@ def unwatched(workshop: Workshop) -> dict[str, bytes]:
     return workshop.unwatched()
 
 
-@pytest.mark.parametrize(
-    "level", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.thorough), 4]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("level", [2, 3, 4])
 def test_forward_and_backward_are_compiled_to_the_same_files(
     level: int, workshop: Workshop, unwatched: dict[str, bytes]
 ) -> None:

@@ -29,7 +29,7 @@ WARM_CACHE = "c20_mlp_relu_accuracy_warm_cache"
 
 thorough = [pytest.mark.thorough, pytest.mark.timeout(900)]
 AT_ONCE = [
-    pytest.param(name, marks=() if name in (COMPILE_ERROR, SEGFAULT) else thorough)
+    pytest.param(name, marks=() if name == SEGFAULT else thorough)
     for name in CATCHES
     if name not in (HANG, FLAKY, WARM_CACHE)
 ]

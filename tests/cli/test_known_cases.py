@@ -38,7 +38,7 @@ OF_CAPTURE = thorough("case_192985", "case_197896")  # `run --whole` has both in
 OTHERS = [name for name in ANSWERS if name not in (*SAVED, "case_192985", "case_197896")]
 LIKE_ANOTHER = {
     *(name for name in OTHERS if name.endswith("_big")),
-    *("case_191499", "case_188217", "case_194706", "case_fuzz_acosh"),
+    *("case_191499", "case_188217", "case_194706", "case_fuzz_acosh", "case_196570", "case_198131"),
 }
 ALONE = [name for name in OTHERS if name not in LIKE_ANOTHER] + thorough(*sorted(LIKE_ANOTHER))
 

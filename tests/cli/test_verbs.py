@@ -246,6 +246,7 @@ def transposing(graph, inputs):
 """
 
 
+@pytest.mark.thorough
 def test_strides_count_only_if_asked_for(tmp_path: Path) -> None:
     (tmp_path / "layout.py").write_text(TRANSPOSING)
     words = ("compare", "layout.py:build", "--backend", "layout:transposing", "--json")

@@ -196,6 +196,7 @@ def test_the_traceback_is_there_if_asked_for(model: Path) -> None:
     assert "Traceback" in torchrepro("compare", f"{model}:nothing", "--traceback").stderr
 
 
+@pytest.mark.thorough
 def test_a_model_that_does_not_end_in_eager_names_the_option(model: Path) -> None:
     finished = torchrepro("compare", f"{model}:slow", "--time-limit", "15")
     assert_one_clear_line(finished, "--time-limit")

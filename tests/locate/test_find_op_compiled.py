@@ -36,6 +36,7 @@ def inquiry_on(repro: Repro) -> Iterator[Inquiry]:
         yield Inquiry(repro, verdict, oracle)
 
 
+@pytest.mark.thorough
 def test_a_wrong_relu_among_two_hundred_ops_is_found_in_two_compiles() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         # One kernel, and every value read once: with two readers inductor computes it twice, and so on.
