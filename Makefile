@@ -43,7 +43,7 @@ test: $(READY) browser  ## all tests: the fast ones first
 test-fast: $(READY)  ## only the tests that run no compiler
 	$(BIN)/python -m pytest -m 'not slow and not thorough' -n $(WORKERS) --dist worksteal
 
-test-thorough: $(READY)  ## the tests that take too long for CI: every injected bug and its healthy twin
+test-thorough: $(READY)  ## the tests that take too long for CI: every known bug, caught, minified and located
 	$(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist worksteal
 
 lint: $(READY)  ## ruff and mypy --strict

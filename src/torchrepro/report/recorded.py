@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from torchrepro.bundle.read import LOCATED
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.locate.answer import Located
 from torchrepro.minify.session.result import Minified
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.verdict import Verdict
 
 Result = TypeVar("Result")
 
@@ -25,89 +23,32 @@ _LARGEST = 64 << 20
 """Bytes of a result: that of a graph with 3,000 nodes has less than one million."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A leaf as `Comparison.to_dict` writes it."""
-
-    path: str = ""
-    difference: Difference = Difference.NONE
-    detail: str = ""
-    blamed: Blame = Blame.NOBODY
-    index: tuple[int, ...] | None = None
-    eager: str = ""
-    compiled: str = ""
-    truth: str = ""
-    elements: int = 0
-    mismatched: int = 0
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    max_ulp: float = 0.0
-    rmse_eager: float | None = None
-    rmse_compiled: float | None = None
-    cosine: float | None = None
-
-    def read(self) -> LeafComparison:
-        return LeafComparison(
-            path=self.path,
-            difference=self.difference,
-            detail=self.detail,
-            blamed=self.blamed,
-            index=self.index,
-            ref_value=self.eager,
-            res_value=self.compiled,
-            truth_value=self.truth,
-            elements=self.elements,
-            mismatched=self.mismatched,
-            max_abs=self.max_abs,
-            max_rel=self.max_rel,
-            max_ulp=self.max_ulp,
-            rmse_ref=self.rmse_eager,
-            rmse_res=self.rmse_compiled,
-            cosine=self.cosine,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    differing: tuple[_Leaf, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """A verdict as `Verdict.to_dict` writes it."""
-
-    kind: Kind
-    stage: Stage = Stage.NONE
-    summary: str = ""
-    raised: Raised | None = None
-    signal: str = ""
-    comparison: _Comparison | None = None
-    notes: tuple[str, ...] = ()
-    stderr_tail: str = ""
-    seconds: float = 0.0
+_FIELDS = {
+    "eager": "ref_value",
+    "compiled": "res_value",
+    "truth": "truth_value",
+    "rmse_eager": "rmse_ref",
+    "rmse_compiled": "rmse_res",
+}
+"""What `Comparison.to_dict` calls otherwise than `LeafComparison`."""
 
 
 def verdict_in(data: Mapping[str, Any] | None) -> Verdict | None:
     """The verdict that `Verdict.to_dict` has written; of its values only those that differ are kept there."""
-    found = _converted(data, _Verdict)
-    if found is None:
+    if data is None:
         return None
-    comparison = None
-    if found.comparison is not None:
-        leaves = tuple(leaf.read() for leaf in found.comparison.differing)
-        comparison = Comparison(leaves, found.comparison.notes)
-    return Verdict(
-        kind=found.kind,
-        stage=found.stage,
-        summary=found.summary,
-        raised=found.raised,
-        signal=found.signal,
-        comparison=comparison,
-        notes=found.notes,
-        stderr_tail=found.stderr_tail,
-        seconds=found.seconds,
-    )
+    comparison = data.get("comparison")
+    if isinstance(comparison, dict):
+        kept = comparison.get("differing", [])
+        leaves = [_renamed(leaf) for leaf in kept] if isinstance(kept, list) else kept
+        data = {**data, "comparison": {"leaves": leaves, "notes": comparison.get("notes", [])}}
+    return _converted(data, Verdict)
+
+
+def _renamed(leaf: Any) -> Any:
+    if not isinstance(leaf, dict):
+        return leaf
+    return {_FIELDS.get(name, name): value for name, value in leaf.items()}
 
 
 def located_at(bundle: Path) -> Located | None:
