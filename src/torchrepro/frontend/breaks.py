@@ -1,0 +1,61 @@
+"""Break: a place that cannot be captured: the region ends before it, Python runs it, capture goes on after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BreakKind(StrEnum):
+    DATA = "data_dependent"
+    """A Python decision that needs the value of a tensor: `if x.sum() > 0`, `.item()`."""
+    OUTSIDE = "outside_world"
+    """Printing, files, clocks, random numbers of Python: what must happen on every call."""
+    OPAQUE = "opaque_call"
+    """A function in C, or of a library, of which nothing is known."""
+    UNSUPPORTED = "unsupported"
+    """Python or torch that the front end does not follow (yet)."""
+    RAISES = "raises"
+    """The user's own code raises here; Python runs it, so that error and traceback are the real ones."""
+    REBUILD = "cannot_be_rebuilt"
+    """A value that lives across the place cannot be made again by generated code: a running generator."""
+    REQUESTED = "requested"
+    """The user asked for it (`torch._dynamo.graph_break`, `torch.compiler.disable`)."""
+    OTHER_RANK = "other_rank"
+    """Another rank of the job breaks here, so this one does too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReason:
+    kind: BreakKind
+    text: str
+    """The fact, in one line, naming the function, type or operator."""
+    hint: str = ""
+    """What the user could write instead, where there is something."""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.hint})" if self.hint else self.text
+
+
+class Control(BaseException):
+    """Raised by the front end through the user's frames: never caught by a handler of the user's."""
+
+
+class Break(Control):
+    """Capture cannot go on here. Raised from anywhere below; the speculation log makes it a region's end."""
+
+    def __init__(self, kind: BreakKind, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.reason = BreakReason(kind, text, hint)

@@ -1,0 +1,1 @@
+"""What runs when a captured function is called: cache, regions, breaks."""

@@ -1,0 +1,134 @@
+"""Source: where a value can be found again when the captured function is called another time.
+
+Guards are checked at sources, graph inputs are read from them, and an object that existed before the call is
+rebuilt by reading it, so that it is the same object. A root is part of the frame, or an object the region holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One step from a root to a value. Hashable: two equal sources read the same value."""
+
+    @property
+    def base(self) -> Source | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Local(Source):
+    """A local variable (an argument, at the start of a function)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class StackSlot(Source):
+    """A value that was on the stack where the frame is entered, counted from the bottom."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"<stack {self.index}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(Source):
+    """The cell object (not its contents) of a variable shared with another function."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"<cell {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Source):
+    """An object the region keeps: the globals of a function, a class, a module. Compared by identity."""
+
+    label: str
+    """How a reader knows it: `globals of pkg.module`, `class Block`."""
+    key: int
+    """`id()` of the object; whoever makes a `Held` keeps the object alive (`Kept`)."""
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Derived(Source):
+    of: Source
+
+    @property
+    def base(self) -> Source | None:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute(Derived):
+    """`base.name`, by `getattr`: only where that runs no code of the user (slots, `__dict__`, `__self__`)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.of}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceValue(Derived):
+    """`base.__dict__[name]`: an attribute that lives in the instance."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.of}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Derived):
+    """`base[key]` of a builtin container; the key is a constant (equal keys of different types differ)."""
+
+    key: Any
+    kind: type
+
+    @classmethod
+    def at(cls, of: Source, key: Any) -> Item:
+        return cls(of, key, type(key))
+
+    def __str__(self) -> str:
+        return f"{self.of}[{self.key!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOf(Derived):
+    """The n-th key of a dict, where keys are objects and not constants."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"key {self.index} of {self.of}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleMember(Derived):
+    """A parameter, buffer or child of an `nn.Module`: `base._parameters[name]`; `getattr` finds it last."""
+
+    table: str
+    """`_parameters`, `_buffers` or `_modules`."""
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.of}.{self.name}"
+
+
+def root_of(source: Source) -> Source:
+    while source.base is not None:
+        source = source.base
+    return source

@@ -1,0 +1,1 @@
+"""The symbolic executor: steps real Python values, records what happens to tensors."""
