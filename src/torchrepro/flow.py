@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchrepro.minify.session.result import Minified
     from torchrepro.minify.session.settings import MinifySettings
     from torchrepro.report.contents import Contents
+    from torchrepro.repro import Frontend
     from torchrepro.request import ModelRequest
     from torchrepro.session.following import OnMessage
 
@@ -75,18 +76,23 @@ def check_bundle(
     strict: bool = False,
     tolerance: float | None = None,
     trusted: tuple[str, ...] = (),
+    frontend: Frontend | None = None,
     on_phase: OnPhase = lambda phase: None,
 ) -> Checked:
     """Run a bundle and compare its failure with the recorded one.
 
-    Without a time limit it has 300 s; a recorded hang has a little more than it had then.
+    Without a time limit it has 300 s; a recorded hang has a little more than it had then. `frontend` captures
+    a whole call instead of the one that was recorded.
     """
     from torchrepro.bundle.read import read_manifest
     from torchrepro.isolate.supervise import judged_in_isolation
 
     manifest = read_manifest(bundle)
+    if frontend is not None:
+        _require_something_to_capture(manifest)
     payload = {
         "bundle": str(bundle.resolve()),
+        "frontend": frontend,
         "strict": strict,
         "tolerance": tolerance,
         "trusted": list(trusted),
@@ -99,6 +105,16 @@ def check_bundle(
         on_phase=on_phase,
     )
     return Checked(verdict, Signature.of(verdict), manifest.expected)
+
+
+def _require_something_to_capture(manifest: Manifest) -> None:
+    from torchrepro.repro import Place
+
+    if manifest.place is not Place.BEFORE_CAPTURE:
+        raise TorchReproError(
+            f"this bundle is a graph that was captured already ({manifest.place})",
+            next_step="leave out --frontend, or save the whole call (torchrepro run --whole)",
+        )
 
 
 def _time_limit_of(manifest: Manifest) -> float:

@@ -30,6 +30,14 @@ class Place(StrEnum):
     """A graph of `torch.export`."""
 
 
+class Frontend(StrEnum):
+    """Who captures Python into graphs."""
+
+    DYNAMO = "dynamo"
+    TORCHREPRO = "torchrepro"
+    """Our own (`frontend/`): a second opinion on the capture stage."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """The compiler under test, by name: a registered backend or `package.module:function`."""
@@ -41,11 +49,14 @@ class Compiler:
     fullgraph: bool = False
     recapture: bool = False
     """Hand a captured graph to `torch.compile`, to be captured once more, and not straight to the backend."""
+    frontend: Frontend = Frontend.DYNAMO
+    """Who captures a model or a whole call."""
 
     def __str__(self) -> str:
         extras = [f"mode={self.mode}"] if self.mode else []
         extras += [f"{key}={value!r}" for key, value in self.options.items()]
         extras += [f"dynamic={self.dynamic}"] if self.dynamic is not None else []
+        extras += [f"frontend={self.frontend}"] if self.frontend is not Frontend.DYNAMO else []
         return f"{self.name}({', '.join(extras)})" if extras else self.name
 
 

@@ -33,18 +33,20 @@ from torchrepro.bundle.read import SOURCE_TRUST
 from torchrepro.bundle.script_main import main_function
 from torchrepro.bundle.source_closure.scopes import bound_names
 from torchrepro.errors import TorchReproError
-from torchrepro.repro import Place
+from torchrepro.repro import Frontend, Place
 from torchrepro.verdict import Kind, Verdict
 
 
 def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | None, source: str = "") -> str:
     """The text of `repro.py`. Where it cannot be made, a script that says why and where to go instead."""
+    if manifest.compiler.frontend is not Frontend.DYNAMO:
+        return _no_script("it was captured by torchrepro's own front end, which plain torch does not have")
     hints = {symbol.name: symbol.hint for symbol in manifest.symbols}
     try:
         write = executable_call if manifest.place is Place.BEFORE_CAPTURE else executable_modules
         modules, imports = write(graph_text, hints)
     except TorchReproError as exc:
-        return f'raise SystemExit("no standalone script: {exc}; run torchrepro check on this bundle")\n'
+        return _no_script(str(exc))
     makers = {name: _maker(name, entry, manifest) for name, entry in manifest.values.items()}
     kind = manifest.expected.kind if manifest.expected is not None else Kind.PASS
     script: str = _template().render(
@@ -76,6 +78,11 @@ def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | No
         verdict_functions=main_function(manifest.expected, verdict),
     )
     return script
+
+
+def _no_script(reason: str) -> str:
+    text = f"no standalone script: {reason}; run torchrepro check on this bundle"
+    return f"raise SystemExit({text!r})\n"
 
 
 def values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> Callable[[Path], None] | None:

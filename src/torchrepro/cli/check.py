@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, OptionalTimeLimit, Strict, Tolerance, Traceback, Trust
+from torchrepro.cli.options import (
+    FrontendOption,
+    Json,
+    OptionalTimeLimit,
+    Strict,
+    Tolerance,
+    Traceback,
+    Trust,
+)
 
 
 def check(
@@ -19,6 +27,7 @@ def check(
     tol: Tolerance = None,
     time_limit: OptionalTimeLimit = None,
     trust: Trust = None,
+    frontend: FrontendOption = None,
     traceback: Traceback = False,
 ) -> None:
     """Run a bundle in a process of its own and compare its failure with the recorded one.
@@ -42,6 +51,7 @@ def check(
             strict=strict,
             tolerance=tol,
             trusted=tuple(trust or ()),
+            frontend=frontend,
             on_phase=on_phase,
         )
         if not json_:

@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Strict, TimeLimit, Tolerance, Traceback, parse_settings
+from torchrepro.cli.options import (
+    FrontendOption,
+    Json,
+    Strict,
+    TimeLimit,
+    Tolerance,
+    Traceback,
+    parse_settings,
+)
 
 
 def compare(
@@ -41,6 +49,7 @@ def compare(
     ] = None,
     amp: Annotated[str | None, typer.Option("--amp", metavar="DTYPE", help="Run under autocast.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
+    frontend: FrontendOption = None,
     strict: Strict = False,
     tol: Tolerance = None,
     stride: Annotated[bool, typer.Option("--stride", help="Strides of outputs count as well.")] = False,
@@ -64,13 +73,14 @@ def compare(
     from torchrepro import flow
     from torchrepro.cli.render import print_verdict, progress
     from torchrepro.plain import as_data
-    from torchrepro.repro import Compiler
+    from torchrepro.repro import Compiler, Frontend
     from torchrepro.request import ModelRequest
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
+        settings = parse_settings(option or [])
         request = ModelRequest(
             target=target,
-            compiler=Compiler(backend, mode, parse_settings(option or []), dynamic),
+            compiler=Compiler(backend, mode, settings, dynamic, frontend=frontend or Frontend.DYNAMO),
             backward=backward,
             amp=amp,
             device=device,

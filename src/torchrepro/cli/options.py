@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from torchrepro.errors import TorchReproError
+from torchrepro.repro import Frontend
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
@@ -26,6 +27,14 @@ OptionalTimeLimit = Annotated[
         "--time-limit",
         min=1.0,
         help="Seconds after which a run counts as a hang (default: 300; less for a recorded hang).",
+    ),
+]
+FrontendOption = Annotated[
+    Frontend | None,
+    typer.Option(
+        "--frontend",
+        help="Who captures Python: dynamo, or torchrepro's own, for a second opinion on capture.",
+        show_default=False,
     ),
 ]
 Trust = Annotated[

@@ -1,4 +1,4 @@
-"""Writer: the text of a generated function, in which every source is read once and into a variable with a telling name."""
+"""Writer: the text of a generated function, in which every source is read once, into a variable with a name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LITERALS = (type(None), bool, int, str, bytes, type(...))
 
 @dataclass(slots=True)
 class Writer:
-    """Generated code sees the frame as `L` (locals), `C` (cells) and `S` (stack), and held objects as globals."""
+    """Generated code sees the frame as `L` (locals), `C` (cells) and `S` (stack), held objects as globals."""
 
     kept: Kept
     lines: list[str] = field(default_factory=list)

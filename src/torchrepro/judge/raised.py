@@ -26,9 +26,20 @@ _STAGES: tuple[tuple[str, Stage], ...] = (
     ("/torch/_refs/", Stage.DECOMPOSITION),
     ("/torch/_functorch/", Stage.AOT),
     ("/torch/_dynamo/", Stage.CAPTURE),
+    # The same of our own front end: what runs captured regions, and what captures them.
+    ("/torchrepro/frontend/api", Stage.NONE),
+    ("/torchrepro/frontend/runtime/", Stage.NONE),
+    ("/torchrepro/frontend/", Stage.CAPTURE),
 )
 # Frames of generated kernels and of the wrapper that calls them: code of the backend, at run time.
 _GENERATED = ("torchinductor", "/inductor/", "inductor_cache")
+
+_COMPILING = (
+    "/torch/_dynamo/convert_frame",
+    "/torch/_inductor/compile_fx",
+    "/torchrepro/frontend/tracing/",
+    ":compile_and_call_fx_graph",  # where our front end, too, hands a graph to the backend
+)
 
 _MEMORY_PHRASES = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 
@@ -99,7 +110,7 @@ def _while_compiling(exc: BaseException) -> bool:
     for place in _frames(exc):
         if any(mark in place for mark in _GENERATED):
             return False
-        if "/torch/_dynamo/convert_frame" in place or "/torch/_inductor/compile_fx" in place:
+        if any(mark in place for mark in _COMPILING):
             return True
     return False
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from torchrepro.errors import UnknownCompilerError
 from torchrepro.judge.execute import call_as_it_asks
-from torchrepro.repro import Compiler, Place
+from torchrepro.repro import Compiler, Frontend, Place
 
 CompilerFn = Callable[..., Callable[..., Any]]
 """`(graph_module, example_inputs) -> callable`, what torch calls a backend."""
@@ -30,11 +30,16 @@ def compile_model(
     compiler: Compiler, model: Callable[..., Any], *, backend: CompilerFn | None = None
 ) -> Callable[..., Any]:
     """A user's model through the public API, capture included; `backend` takes the compiler's place."""
+    given = backend or _backend_for_public_api(compiler)
+    if compiler.frontend is Frontend.TORCHREPRO:
+        from torchrepro.runner.own_capture import compile_with_own_capture
+
+        return compile_with_own_capture(compiler, model, backend or backend_function(compiler))
     options = dict(compiler.options) or None
     mode = None if options else compiler.mode
     return torch.compile(
         model,
-        backend=backend or _backend_for_public_api(compiler),
+        backend=given,
         mode=mode,
         options=options,
         dynamic=compiler.dynamic,

@@ -12,6 +12,7 @@ import msgspec
 
 from torchrepro.judge.models import Phase
 from torchrepro.judge.rule import Rule
+from torchrepro.repro import Frontend
 
 
 def check(payload: dict[str, Any], phase: Phase) -> Any:
@@ -25,6 +26,9 @@ def check(payload: dict[str, Any], phase: Phase) -> Any:
         # What was vouched for may live beside the user, as it would for `python script.py`.
         sys.path.insert(0, os.getcwd())
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
+    if payload.get("frontend") is not None:
+        compiler = replace(repro.compiler, frontend=Frontend(payload["frontend"]))
+        repro = replace(repro, compiler=compiler)
     strict, tolerance = payload.get("strict", False), payload.get("tolerance")
     rule = Rule(strict=strict, tol=tolerance) if strict or tolerance is not None else None
     verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)

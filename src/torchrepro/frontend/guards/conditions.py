@@ -1,0 +1,162 @@
+"""What a guard checks, as conditions in Python: any of them is a miss.
+
+They are evaluated in order, and none runs code of the user's where those before it, and the guards on what a value
+was read from, are as expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import CellType
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+
+from torchrepro.frontend.guards.constants import by_identity, same, same_keys, same_members
+from torchrepro.frontend.guards.kinds import (
+    AmbientFacts,
+    AmbientIs,
+    Distinct,
+    EmptyCell,
+    Equal,
+    Guard,
+    HasInstanceValue,
+    HasKey,
+    Is,
+    Keys,
+    LacksInstanceValue,
+    LacksKey,
+    LacksMember,
+    Length,
+    NoGlobalHooks,
+    NoHooks,
+    SameObject,
+    SetEquals,
+    SharedStorage,
+    TensorFacts,
+    TensorLike,
+    TypeIs,
+    Unbound,
+)
+from torchrepro.frontend.guards.shown import shown, type_name
+from torchrepro.frontend.guards.tensor_facts import storage_offsets, storage_pattern
+from torchrepro.frontend.writer import LITERALS, Writer
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)
+"""Tables of a module, and of all modules in `torch.nn.modules.module`. Checked on torch 2.11 to 2.13."""
+
+_EMPTY_CELL = CellType()
+
+
+def conditions(guard: Guard, names: Sequence[str], writer: Writer) -> list[str]:
+    """`names` are the variables that hold what is at `guard.reads`."""
+    x = names[0] if names else ""
+    match guard:
+        case Is(_, value):
+            return [f"{x} is not {_object(value, writer)}"]
+        case Equal(_, value):
+            return _equal(x, value, writer)
+        case TypeIs(_, kind):
+            return [_is_no(kind, x, writer)]
+        case SameObject():
+            return [f"{x} is not {names[1]}"]
+        case Unbound(source):
+            return [f"{source.name!r} in L"]
+        case EmptyCell():
+            # An empty cell equals no full one; contents are compared only where both have some.
+            return [f"{x} != {writer.held(_EMPTY_CELL, 'empty_cell')}"]
+        case Length(_, count):
+            return [f"{writer.held(len, 'len')}({x}) != {count}"]
+        case HasKey(_, key):
+            return [f"{_constant(key, writer)} not in {x}"]
+        case LacksKey(_, key):
+            return [f"{_constant(key, writer)} in {x}"]
+        case HasInstanceValue(_, name):
+            return [f"{name!r} not in {x}.__dict__"]
+        case LacksInstanceValue(_, name):
+            return [f"{name!r} in {x}.__dict__"]
+        case LacksMember(_, table, name):
+            return [f"{name!r} in {x}.__dict__[{table!r}]"]
+        case Keys(_, keys):
+            # Held, not written down: the keys of the very dict are then the very objects, and compare fast.
+            return [f"not {writer.held(same_keys, 'same_keys')}({x}, {writer.held(keys, f'keys_of_{x}')})"]
+        case SetEquals(_, value):
+            members = writer.held(value, f"members_of_{x}")
+            return [f"not {writer.held(same_members, 'same_members')}({x}, {members})"]
+        case NoHooks():
+            return [f"{x}.{table}" for table in HOOKS]
+        case NoGlobalHooks():
+            return [f"{writer.held(nn_module, 'nn_module')}.{table}" for table in GLOBAL_HOOKS]
+        case AmbientIs(facts):
+            return [f"{writer.held(AmbientFacts.now, 'ambient_now')}() != {writer.held(facts, 'ambient')}"]
+        case TensorLike(_, facts):
+            return _tensor_like(x, facts, writer)
+        case Distinct():
+            identities = ", ".join(f"{writer.held(id, 'id')}({name})" for name in names)
+            return [f"{writer.held(len, 'len')}({{{identities}}}) != {len(names)}"]
+        case SharedStorage(_, pattern, offsets):
+            return _shared_storage(names, pattern, offsets, writer)
+    raise NotImplementedError(f"no conditions for {guard!r}")
+
+
+def _equal(x: str, value: Any, writer: Writer) -> list[str]:
+    kind = type(value)
+    if by_identity(value):
+        return [f"{x} is not {_object(value, writer)}"]
+    if kind is float and math.isfinite(value) and value != 0.0:
+        return [_is_no(kind, x, writer), f"{x} != {value!r}"]
+    if kind in LITERALS or kind is torch.device:
+        return [_is_no(kind, x, writer), f"{x} != {_constant(value, writer)}"]
+    expected = writer.held(value, f"{kind.__name__}_{shown(value)}"[:40])
+    return [f"not {writer.held(same, 'same')}({x}, {expected})"]
+
+
+def _tensor_like(x: str, facts: TensorFacts, writer: Writer) -> list[str]:
+    def named(value: Any) -> str:
+        return writer.held(value, str(value).removeprefix("torch."))
+
+    def unless(expected: bool, condition: str) -> str:
+        return f"not {condition}" if expected else condition
+
+    return [
+        _is_no(facts.kind, x, writer),
+        f"{x}.dtype is not {named(facts.dtype)}",
+        f"{x}.device != {named(facts.device)}",
+        f"{x}.layout is not {named(facts.layout)}",
+        f"{x}.shape != {facts.shape}",
+        *([f"{x}.stride() != {facts.stride}"] if facts.stride is not None else []),
+        unless(facts.requires_grad, f"{x}.requires_grad"),
+        *([unless(facts.conjugated, f"{x}.is_conj()")] if facts.dtype.is_complex else []),
+        unless(facts.negated, f"{x}.is_neg()"),
+        unless(facts.inference, f"{x}.is_inference()"),
+    ]
+
+
+def _shared_storage(
+    names: Sequence[str], pattern: tuple[int, ...], offsets: tuple[int, ...], writer: Writer
+) -> list[str]:
+    tensors = f"[{', '.join(names)}]"
+    found = [f"{writer.held(storage_pattern, 'storage_pattern')}({tensors}) != {pattern}"]
+    if offsets:
+        where = writer.held(storage_offsets, "storage_offsets")
+        found.append(f"{where}({tensors}, {pattern}) != {offsets}")
+    return found
+
+
+def _is_no(kind: type, x: str, writer: Writer) -> str:
+    return f"{writer.held(type, 'type')}({x}) is not {writer.held(kind, type_name(kind))}"
+
+
+def _object(value: Any, writer: Writer) -> str:
+    """The object itself: a literal only where equal ones are one object."""
+    return writer.constant(value, shown(value)) if by_identity(value) else writer.held(value, shown(value))
+
+
+def _constant(value: Any, writer: Writer) -> str:
+    try:
+        return writer.constant(value, shown(value))
+    except ValueError:  # Python writes no integers of thousands of digits
+        return writer.held(value, shown(value))

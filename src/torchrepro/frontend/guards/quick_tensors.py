@@ -1,0 +1,54 @@
+"""A quick check of many tensors at once, by torch's own C++: about ten times as fast as asking for each fact.
+
+It can only say yes. Where it says no the conditions written in Python decide, so what a reader sees is the
+truth; and where they hold, it learns from those tensors what to look for from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.guards.tensor_facts import TensorFacts
+
+_ATTEMPTS = 4
+"""How often to learn. More than once, as its answer depends on the thread's dispatch keys (autocast) too."""
+
+
+def quick_can_check(facts: TensorFacts) -> bool:
+    """It aborts the process on layouts without strides, and asks subclasses for their shape in Python."""
+    return facts.layout is torch.strided and facts.kind in (torch.Tensor, torch.nn.Parameter)
+
+
+class QuickTensors:
+    __slots__ = ("_left", "check")
+
+    def __init__(self) -> None:
+        self.check: Callable[..., bool] = _never
+        """Whether these tensors are certainly as those that were learned from (and all different objects)."""
+        self._left = _ATTEMPTS
+
+    def learn(self, *tensors: torch.Tensor) -> None:
+        if self._left:
+            self._left -= 1
+            self.check = _tensor_check(tensors)
+
+
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+def _tensor_check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
+    """Type, dispatch keys, dtype, device, requires_grad, shape and stride. It keeps no tensor alive.
+
+    Checked on torch 2.13; both keywords must be given, or it crashes. Without it, the Python conditions do.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+    except ImportError:
+        return _never
+    make: Any = TensorGuards
+    check: Callable[..., bool] = make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check

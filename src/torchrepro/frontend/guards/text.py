@@ -1,0 +1,158 @@
+"""The text of guard functions: each source is read once, cheap checks are first, objects before parts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from torchrepro.frontend.guards.conditions import conditions
+from torchrepro.frontend.guards.kinds import Guard, OfSource, TensorLike
+from torchrepro.frontend.guards.quick_tensors import QuickTensors, quick_can_check
+from torchrepro.frontend.guards.tensor_facts import no_torch_function
+from torchrepro.frontend.kept import Kept
+from torchrepro.frontend.source import Source
+from torchrepro.frontend.writer import Writer
+
+_WIDTH = 110
+_INDENT = " " * 4
+
+
+def in_order(guards: Iterable[Guard]) -> list[Guard]:
+    """By cost; but what is known of an object goes before everything that is read from it."""
+    guards = list(guards)
+    tensors = {guard.source for guard in guards if isinstance(guard, TensorLike)}
+
+    def rank(guard: Guard) -> tuple[bool, int]:
+        """What is read from tensors goes last, so that all other tensors are checked at once."""
+        return any(base in tensors for source in guard.reads for base in _bases(source)), guard.cost
+
+    guards.sort(key=rank)
+    on_source: dict[Source, list[Guard]] = {}
+    for guard in guards:
+        if isinstance(guard, OfSource):
+            on_source.setdefault(guard.source, []).append(guard)
+    settled: set[Source] = set()
+    placed: dict[int, Guard] = {}
+
+    def settle(source: Source | None) -> None:
+        if source is not None and source not in settled:
+            settled.add(source)
+            settle(source.base)
+            for guard in on_source.get(source, ()):
+                place(guard)
+
+    def place(guard: Guard) -> None:
+        for source in guard.reads:
+            settle(source.base)
+        placed.setdefault(id(guard), guard)
+
+    for guard in guards:
+        place(guard)
+    return list(placed.values())
+
+
+def write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, Any]]:
+    """`holds(state)`: whether all guards hold. Whatever raises on the way is a miss."""
+    writer = _writer(kept)
+    for at_once, group in groupby(ordered, _is_quick):
+        if at_once:
+            _write_quick([guard for guard in group if isinstance(guard, TensorLike)], writer)
+        else:
+            for guard in group:
+                _write_guard(guard, writer)
+    lines = [*writer.lines, "return True"]
+    return _function("holds", lines, "except Exception:", "return False"), writer.namespace
+
+
+def write_search(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, Any]]:
+    """`search(state)`: (index of the first guard that fails, what it read, the error it met), or None."""
+    writer = _writer(kept)
+    at, error = writer.variable("at"), writer.variable("error")
+    for index, guard in enumerate(ordered):
+        writer.statement(f"{at} = {index}")
+        names = [writer.read(source) for source in guard.reads]
+        values = "".join(f"{name}, " for name in names)
+        _write_lines(_if(conditions(guard, names, writer), f"return {at}, ({values}), None"), writer)
+    lines = [*writer.lines, "return None"]
+    return _function(
+        "search", lines, f"except Exception as {error}:", f"return {at}, (), {error}"
+    ), writer.namespace
+
+
+def _is_quick(guard: Guard) -> bool:
+    return isinstance(guard, TensorLike) and quick_can_check(guard.facts)
+
+
+def _writer(kept: Kept) -> Writer:
+    writer = Writer(kept)
+    writer.variable("state")
+    return writer
+
+
+def _function(name: str, body: Sequence[str], handler: str, otherwise: str) -> str:
+    head = [
+        f"def {name}(state):",
+        f"{_INDENT}L, C, S = state.locals, state.cells, state.stack",
+        f"{_INDENT}try:",
+    ]
+    tail = [f"{_INDENT}{handler}", f"{_INDENT * 2}{otherwise}"]
+    return "\n".join([*head, *_indented(body, 2), *tail]) + "\n"
+
+
+def _write_guard(guard: Guard, writer: Writer) -> None:
+    names = [writer.read(source) for source in guard.reads]
+    lines = _if(conditions(guard, names, writer), "return False")
+    if isinstance(guard, TensorLike):
+        lines = [f"with {writer.held(no_torch_function, 'no_torch_function')}():", *_indented(lines)]
+    _write_lines(lines, writer)
+
+
+def _write_quick(guards: Sequence[TensorLike], writer: Writer) -> None:
+    """The quick check, and the conditions that decide where it does not say yes."""
+    names = [writer.read(guard.source) for guard in guards]
+    tensors = writer.held(QuickTensors(), "quick")
+    decisive = [
+        line
+        for guard, name in zip(guards, names, strict=True)
+        for line in _if(conditions(guard, [name], writer), "return False")
+    ]
+    lines = [
+        f"with {writer.held(no_torch_function, 'no_torch_function')}():",
+        *_indented(decisive),
+        *_call(f"{tensors}.learn", names, ""),
+    ]
+    _write_lines([*_call(f"if not {tensors}.check", names, ":"), *_indented(lines)], writer)
+
+
+def _write_lines(lines: Iterable[str], writer: Writer) -> None:
+    for line in lines:
+        writer.statement(line)
+
+
+def _if(any_of: Sequence[str], then: str) -> list[str]:
+    line = f"if {' or '.join(any_of)}:"
+    # Three levels is the deepest at which one is written.
+    if len(line) + 4 * len(_INDENT) <= _WIDTH or len(any_of) == 1:
+        return [line, _INDENT + then]
+    first, *others = any_of
+    return ["if (", *_indented([first, *(f"or {each}" for each in others)]), "):", _INDENT + then]
+
+
+def _call(function: str, names: Sequence[str], after: str) -> list[str]:
+    line = f"{function}({', '.join(names)}){after}"
+    if len(line) + 3 * len(_INDENT) <= _WIDTH:
+        return [line]
+    wrapped = textwrap.wrap(", ".join(names) + ",", _WIDTH - 4 * len(_INDENT), break_long_words=False)
+    return [f"{function}(", *_indented(wrapped), f"){after}"]
+
+
+def _indented(lines: Iterable[str], levels: int = 1) -> list[str]:
+    return [_INDENT * levels + line for line in lines]
+
+
+def _bases(source: Source) -> Iterator[Source]:
+    while source.base is not None:
+        source = source.base
+        yield source

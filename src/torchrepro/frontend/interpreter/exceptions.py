@@ -1,0 +1,66 @@
+"""Exceptions: matching handlers, and what CPython keeps in `__context__`."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+_NOT_CAUGHT = "catching classes that do not inherit from BaseException is not allowed"
+_NO_GROUPS = "catching ExceptionGroup with except* is not allowed. Use except instead."
+
+
+def raise_again(error: BaseException) -> NoReturn:
+    """Raise `error` where it only goes on: a `raise` statement would also set its `__context__`."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+
+
+def chain(error: BaseException, handled: BaseException) -> None:
+    """Note that `error` was raised while `handled` was being handled, without making a circle."""
+    if error is handled:
+        return
+    link = handled
+    while (context := link.__context__) is not None:
+        if context is error:
+            link.__context__ = None
+            break
+        link = context
+    error.__context__ = handled
+
+
+def matches(error: BaseException, expected: Any) -> bool:
+    """Whether `except expected:` catches `error`: by inheritance, whatever `__subclasscheck__` says."""
+    _check_classes(expected)
+    return _is_one_of(error, expected)
+
+
+def split_group(error: BaseException, expected: Any) -> tuple[BaseException | None, BaseException | None]:
+    """What `except* expected:` does not catch of `error`, and what it catches."""
+    _check_classes(expected)
+    for kind in expected if isinstance(expected, tuple) else (expected,):
+        if issubclass(kind, BaseExceptionGroup):
+            raise TypeError(_NO_GROUPS)
+    if _is_one_of(error, expected):
+        caught = error
+        if not isinstance(error, BaseExceptionGroup):
+            caught = BaseExceptionGroup("", [error])
+            caught.__traceback__ = error.__traceback__
+        return None, caught
+    if isinstance(error, BaseExceptionGroup):
+        caught, rest = error.split(expected)
+        return rest, caught
+    return error, None
+
+
+def _check_classes(expected: Any) -> None:
+    for kind in expected if isinstance(expected, tuple) else (expected,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(_NOT_CAUGHT)
+
+
+def _is_one_of(error: BaseException, expected: Any) -> bool:
+    if isinstance(expected, tuple):
+        return any(_is_one_of(error, kind) for kind in expected)
+    return expected in type(error).__mro__

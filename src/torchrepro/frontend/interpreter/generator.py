@@ -1,0 +1,105 @@
+"""SteppedGenerator: what a stepped generator function returns. Its body is stepped when a value is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from torchrepro.frontend.breaks import Control
+from torchrepro.frontend.interpreter.frame import Frame, Signal
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.interpreter.interpreter import Interpreter
+
+_AFTER_YIELD_FROM = 2
+"""The argument of the `RESUME` that follows a `yield from`."""
+
+
+class SteppedGenerator:
+    """Passes everything on to a generator of CPython that steps the frame, and so has its exact protocol.
+
+    That one checks what is sent first and re-entry, closes when it is forgotten, and turns `StopIteration` of the body
+    into `RuntimeError`.
+    """
+
+    __slots__ = ("__weakref__", "_driver", "close", "frame", "send", "throw")
+
+    def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
+        self.frame = frame
+        self._driver = _drive(interpreter, frame)
+        # Not methods of ours: the interpreter would step them.
+        self.send = self._driver.send
+        self.throw = self._driver.throw
+        self.close = self._driver.close
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # Programs ask `isinstance(value, GeneratorType)`.
+        return GeneratorType
+
+    def __iter__(self) -> SteppedGenerator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._driver)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("cannot pickle 'generator' object")
+
+    def __repr__(self) -> str:
+        return f"<stepped generator {self.frame.program.code.co_qualname}>"
+
+
+def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
+    while interpreter.proceed(frame) is Signal.YIELD:
+        yielded: tuple[Any] | None = (frame.stack.pop(),)
+        while yielded is not None:
+            try:
+                sent = yield yielded[0]
+            except Control:
+                raise
+            except BaseException as error:
+                thrown = error
+            else:
+                frame.stack.append(sent)
+                break
+            # Out of the `except` block: what the frame does next is not done while handling the error.
+            try:
+                yielded = _throw(interpreter, frame, thrown)
+            finally:
+                del thrown
+    return frame.stack.pop()
+
+
+def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tuple[Any] | None:
+    """Raise `error` where the frame rests. At a `yield from`, the inner iterator gets it and may yield once more."""
+    if _delegates(frame):
+        inner = frame.stack[-1]
+        try:
+            if isinstance(error, GeneratorExit):
+                if hasattr(inner, "close"):
+                    interpreter.call_method(inner, "close", (), {})
+            elif hasattr(inner, "throw"):
+                return (interpreter.call_method(inner, "throw", (error,), {}),)
+        except Control:
+            raise
+        except BaseException as raised:
+            error = raised
+        if isinstance(error, StopIteration) and sys.version_info < (3, 12):
+            # Later Pythons have an instruction for this, CLEANUP_THROW.
+            frame.stack[-1] = error.value
+            send = frame.program.instructions[frame.index - 2]
+            assert send.name == "SEND"
+            assert send.target is not None
+            frame.index = send.target
+            return None
+    interpreter.throw(frame, error)
+    return None
+
+
+def _delegates(frame: Frame) -> bool:
+    resume = frame.program.instructions[frame.index]
+    assert isinstance(resume.argument, int)
+    return resume.argument & 3 == _AFTER_YIELD_FROM

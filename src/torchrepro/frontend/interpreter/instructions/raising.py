@@ -1,0 +1,86 @@
+"""Raising and handling exceptions, and `with`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchrepro.frontend.interpreter.exceptions import matches, raise_again, split_group
+from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.instructions.table import instruction
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.interpreter.interpreter import Interpreter
+
+
+@instruction("RAISE_VARARGS")
+def raise_varargs(op: Interpreter, frame: Frame, count: int) -> None:
+    """CPython's own statement, which checks what is raised and sets `__context__` and `__cause__`."""
+    if count == 0:
+        raise  # noqa: PLE0704 - what the stepped frame handles, CPython handles too
+    cause = frame.stack.pop() if count == 2 else None
+    error = _instance(op, frame.stack.pop())
+    if count == 2:
+        raise error from _instance(op, cause)
+    raise error
+
+
+def _instance(op: Interpreter, error: Any) -> Any:
+    """`raise ValueError` makes one; anything that is no exception is left for CPython to complain about."""
+    if isinstance(error, type) and issubclass(error, BaseException):
+        return op.call_function(error, (), {})
+    return error
+
+
+@instruction("RERAISE")
+def reraise(op: Interpreter, frame: Frame, argument: Any) -> None:
+    raise_again(frame.stack.pop())
+
+
+@instruction("PUSH_EXC_INFO")
+def push_exc_info(op: Interpreter, frame: Frame, argument: Any) -> None:
+    error = frame.stack.pop()
+    frame.stack += (frame.handled, error)
+    frame.handled = error
+
+
+@instruction("POP_EXCEPT")
+def pop_except(op: Interpreter, frame: Frame, argument: Any) -> None:
+    frame.handled = frame.stack.pop()
+
+
+@instruction("CHECK_EXC_MATCH")
+def check_exc_match(op: Interpreter, frame: Frame, argument: Any) -> None:
+    expected = frame.stack.pop()
+    frame.stack.append(matches(frame.stack[-1], expected))
+
+
+@instruction("CHECK_EG_MATCH")
+def check_eg_match(op: Interpreter, frame: Frame, argument: Any) -> None:
+    expected = frame.stack.pop()
+    rest, caught = split_group(frame.stack.pop(), expected)
+    frame.stack += (rest, caught)
+    if caught is not None:
+        frame.handled = caught
+
+
+@instruction("BEFORE_WITH")
+def before_with(op: Interpreter, frame: Frame, argument: Any) -> None:
+    manager = frame.stack.pop()
+    enter = _special(op, manager, "__enter__", "")
+    leave = _special(op, manager, "__exit__", " (missed __exit__ method)")
+    frame.stack.append(leave)
+    frame.stack.append(op.call_function(enter, (), {}))
+
+
+def _special(op: Interpreter, manager: Any, name: str, remark: str) -> Any:
+    if not hasattr(type(manager), name):
+        kind = type(manager).__name__
+        raise TypeError(f"'{kind}' object does not support the context manager protocol{remark}")
+    return op.load_special(manager, name)
+
+
+@instruction("WITH_EXCEPT_START")
+def with_except_start(op: Interpreter, frame: Frame, argument: Any) -> None:
+    """The stack: `__exit__`, where it was raised, what was handled before, the exception."""
+    leave, error = frame.stack[-4], frame.stack[-1]
+    frame.stack.append(op.call_function(leave, (type(error), error, error.__traceback__), {}))

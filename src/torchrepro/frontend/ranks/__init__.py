@@ -1,0 +1,26 @@
+"""Ranks of one job trace in lock step: what each is about to compile is agreed before anyone compiles.
+
+`proposal.py` says what is exchanged, `collective.py` how ranks agree on it, `rounds.py` how they hear of one
+another.
+
+It is asked for (`trace(..., ranks="agree")`) and never assumed: a rank may well call a captured function
+alone (rank 0 evaluates), and every entry into captured code costs a round through the job's store, 1.2 ms for
+two ranks on a machine with two cores, beside the wait for the slowest rank.
+"""
+
+from __future__ import annotations
+
+from torchrepro.frontend.ranks.collective import run_compiler_collective, should_recompile, tell_failure
+from torchrepro.frontend.ranks.proposal import Agreement, BreakPoint, Proposal, RanksDisagree
+from torchrepro.frontend.ranks.rounds import RanksMissing
+
+__all__ = [
+    "Agreement",
+    "BreakPoint",
+    "Proposal",
+    "RanksDisagree",
+    "RanksMissing",
+    "run_compiler_collective",
+    "should_recompile",
+    "tell_failure",
+]

@@ -1,0 +1,177 @@
+"""Record a failing frame: the function, its variables, the globals it read and its closure, in a bundle.
+
+A frame at its start is a call, so the bundle is that of a whole call (`bundle/user_calls.py`): arguments are
+data, code is source text that is run on `--trust source` alone, globals and cells have the values they have
+now. `torchrepro check` replays it: plain Python against the function as captured by this front end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from torchrepro.ambient import Ambient
+from torchrepro.bundle.graph_source import write_with_source
+from torchrepro.bundle.save import save_bundle
+from torchrepro.bundle.source_closure.locals import EMPTY, contents
+from torchrepro.bundle.user_calls import UserCall, repro_of_call
+from torchrepro.errors import CannotSerialise
+from torchrepro.frontend.state import FrameState
+from torchrepro.judge.raised import verdict_of
+from torchrepro.repro import Compiler, Frontend, Repro
+from torchrepro.signature import Signature
+
+OWN_CAPTURE = Compiler(frontend=Frontend.TORCHREPRO)
+
+
+@dataclass(frozen=True, eq=False)
+class FrameRecord:
+    """A frame as it was when its function was called. It holds the live objects."""
+
+    function: FunctionType
+    source: str
+    """The text of the function, for a reader; empty where nobody knows it."""
+    line: int
+    """Where in its file it failed; the first line of the function where the error does not say."""
+    locals: Mapping[str, Any]
+    globals: Mapping[str, Any]
+    cells: Mapping[str, Any]
+    """The contents of the cells that it shares with the functions around it, but for empty ones."""
+    error: BaseException | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: FunctionType,
+        state: FrameState,
+        globals_read: Mapping[str, Any],
+        error: BaseException | None = None,
+    ) -> FrameRecord:
+        """`state` is that of the function's start: arguments are bound, nothing has run."""
+        outer = {name: contents(cell) for name, cell in state.cells.items()}
+        return cls(
+            function,
+            _source_of(function),
+            _line_of(function, error),
+            dict(state.locals),
+            dict(globals_read),
+            {name: value for name, value in outer.items() if value is not EMPTY},
+            error,
+        )
+
+    @property
+    def module(self) -> str:
+        return self.function.__module__
+
+    @property
+    def qualname(self) -> str:
+        return self.function.__qualname__
+
+    def call(self) -> UserCall:
+        """The call that makes this frame."""
+        parameters = inspect.signature(self.function, follow_wrapped=False).parameters
+        unknown = set(self.locals) ^ set(parameters)
+        if unknown:
+            raise CannotSerialise(
+                f"the frame of {self.qualname} is not at its start ({', '.join(sorted(unknown))})",
+                next_step="record the state that the function was called with",
+            )
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in parameters.items():
+            value = self.locals[name]
+            match parameter.kind:
+                case parameter.VAR_POSITIONAL:
+                    args += value
+                case parameter.VAR_KEYWORD:
+                    kwargs |= value
+                case parameter.KEYWORD_ONLY:
+                    kwargs[name] = value
+                case _:
+                    args.append(value)
+        return UserCall(self.function, tuple(args), kwargs)
+
+    def repro(self, compiler: Compiler = OWN_CAPTURE) -> Repro:
+        """The frame as a repro; the compiler's `frontend` captures it again."""
+        call = self.call()
+        repro = repro_of_call(
+            call.function, call.args, call.kwargs, compiler=compiler, ambient=Ambient.capture()
+        )
+        expected = None if self.error is None else Signature.of(verdict_of(self.error))
+        return replace(repro, backward=False, expected=expected, notes=tuple(self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        failed = "" if self.error is None else f", failed with {type(self.error).__name__}"
+        yield f"a frame of {self.module}.{self.qualname}, line {self.line}{failed}"
+        for what, found in (("globals read", self.globals), ("variables closed over", self.cells)):
+            if found:
+                yield f"{what}: {', '.join(sorted(found))}"
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Everything in the frame, with the words for where it is."""
+        for kind in ("local", "global", "cell"):
+            named: Mapping[str, Any] = getattr(self, f"{kind}s")
+            yield from ((f"the {kind} {name}", value) for name, value in named.items())
+
+
+def record_frame(
+    function: FunctionType,
+    state: FrameState,
+    globals_read: Mapping[str, Any],
+    error: BaseException | None,
+    path: Path,
+    *,
+    compiler: Compiler = OWN_CAPTURE,
+) -> Path:
+    """Save a frame as a bundle that `torchrepro check` replays. Call it outside of tracing.
+
+    `CannotSerialise`, naming the variable, where a value is neither data nor code.
+    """
+    record = FrameRecord.of(function, state, globals_read, error)
+    repro = record.repro(compiler)
+    verdict = None if error is None else verdict_of(error)
+    try:
+        return save_bundle(repro, path, verdict=verdict)
+    except CannotSerialise as refused:
+        raise _naming_the_value(record, refused) from refused
+
+
+def _naming_the_value(record: FrameRecord, refused: CannotSerialise) -> CannotSerialise:
+    """The refusal in words of the frame: which of its variables it was."""
+    for where, value in record.values():
+        alone = repro_of_call(torch.clone, (value,), {}, compiler=Compiler("eager"), ambient=Ambient())
+        try:
+            write_with_source(alone)
+        except CannotSerialise:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            return CannotSerialise(
+                f"the frame of {record.qualname} cannot be kept: {where} is a {kind} ({refused.fact})",
+                next_step="make it inside the function, or pass plain data",
+            )
+    return refused
+
+
+def _source_of(function: FunctionType) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # made by exec, or its file is gone
+        return ""
+
+
+def _line_of(function: FunctionType, error: BaseException | None) -> int:
+    """The innermost line of the function itself that an error came through."""
+    code = function.__code__
+    trace = [] if error is None else traceback.extract_tb(error.__traceback__)
+    lines = [
+        frame.lineno
+        for frame in trace
+        if (frame.filename, frame.name) == (code.co_filename, code.co_name) and frame.lineno is not None
+    ]
+    return lines[-1] if lines else code.co_firstlineno

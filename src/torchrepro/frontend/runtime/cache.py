@@ -1,0 +1,103 @@
+"""FrameCache: the captured regions of one place in a function, and when to stop making more of them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Hashable
+from types import CodeType
+from typing import Any, Generic, Protocol, TypeVar
+
+from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.guards.function import GuardFunction
+from torchrepro.frontend.state import FrameState
+
+LIMIT = 8
+"""Regions for one place. A place that needs more is likely to need a new one on every call."""
+
+
+class Entry(Protocol):
+    @property
+    def guards(self) -> GuardFunction: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class CaptureLimitWarning(UserWarning):
+    """A place in a function was captured too often; Python runs it from now on."""
+
+
+class FrameCache(Generic[E]):
+    """Entries in the order of their last use.
+
+    Readers take no lock: they see the tuple of entries as it was, and whoever changes it makes a new one.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
+        self._entries: tuple[E, ...] = ()
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> tuple[E, ...]:
+        return self._entries
+
+    @property
+    def full(self) -> bool:
+        return len(self._entries) >= self.limit
+
+    def find(self, state: FrameState) -> E | None:
+        entries = self._entries
+        for entry in entries:
+            if entry.guards.holds(state):
+                if entry is not entries[0]:
+                    self._to_front(entry)
+                return entry
+        return None
+
+    def add(self, entry: E) -> None:
+        self._to_front(entry)
+
+    def misses(self, state: FrameState) -> list[str]:
+        """Why each entry does not fit, the last used first."""
+        return [
+            entry.guards.miss(state) or "fits now: something changed in between" for entry in self._entries
+        ]
+
+    def warn_full(self, where: Where, state: FrameState) -> None:
+        """Say once that this place is no longer captured, and what differed."""
+        with self._lock:
+            first, self._warned = not self._warned, True
+        if first:
+            reasons = "\n".join(f"  {reason}" for reason in dict.fromkeys(self.misses(state)))
+            warnings.warn(
+                f"{where} was captured {len(self)} times; Python runs it from now on, as calls differed:\n"
+                f"{reasons}\nMake what differs the same, or a tensor; or raise the limit of {self.limit}.",
+                CaptureLimitWarning,
+                stacklevel=2,
+            )
+
+    def _to_front(self, entry: E) -> None:
+        with self._lock:
+            self._entries = (entry, *(each for each in self._entries if each is not entry))
+
+
+_caches: dict[int, tuple[weakref.ref[CodeType], dict[Hashable, FrameCache[Any]]]] = {}
+# By identity: code objects compare by contents, and two equal ones may belong to other modules.
+
+
+def caches_of(code: CodeType) -> dict[Hashable, FrameCache[Any]]:
+    """The caches of all places in `code`. They go when it does, if no entry refers to it."""
+    found = _caches.get(id(code))
+    if found is None:
+        key = id(code)
+        # `setdefault` is atomic: of two threads one wins, and both see the same.
+        reference = weakref.ref(code, lambda _: _caches.pop(key, None))
+        found = _caches.setdefault(key, (reference, {}))
+    return found[1]

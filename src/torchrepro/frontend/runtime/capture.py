@@ -1,0 +1,223 @@
+"""Capture: from a frame to a region. Trace, start again at what cannot be captured, compile, write the code around."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchrepro.errors import TorchReproError
+from torchrepro.frontend.breaks import BreakKind, BreakReason
+from torchrepro.frontend.guards.guard_set import compile_guards
+from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
+from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.program.liveness import live_before
+from torchrepro.frontend.program.point import Point
+from torchrepro.frontend.program.program import Program
+from torchrepro.frontend.program.reading import program_of
+from torchrepro.frontend.program.resume import point_of, why_not_enterable
+from torchrepro.frontend.rebuild.effects import Effects
+from torchrepro.frontend.rebuild.recipe import CannotRebuild
+from torchrepro.frontend.rebuild.region import compile_region, frame_state
+from torchrepro.frontend.rebuild.values import Rebuilder
+from torchrepro.frontend.runtime.ranks import agree_on
+from torchrepro.frontend.runtime.region import Region, Then
+from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.state import FrameState
+from torchrepro.frontend.tracing.recorder import Captured
+from torchrepro.frontend.tracing.speculation import Diverged, Failure, SpeculationLog, Stop
+from torchrepro.frontend.tracing.tracer import Failed, Returned, Stopped, Tracer
+from torchrepro.frontend.writer import Writer
+from torchrepro.generators import capture_rng_state, restore_rng_state
+from torchrepro.judge.execute import is_boxed
+
+ATTEMPTS = 40
+"""Traces of one frame before Python runs all of it."""
+
+
+class CaptureError(TorchReproError):
+    """A function was to be captured as one graph and cannot be."""
+
+
+def capture(function: types.FunctionType, index: int, state: FrameState, settings: Settings) -> Region:
+    """The region that begins at an instruction of a function, compiled."""
+    return _Capture(function, index, state, settings).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Draft:
+    """A region before its graph is compiled."""
+
+    tracer: Tracer
+    outcome: Returned | Stopped
+    rebuilder: Rebuilder
+    result: str
+    captured: Captured
+
+
+class _Capture:
+    def __init__(
+        self, function: types.FunctionType, index: int, state: FrameState, settings: Settings
+    ) -> None:
+        self.function = function
+        self.program: Program = program_of(function.__code__)
+        self.index = index
+        self.state = state
+        self.settings = settings
+        self.log = SpeculationLog()
+        self.finish = False
+        """Whether Python runs the function to its end from the break on."""
+        self.stride = 1
+
+    def run(self) -> Region:
+        for _ in range(ATTEMPTS):
+            region = self._attempt()
+            if region is not None:
+                return region
+        self._give_up(BreakReason(BreakKind.UNSUPPORTED, f"no region after {ATTEMPTS} attempts"))
+        region = self._attempt()
+        assert region is not None
+        return region
+
+    def _attempt(self) -> Region | None:
+        """One trace; None where it is to be done again, by what the log has learned."""
+        tracer = Tracer(self.function, self.log)
+        with tracer.recorder.active():
+            try:
+                outcome = tracer.trace(self.index, self.state)
+            except Diverged as error:
+                self._give_up(BreakReason(BreakKind.UNSUPPORTED, str(error)))
+                return None
+            if isinstance(outcome, Failed):
+                self.step_graph_break(outcome.failure)
+                return None
+            try:
+                draft = self._draft(tracer, outcome)
+            except CannotRebuild as error:
+                self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
+                return None
+        if self.settings.agree and not agree_on(self.log, self.function, self.index, draft.captured):
+            return None
+        return self.compile_subgraph(draft)
+
+    # Breaks
+
+    def step_graph_break(self, failure: Failure) -> None:
+        """Note where the region has to end: before the instruction of the outermost frame that failed."""
+        if self.settings.fullgraph:
+            raise CaptureError(
+                f"{self.function.__qualname__} is not one graph: {failure.reason.text} at {failure.where}",
+                next_step=failure.reason.hint or "without fullgraph=True Python runs this place",
+            )
+        position = self.log.position - 1
+        reason = why_not_enterable(self.program, self.log.path[position])
+        while position and reason is not None:
+            # In a handler the stack holds an exception, which cannot be put back: Python has to raise it.
+            self.finish = True
+            position -= 1
+            reason = why_not_enterable(self.program, self.log.path[position])
+        self.log.failures[self.log.stop_at(position)] = failure
+
+    def _break_earlier(self, reason: BreakReason, outcome: Any) -> None:
+        """A value that lives across the end of the region cannot be made: end before it came to life."""
+        where = outcome.failure.where if isinstance(outcome, Stopped) else self._start()
+        if self.settings.fullgraph:
+            raise CaptureError(
+                f"{self.function.__qualname__} is not one graph: {reason.text} at {where}",
+                next_step="without fullgraph=True Python runs this place",
+            )
+        last = self.log.position - (1 if isinstance(outcome, Stopped) else 0)
+        position = last - self.stride
+        self.stride *= 2
+        while position > 0 and why_not_enterable(self.program, self.log.path[position]) is not None:
+            position -= 1
+        if position <= 0:
+            self._give_up(reason)
+        else:
+            failure = Failure(reason, self._place(position), inside=True)
+            self.log.failures = {self.log.stop_at(position): failure}
+
+    def _give_up(self, reason: BreakReason) -> None:
+        """Python runs the function from where this region would have begun."""
+        self.finish = True
+        self.log = SpeculationLog(failures={Stop(self.index, 1): Failure(reason, self._start())})
+
+    def _start(self) -> Any:
+        frame = Frame(self.program, {}, {})
+        frame.index = self.index
+        return frame.where
+
+    def _place(self, position: int) -> Any:
+        frame = Frame(self.program, {}, {})
+        frame.index = self.log.path[position]
+        return frame.where
+
+    # Regions
+
+    def _draft(self, tracer: Tracer, outcome: Returned | Stopped) -> _Draft:
+        """What is live at the end, what was changed, and the graph for both."""
+        writer = Writer(tracer.world.kept)
+        rebuilder = Rebuilder(tracer.world, writer)
+        effects = Effects(rebuilder)
+        if isinstance(outcome, Stopped):
+            frame = outcome.frame
+            live = live_before(self.program, frame.index)
+            kept = {name: value for name, value in frame.locals.items() if name in live}
+            result = frame_state(rebuilder, kept, frame.cells, frame.stack)
+        else:
+            result = rebuilder.expression(outcome.value)
+        effects.write_all()
+        return _Draft(tracer, outcome, rebuilder, result, tracer.recorder.finish(tracer.world.outputs))
+
+    def compile_subgraph(self, draft: _Draft) -> Region:
+        """Compile the graph and write the code around it."""
+        captured, writer, outcome = draft.captured, draft.rebuilder.writer, draft.outcome
+        self._guard_aliases(draft.tracer, captured)
+        graph = self.compile_and_call_fx_graph(captured)
+        ambient = []
+        if captured.end_state is not None:
+            ambient.append(f"{writer.held(captured.end_state, 'modes')}.apply()")
+        sources = [source for source, _ in captured.inputs]
+        code = compile_region(
+            self.function.__qualname__, draft.rebuilder, draft.result, graph, sources, ambient
+        )
+        stopped = outcome if isinstance(outcome, Stopped) else None
+        return Region(
+            guards=compile_guards(draft.tracer.world.guards),
+            code=code,
+            start=self._start(),
+            then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
+            captured=captured,
+            inlined=tuple(draft.tracer.inlined),
+            end=None if stopped is None else self._end_point(stopped.frame),
+            failure=None if stopped is None else stopped.failure,
+        )
+
+    def _end_point(self, frame: Frame) -> Point:
+        return point_of(frame.index, FrameState({}, {}, tuple(frame.stack)))
+
+    def _guard_aliases(self, tracer: Tracer, captured: Captured) -> None:
+        """Tensors and containers that were different objects must stay so; shared memory must stay shared."""
+        guards = tracer.world.guards
+        identities = tracer.world.identities()
+        if len(identities) > 1:
+            guards.add(Distinct(tuple(identities)))
+        if captured.mutated_inputs and len(captured.inputs) > 1:
+            sources, tensors = zip(*captured.inputs, strict=True)
+            guards.add(SharedStorage.of(sources, tensors))
+
+    def compile_and_call_fx_graph(self, captured: Captured) -> Callable[..., Sequence[Any]] | None:
+        """The compiled graph as generated code calls it; None where nothing was recorded."""
+        if captured.op_count == 0:
+            return None
+        inputs = [real for _, real in captured.inputs]
+        state = capture_rng_state()
+        try:
+            compiled = self.settings.compile(captured.graph_module, inputs)
+        finally:
+            restore_rng_state(state)
+        if is_boxed(compiled):
+            return lambda *args: compiled(list(args))
+        return compiled
+

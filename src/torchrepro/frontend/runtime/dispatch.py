@@ -1,0 +1,136 @@
+"""Dispatch: the loop that runs a captured function: region, Python where a region ends, next region.
+
+A loop and not calls of calls: a program that breaks in each of ten thousand iterations stays two frames deep.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections.abc import Hashable
+from typing import Any
+
+
+from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
+from torchrepro.frontend.program.point import Point
+from torchrepro.frontend.program.program import Instruction, Program
+from torchrepro.frontend.program.reading import program_of
+from torchrepro.frontend.program.resume import (
+    Continuation,
+    bound_in,
+    enter,
+    point_of,
+    resumed_code,
+    stepped_code,
+    why_not_enterable,
+)
+from torchrepro.frontend.runtime.cache import FrameCache, caches_of
+from torchrepro.frontend.runtime.capture import capture
+from torchrepro.frontend.runtime.region import Region, Then
+from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.runtime.wrapping import traced_callable
+from torchrepro.frontend.state import FrameState
+
+_lock = threading.RLock()
+_resumed = functools.lru_cache(maxsize=4096)(resumed_code)
+_stepped = functools.lru_cache(maxsize=4096)(stepped_code)
+
+
+def dispatch(function: types.FunctionType, state: FrameState, settings: Settings) -> Any:
+    """Call a function whose arguments are bound, through captured regions."""
+    program = program_of(function.__code__)
+    index = 0
+    while True:
+        point = point_of(index, state)
+        if why_not_enterable(program, index) is not None:
+            return enter(_resumed(program, point, bound_in(program, state)), function, state)
+        region = _region(function, program, point, state, settings)
+        if region is None:
+            return enter(_resumed(program, point, bound_in(program, state)), function, state)
+        result = region.code.run(state.locals, state.cells, state.stack)
+        if region.then is Then.RETURN:
+            return result
+        assert region.end is not None
+        bound = bound_in(program, result)
+        if region.then is Then.FINISH:
+            return enter(_resumed(program, region.end, bound), function, result)
+        if region.failure is not None and region.failure.inside:
+            result = _with_traced_callee(program.instructions[region.end.index], result, settings)
+        stepped = enter(_stepped(program, region.end, bound), function, result)
+        if type(stepped) is not Continuation:
+            return stepped
+        index, state = stepped.index, stepped.state
+
+
+def _region(
+    function: types.FunctionType, program: Program, point: Point, state: FrameState, settings: Settings
+) -> Region | None:
+    """The region for this call; None where too many have been captured already."""
+    cache = _cache(function, point, settings)
+    region = cache.find(state)
+    if region is not None:
+        return region
+    with _lock:
+        if cache.full:
+            cache.warn_full(_where(program, point.index), state)
+            return None
+        region = capture(function, point.index, state, settings)
+        cache.add(region)
+    for watcher in settings.watchers:
+        watcher(region)
+    return region
+
+
+def _cache(function: types.FunctionType, point: Point, settings: Settings) -> FrameCache[Region]:
+    caches = caches_of(function.__code__)
+    key: Hashable = (settings, point, _wrapped(function))
+    found = caches.get(key)
+    if found is None:
+        found = caches.setdefault(key, FrameCache(settings.limit))
+    return found
+
+
+def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
+    """The functions that a closure is about: a decorator's code is one, its wrappers are many."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            contents = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(contents, types.FunctionType):
+            found.append(id(contents.__code__))
+    return tuple(found)
+
+
+def _where(program: Program, index: int) -> Where:
+    frame = Frame(program, {}, {})
+    frame.index = index
+    return frame.where
+
+
+def _with_traced_callee(instruction: Instruction, state: FrameState, settings: Settings) -> FrameState:
+    """Python is to call a function in which capture failed: what comes before and after is captured there."""
+    slot = _callable_slot(instruction)
+    if slot is None:
+        return state
+    stack = list(state.stack)
+    stack[slot] = traced_callable(stack[slot], settings)
+    return FrameState(state.locals, state.cells, tuple(stack))
+
+
+def _callable_slot(instruction: Instruction) -> int | None:
+    """Where on the stack the callable of a call is, from the top."""
+    match instruction.name, instruction.argument:
+        case ("CALL", int(count)) | ("CALL_KW", (int(count), _)):
+            above = count
+        case "CALL_FUNCTION_EX", int(flags):
+            above = 1 + (flags & 1)
+        case _:
+            return None
+    return -above - (2 if NULL_AFTER_CALLABLE else 1)
+
+

@@ -1,0 +1,39 @@
+"""Region: a captured stretch of a function: guards, a compiled graph with what belongs around it, and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.guards.function import GuardFunction
+from torchrepro.frontend.program.point import Point
+from torchrepro.frontend.rebuild.region import RegionText
+from torchrepro.frontend.tracing.recorder import Captured
+from torchrepro.frontend.tracing.speculation import Failure
+from torchrepro.frontend.tracing.tracer import Inlined
+
+
+class Then(Enum):
+    """What comes after a region."""
+
+    RETURN = auto()
+    """The function has returned; the region gives its value."""
+    STEP = auto()
+    """Python runs one instruction, and capture goes on behind it; the region gives the frame."""
+    FINISH = auto()
+    """Python runs the rest of the function; the region gives the frame."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    guards: GuardFunction
+    code: RegionText
+    start: Where
+    then: Then
+    captured: Captured
+    inlined: tuple[Inlined, ...]
+    end: Point | None = None
+    """Where Python goes on."""
+    failure: Failure | None = None
+    """Why the region ends there."""

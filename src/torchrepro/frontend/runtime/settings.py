@@ -1,0 +1,38 @@
+"""Settings: how a function is captured. One object for a wrapped function and all that is wrapped on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchrepro.frontend.runtime.cache import LIMIT
+from torchrepro.repro import Compiler
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.runtime.region import Region
+
+Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Compared by identity: regions of one wrapped function are not those of another."""
+
+    backend: str | Backend = "inductor"
+    fullgraph: bool = False
+    limit: int = LIMIT
+    agree: bool = False
+    """Whether the ranks of a distributed job agree on what they compile."""
+    watchers: list[Callable[[Region], None]] = field(default_factory=list)
+    """Told of every region that is captured."""
+
+    def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        """The graph as the backend compiles it."""
+        if callable(self.backend):
+            return self.backend(graph, list(inputs))
+        from torchrepro.runner.compilers import backend_function
+
+        return backend_function(Compiler(name=self.backend))(graph, list(inputs))

@@ -1,0 +1,75 @@
+"""Wrapping: a callable as one that is captured when it is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+
+from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.state import FrameState
+from torchrepro.frontend.tracing.calls import ORIGINAL
+from torchrepro.frontend.tracing.modules import has_hooks
+from torchrepro.frontend.tracing.recorder import Recorder
+
+_NOT_CAPTURED = (
+    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+)
+
+
+class TracedFunction:
+    """A Python function that is captured when it is called. Binds like a function where it is a method."""
+
+    def __init__(self, function: types.FunctionType, settings: Settings) -> None:
+        functools.update_wrapper(self, function)
+        setattr(self, ORIGINAL, function)
+        self._function = function
+        self._settings = settings
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from torchrepro.frontend.runtime.dispatch import dispatch
+
+        function = self._function
+        if function.__code__.co_flags & _NOT_CAPTURED or _is_tracing():
+            return function(*args, **kwargs)
+        bound = bind_arguments(function, args, kwargs)
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        return dispatch(function, FrameState(bound, cells), self._settings)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __repr__(self) -> str:
+        return f"<traced {self._function!r}>"
+
+
+def traced_callable(function: Any, settings: Settings) -> Any:
+    """The callable, captured where that is possible; itself where it is not Python."""
+    if isinstance(function, types.FunctionType):
+        return TracedFunction(function, settings)
+    if isinstance(function, types.MethodType):
+        inner = traced_callable(function.__func__, settings)
+        return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
+    if isinstance(function, functools.partial):
+        return functools.partial(traced_callable(function.func, settings), *function.args, **function.keywords)
+    if isinstance(function, torch.nn.Module):
+        return _traced_module_call(function, settings)
+    return function
+
+
+def _traced_module_call(module: torch.nn.Module, settings: Settings) -> Any:
+    if isinstance(module, torch.jit.ScriptModule) or type(module).__call__ is not torch.nn.Module.__call__:
+        return module
+    if has_hooks(module):
+        return traced_callable(module._call_impl, settings)
+    return traced_callable(module.forward, settings)
+
+
+def _is_tracing() -> bool:
+    """Checked on torch 2.11 to 2.13."""
+    return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())

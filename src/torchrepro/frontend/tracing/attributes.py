@@ -1,0 +1,337 @@
+"""Attributes: `object.name` as Python finds it, with properties, `__getattr__` and the like stepped and not run.
+
+The order is Python's: a data descriptor of the class, the instance, what else the class defines, `__getattr__`. What
+is found in an old object is adopted from there; that a name is *not* in the instance is guarded as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.kinds import Equal, Is
+from torchrepro.frontend.interpreter.interpreter import Interpreter
+from torchrepro.frontend.source import Attribute, InstanceValue
+from torchrepro.frontend.tracing.classes import (
+    MISSING,
+    is_python_class,
+    is_trusted_class,
+    is_trusted_space,
+    static_lookup,
+)
+from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.recorder import Recorder
+from torchrepro.frontend.tracing.world import TABLES, World
+
+_MODULE_GETATTR = torch.nn.Module.__getattr__
+_NATIVE_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
+
+
+class Attributes(Interpreter):
+    """Reading and writing attributes during a trace."""
+
+    world: World
+    recorder: Recorder
+
+    def load_attr(self, value: Any, name: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.tensor_attr(value, name)
+        kind = type(value)
+        if kind is types.ModuleType:
+            return self._module_attr(value, name)
+        if isinstance(value, type):
+            return self._class_attr(value, name)
+        if kind is super:
+            return self._super_attr(value.__thisclass__, value.__self_class__, value.__self__, name)
+        if not is_python_class(kind):
+            return self._native_attr(value, name)
+        return self._object_attr(value, name)
+
+    def load_super_attr(self, super_type: Any, start: Any, value: Any, name: str) -> Any:
+        if super_type is not super:
+            return super().load_super_attr(super_type, start, value, name)
+        owner = value if isinstance(value, type) and issubclass(value, start) else type(value)
+        return self._super_attr(start, owner, value, name)
+
+    def load_special(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        found = static_lookup(kind, name)
+        if found is MISSING:
+            raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+        return self._bind(found, value, kind, name)
+
+    # Reading
+
+    def _object_attr(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        lookup = static_lookup(kind, "__getattribute__")
+        if isinstance(lookup, types.FunctionType):
+            return self.call_function(lookup, (value, name), {})
+        return self.plain_attr(value, name)
+
+    def plain_attr(self, value: Any, name: str, *, fallback: bool = True) -> Any:
+        """What `object.__getattribute__` finds, and `__getattr__` after it."""
+        kind = type(value)
+        if name == "__class__":
+            return kind
+        if name == "__dict__":
+            return self.world.expose_instance(value)
+        found = static_lookup(kind, name)
+        if found is not MISSING and _is_data_descriptor(found):
+            self._guard_class(kind, name, found)
+            return self._bind(found, value, kind, name)
+        inside = self.world.instance_value(value, name)
+        if inside is not MISSING:
+            return inside
+        if found is not MISSING:
+            self._guard_class(kind, name, found)
+            return self._bind(found, value, kind, name)
+        otherwise = static_lookup(kind, "__getattr__") if fallback else MISSING
+        if otherwise is _MODULE_GETATTR:
+            return self._member(value, name)
+        if otherwise is not MISSING:
+            return self.call_function(otherwise, (value, name), {})
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value)
+
+    def _member(self, module: torch.nn.Module, name: str) -> Any:
+        for table in TABLES:
+            space = self.world.table_of(module, table)
+            if name in space:
+                return self.world.item_of(space, name)
+        raise AttributeError(
+            f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
+        )
+
+    def _bind(self, found: Any, value: Any, kind: type, name: str) -> Any:
+        """What a class's entry gives when it is read through an instance."""
+        match found:
+            case types.FunctionType():
+                return types.MethodType(found, value)
+            case property():
+                if found.fget is None:
+                    raise AttributeError(f"property '{name}' of '{kind.__name__}' object has no getter")
+                return self.call_function(found.fget, (value,), {})
+            case staticmethod():
+                return found.__func__
+            case classmethod():
+                return types.MethodType(found.__func__, kind)
+            case functools.cached_property():
+                result = self.call_function(found.func, (value,), {})
+                self._store_in_instance(value, found.attrname or name, result)
+                return result
+            case types.MemberDescriptorType():
+                return self._slot(found, value, name)
+            case types.GetSetDescriptorType():
+                return found.__get__(value, kind)
+        if isinstance(found, _NATIVE_FUNCTIONS):
+            return found.__get__(value, kind) if hasattr(found, "__get__") else found
+        getter = static_lookup(type(found), "__get__")
+        if isinstance(getter, types.FunctionType):
+            return self.call_function(getter, (found, value, kind), {})
+        if getter is not MISSING and not isinstance(found, type):
+            return found.__get__(value, kind)
+        return self._class_value(kind, name, found)
+
+    def _slot(self, found: Any, value: Any, name: str) -> Any:
+        if self.world.is_fresh(value):
+            return found.__get__(value, type(value))
+        inside = self.world.item_of(self.world.slots_of(value), name)
+        if inside is MISSING:
+            raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name)
+        return inside
+
+    def _super_attr(self, start: type, owner: type, value: Any, name: str) -> Any:
+        mro = owner.__mro__
+        for base in mro[mro.index(start) + 1 :]:
+            if name in base.__dict__:
+                found = base.__dict__[name]
+                if value is owner or (isinstance(value, type) and issubclass(value, start)):
+                    return self._bind_to_class(found, value)
+                return self._bind(found, value, owner, name)
+        raise AttributeError(f"'super' object has no attribute '{name}'", name=name)
+
+    def _bind_to_class(self, found: Any, owner: type) -> Any:
+        match found:
+            case classmethod():
+                return types.MethodType(found.__func__, owner)
+            case staticmethod():
+                return found.__func__
+            case types.FunctionType():
+                return found
+        return found.__get__(None, owner) if hasattr(found, "__get__") else found
+
+    def _class_attr(self, owner: type, name: str) -> Any:
+        found = static_lookup(owner, name)
+        meta = static_lookup(type(owner), name)
+        if isinstance(meta, property):
+            return self.call_function(meta.fget, (owner,), {})
+        if found is MISSING or name in ("__dict__", "__class__", "__mro__", "__bases__", "__name__"):
+            if isinstance(meta, types.FunctionType):
+                return types.MethodType(meta, owner)
+            fallback = static_lookup(type(owner), "__getattr__")
+            if meta is MISSING and isinstance(fallback, types.FunctionType) and found is MISSING:
+                return self.call_function(fallback, (owner, name), {})
+            return getattr(owner, name)
+        if isinstance(found, types.FunctionType | classmethod | staticmethod | property):
+            self._guard_class(owner, name, found)
+            return self._bind_to_class(found, owner) if not isinstance(found, property) else found
+        getter = static_lookup(type(found), "__get__")
+        if isinstance(getter, types.FunctionType) and not isinstance(found, type):
+            return self.call_function(getter, (found, None, owner), {})
+        if getter is not MISSING and not isinstance(found, type):
+            return getattr(owner, name)
+        return self._class_value(owner, name, found)
+
+    def _class_value(self, owner: type, name: str, found: Any) -> Any:
+        """A plain value kept in a class."""
+        if is_trusted_class(owner) and (is_constant(found) or is_single(found)):
+            return found
+        return self.world.adopt(found, Attribute(self.world.kept.hold(owner, owner.__name__), name))
+
+    def _guard_class(self, kind: type, name: str, found: Any) -> None:
+        """Methods of the user's classes can be replaced between calls."""
+        if not is_trusted_class(kind) and isinstance(found, types.FunctionType | property):
+            self.world.guards.add(Is(Attribute(self.world.kept.hold(kind, kind.__name__), name), found))
+
+    def _module_attr(self, module: types.ModuleType, name: str) -> Any:
+        space = vars(module)
+        if name not in space:
+            return getattr(module, name)
+        if is_trusted_space(space):
+            value = space[name]
+            if is_constant(value) or is_single(value) or isinstance(value, types.FunctionType):
+                return value
+        return self.world.item_of(self.world.globals_of(space, module.__name__), name)
+
+    def _native_attr(self, value: Any, name: str) -> Any:
+        """Attributes of what is written in C: found by C, and constant as long as the object is."""
+        if self.world.is_opaque(value):
+            raise Break(
+                BreakKind.OPAQUE, f"attribute {name!r} of a {type(value).__qualname__}, which is not followed"
+            )
+        if isinstance(value, types.FunctionType):
+            return self._function_attr(value, name)
+        if type(value) is types.MethodType:
+            if name == "__self__":
+                return value.__self__
+            return self.load_attr(value.__func__, name) if name != "__func__" else value.__func__
+        if type(value) is types.CellType and name == "cell_contents":
+            return self.world.cell_contents(value)
+        return getattr(value, name)
+
+    def _function_attr(self, function: types.FunctionType, name: str) -> Any:
+        source = self.world.source_of(function)
+        if name in function.__dict__:
+            if source is None:
+                return function.__dict__[name]
+            return self.world.instance_value(function, name)
+        if source is not None and name in ("__defaults__", "__kwdefaults__", "__closure__"):
+            return self.world.adopt(getattr(function, name), Attribute(source, name))
+        return getattr(function, name)
+
+    def tensor_attr(self, value: torch.Tensor, name: str) -> Any:
+        """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
+        source = self.world.source_of(value)
+        real = self.recorder.real_of(value)
+        if real is None or source is None:
+            return getattr(value, name)
+        if name == "grad":
+            if real.grad is None:
+                self.world.guards.add(Equal(Attribute(source, "grad"), None))
+                return None
+            return self.world.adopt(real.grad, Attribute(source, "grad"))
+        if name in real.__dict__:
+            return self.world.adopt(real.__dict__[name], InstanceValue(source, name))
+        return getattr(value, name)
+
+    # Writing
+
+    def store_attr(self, value: Any, name: str, new: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
+        if isinstance(value, type | types.ModuleType):
+            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
+        setter = static_lookup(type(value), "__setattr__")
+        if isinstance(setter, types.FunctionType):
+            self.call_function(setter, (value, name, new), {})
+        else:
+            self.plain_store(value, name, new)
+
+    def plain_store(self, value: Any, name: str, new: Any) -> None:
+        """What `object.__setattr__` does."""
+        found = static_lookup(type(value), name)
+        if isinstance(found, property):
+            if found.fset is None:
+                raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no setter")
+            self.call_function(found.fset, (value, new), {})
+        elif isinstance(found, types.MemberDescriptorType) and not self.world.is_fresh(value):
+            self.world.set_key(self.world.slots_of(value), name, new)
+        elif found is not MISSING and isinstance(
+            setter := static_lookup(type(found), "__set__"), types.FunctionType
+        ):
+            self.call_function(setter, (found, value, new), {})
+        elif isinstance(found, types.GetSetDescriptorType) or isinstance(value, types.FunctionType):
+            if not self.world.is_fresh(value) and self.world.source_of(value) is not None:
+                raise Break(BreakKind.UNSUPPORTED, f"assignment to {name!r} of a {type(value).__name__}")
+            setattr(value, name, new)
+        else:
+            self._store_in_instance(value, name, new)
+
+    def _store_in_instance(self, value: Any, name: str, new: Any) -> None:
+        if self.world.is_fresh(value):
+            object.__setattr__(value, name, new)
+            return
+        space = self.world.instance_of(value)
+        if space is None:
+            raise Break(BreakKind.OPAQUE, f"assignment to {name!r} of a {type(value).__qualname__}")
+        self.world.set_key(space, name, new)
+
+    def delete_attr(self, value: Any, name: str) -> None:
+        if isinstance(value, torch.Tensor | type | types.ModuleType):
+            raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
+        remover = static_lookup(type(value), "__delattr__")
+        if isinstance(remover, types.FunctionType):
+            self.call_function(remover, (value, name), {})
+        else:
+            self.plain_delete(value, name)
+
+    def plain_delete(self, value: Any, name: str) -> None:
+        """What `object.__delattr__` does."""
+        found = static_lookup(type(value), name)
+        if self.world.is_fresh(value):
+            object.__delattr__(value, name)
+        elif isinstance(found, property):
+            if found.fdel is None:
+                raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no deleter")
+            self.call_function(found.fdel, (value,), {})
+        elif isinstance(found, types.MemberDescriptorType):
+            self.world.delete_key(self.world.slots_of(value), name)
+        elif self.world.has_instance_value(value, name):
+            space: Any = self.world.instance_of(value)
+            self.world.delete_key(space, name)
+        else:
+            raise AttributeError(
+                f"'{type(value).__name__}' object has no attribute '{name}'", name=name, obj=value
+            )
+
+    def has_attr(self, value: Any, name: str) -> bool:
+        try:
+            self.load_attr(value, name)
+        except AttributeError:
+            return False
+        return True
+
+
+def _is_data_descriptor(found: Any) -> bool:
+    kind = type(found)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")

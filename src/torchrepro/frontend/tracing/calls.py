@@ -1,0 +1,335 @@
+"""Calls: who runs a function that traced code calls. Stepped, recorded as one operation, done by C, or a break."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+import types
+from collections.abc import Mapping, Sequence
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.kinds import NoGlobalHooks, NoHooks
+from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.interpreter.callers import super_of
+from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.program.reading import program_of
+from torchrepro.frontend.source import Attribute, Item
+from torchrepro.frontend.tracing import leaves
+from torchrepro.frontend.tracing.classes import (
+    MISSING,
+    is_python_class,
+    is_trusted_space,
+    static_lookup,
+)
+from torchrepro.frontend.tracing.modules import has_hooks
+from torchrepro.frontend.tracing.native import BY_REFERENCE, HIGHER_ORDER, NATIVE_CLASSES, why_not
+from torchrepro.frontend.tracing.operators import Operators
+from torchrepro.frontend.tracing.policy import runs_natively, why_not_stepped
+from torchrepro.frontend.tracing.special import SPECIAL, call_getter
+from torchrepro.frontend.tracing.stepped import SteppedCallable
+
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_CACHED = type(functools.lru_cache(lambda: None))
+_IN_C = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+ORIGINAL = "_torchrepro_original"
+"""Where a wrapper of ours keeps what it wraps."""
+
+_ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
+
+
+class Calls(Operators):
+    depth = 0
+    """How many functions are being inlined."""
+    max_depth = 180
+
+    def call_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        kind = type(function)
+        if kind is types.FunctionType:
+            return self._call_python(function, args, kwargs)
+        if kind is types.MethodType:
+            return self.call_function(function.__func__, (function.__self__, *args), kwargs)
+        if isinstance(function, type):
+            return self._call_class(function, args, kwargs)
+        if isinstance(function, _IN_C):
+            return self._call_native(function, args, kwargs)
+        if kind is functools.partial:
+            return self.call_function(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+        if kind is _CACHED:
+            return self.call_function(function.__wrapped__, args, kwargs)
+        if kind is staticmethod or kind is SteppedCallable:
+            inner = function.__func__ if kind is staticmethod else function.function
+            return self.call_function(inner, args, kwargs)
+        if kind in _GETTERS:
+            return call_getter(self, function, *args)
+        original = leaves.original_of(function) or getattr(function, ORIGINAL, None)
+        if original is not None:
+            return self.call_function(original, args, kwargs)
+        if isinstance(function, torch.nn.Module):
+            return self._call_module(function, args, kwargs)
+        if leaves.is_leaf(function):
+            return self._call_leaf(function, args, kwargs)
+        return self._call_object(function, args, kwargs)
+
+    # Python
+
+    def _call_python(
+        self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        reason = leaves.why_break(function) or why_not_stepped(function)
+        if reason is not None:
+            raise Break(reason.kind, reason.text, reason.hint)
+        original = leaves.original_of(function)
+        if original is not None:
+            return self.call_function(original, args, kwargs)
+        handler = SPECIAL.get(function)
+        if handler is not None:
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if leaves.is_constant_fold(function):
+            return leaves.answer(function, args, kwargs)
+        if leaves.is_leaf(function) or runs_natively(function):
+            return self._call_leaf(function, args, kwargs)
+        return self.inline_user_function_return(function, args, kwargs)
+
+    def inline_user_function_return(
+        self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a Python function by stepping it; its defaults and outer variables come from where it does."""
+        if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+            raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is asynchronous")
+        bound = self._bind_arguments(function, args, kwargs)
+        frame = Frame.of_function(program_of(function.__code__), function, bound)
+        self._know_cells(function, frame)
+        self.note_inlined(function)
+        if self.depth >= self.max_depth:
+            raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is called {self.depth} calls deep")
+        self.depth += 1
+        try:
+            return self.inline_call(frame)
+        finally:
+            self.depth -= 1
+
+    def _bind_arguments(
+        self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        source = self.world.source_of(function)
+        if source is None or not (function.__defaults__ or function.__kwdefaults__):
+            return bind_arguments(function, args, kwargs)
+        defaults = _Adopting(self, function.__defaults__ or (), Attribute(source, "__defaults__"))
+        kwdefaults = function.__kwdefaults__ or {}
+        return bind_arguments(
+            function,
+            args,
+            kwargs,
+            defaults=defaults,
+            kwdefaults={
+                name: self.world.adopt(value, Item.at(Attribute(source, "__kwdefaults__"), name))
+                for name, value in kwdefaults.items()
+                if name not in kwargs
+            },
+        )
+
+    def _know_cells(self, function: types.FunctionType, frame: Frame) -> None:
+        """The outer variables of a function that existed before are found in it."""
+        if not function.__closure__ or self.world.is_fresh(function):
+            return
+        home = Attribute(self.world.home_of(function), "__closure__")
+        for index, cell in enumerate(function.__closure__):
+            if self.world.source_of(cell) is None and not self.world.is_fresh(cell):
+                self.world.adopt_cell(cell, Item.at(home, index))
+
+    # Objects and modules
+
+    def _call_module(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise Break(BreakKind.OPAQUE, f"{type(module).__name__} is a script of torch.jit")
+        if type(module).__call__ is not torch.nn.Module.__call__:
+            return self._call_object(module, args, kwargs)
+        with self.inside_module(module):
+            if has_hooks(module):
+                return self.call_function(torch.nn.Module._call_impl, (module, *args), kwargs)
+            if not self.world.is_fresh(module):
+                self.world.guards.add(NoHooks(self.world.home_of(module)))
+            self.world.guards.add(NoGlobalHooks())
+            return self.call_function(self.load_attr(module, "forward"), args, kwargs)
+
+    def _call_object(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self.require_known(function)
+        found = static_lookup(type(function), "__call__")
+        if found is MISSING:
+            raise TypeError(f"'{type(function).__name__}' object is not callable")
+        if not is_python_class(type(function)) or not isinstance(found, types.FunctionType):
+            raise Break(BreakKind.OPAQUE, f"a call of a {type(function).__qualname__}")
+        return self.call_function(found, (function, *args), kwargs)
+
+    # Classes
+
+    def _call_class(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if kind is super and not args and self.frame is not None:
+            return super_of(self, self.frame)
+        handler = SPECIAL.get(kind)
+        if handler is not None:
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if kind in NATIVE_CLASSES:
+            return self._call_native(kind, args, kwargs)
+        if kind is type or kind is super:
+            return self._keep_class(kind(*args, **kwargs))
+        reason = leaves.why_break(kind)
+        if reason is not None:
+            raise Break(reason.kind, reason.text, reason.hint)
+        if runs_natively(kind) or leaves.is_leaf(kind):
+            return self.world.mark_fresh(self._call_leaf(kind, args, kwargs))
+        if issubclass(kind, enum.Enum):
+            return kind(*args, **kwargs)
+        if issubclass(kind, torch.Tensor | torch.nn.Module):
+            raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
+        meta = static_lookup(type(kind), "__call__")
+        if isinstance(meta, types.FunctionType):
+            return self.call_function(meta, (kind, *args), kwargs)
+        return self.construct(kind, args, kwargs)
+
+    def construct(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What `type.__call__` does: `__new__`, then `__init__`."""
+        maker = static_lookup(kind, "__new__")
+        if isinstance(maker, staticmethod):
+            maker = maker.__func__
+        if isinstance(maker, types.FunctionType):
+            made = self.call_function(maker, (kind, *args), kwargs)
+        elif isinstance(kind, type) and issubclass(kind, _ALLOCATORS):
+            made = self._allocate(kind, args, kwargs)
+        else:
+            raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made by code in C")
+        if not isinstance(made, kind):
+            return made
+        initialise = static_lookup(type(made), "__init__")
+        if isinstance(initialise, types.FunctionType):
+            if self.call_function(initialise, (made, *args), kwargs) is not None:
+                raise TypeError("__init__() should return None")
+        elif initialise is not object.__init__:
+            self.world.complete_all((*args, *kwargs.values()))
+            initialise.__get__(made, type(made))(*map(self.iterable, args), **kwargs)
+        return made
+
+    def _allocate(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        maker = kind.__new__
+        if maker is object.__new__:
+            if (args or kwargs) and static_lookup(kind, "__init__") is object.__init__:
+                raise TypeError(f"{kind.__name__}() takes no arguments")
+            if getattr(kind, "__abstractmethods__", None):
+                return object.__new__(kind)  # raises the TypeError that names the methods
+            return self.world.mark_fresh(object.__new__(kind))
+        self.world.complete_all((*args, *kwargs.values()))
+        return self.world.mark_fresh(maker(kind, *map(self.iterable, args), **kwargs))
+
+    def _keep_class(self, made: Any) -> Any:
+        return self.world.mark_fresh(made) if isinstance(made, type) else made
+
+    # C
+
+    def _call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A function of torch, or one that is as good as written in C: called, and what it records is recorded."""
+        self.world.complete_all((*args, *kwargs.values()))
+        return function(*args, **kwargs)
+
+    def _call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        plain, owner = _unbound(function)
+        handler = SPECIAL.get(plain) if _hashable(plain) else None
+        full = args if owner is MISSING else (owner, *args)
+        if handler is not None:
+            result = handler(self, full, kwargs)
+            if result is not NotImplemented:
+                return result
+        if leaves.is_constant_fold(function):
+            return leaves.answer(function, args, kwargs)
+        self.require_known(function)
+        reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
+        if reason is not None:
+            raise Break(reason.kind, reason.text, reason.hint)
+        if leaves.is_leaf(function):
+            return self._call_leaf(function, args, kwargs)
+        by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
+        if not by_reference:
+            self.require_known(*full, *kwargs.values())
+            self.world.complete_all((*full, *kwargs.values()))
+        elif isinstance(owner, dict):
+            self.world.complete(owner)
+        if plain is object.__eq__ or plain is object.__ne__:
+            return function(*args)
+        args, kwargs = self._for_native(function, plain, args, kwargs)
+        result = function(*args, **kwargs)
+        if plain in (tuple.__new__, dict.__new__, list.__new__, BaseException.__new__) or (
+            getattr(plain, "__name__", "") == "__new__"
+        ):
+            return self.world.mark_fresh(result)
+        return result
+
+    def _for_native(
+        self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Arguments as C can use them: iterables of Python classes and functions of the user's are stepped."""
+        if getattr(function, "__name__", "") not in BY_REFERENCE | {"isinstance", "issubclass"}:
+            args = [self.iterable(value) for value in args]
+        elif getattr(function, "__name__", "") == "extend":
+            args = [self.iterable(value) for value in args]
+        if plain in HIGHER_ORDER or plain is list.sort:
+            args = [self._callback(value) for value in args]
+            kwargs = {name: self._callback(value) for name, value in kwargs.items()}
+        return args, kwargs
+
+    def _callback(self, value: Any) -> Any:
+        if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+            return SteppedCallable(self, value)
+        if isinstance(value, type):
+            return SteppedCallable(self, value) if is_python_class(value) else value
+        if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
+            return SteppedCallable(self, value)
+        return value
+
+    def in_standard_library(self) -> bool:
+        return self.frame is not None and is_trusted_space(self.frame.globals)
+
+
+class _Adopting(Sequence[Any]):
+    """Defaults of a function that are adopted when they are used."""
+
+    def __init__(self, calls: Calls, values: tuple[Any, ...], source: Attribute) -> None:
+        self._calls, self._values, self._source = calls, values, source
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: Any) -> Any:
+        index = range(len(self._values))[index]
+        return self._calls.world.adopt(self._values[index], Item.at(self._source, index))
+
+
+def _unbound(function: Any) -> tuple[Any, Any]:
+    """A method in C as its class has it, and the object it is bound to."""
+    if isinstance(function, types.MethodWrapperType):
+        return static_lookup(function.__objclass__, function.__name__), function.__self__
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, types.BuiltinFunctionType) and owner is not None:
+        if isinstance(owner, types.ModuleType | type):
+            return function, MISSING
+        return static_lookup(type(owner), function.__name__), owner
+    return function, MISSING
+
+
+def _hashable(value: Any) -> bool:
+    return type(value).__hash__ is not None
+
+

@@ -1,0 +1,61 @@
+"""Which values are constants: equal ones are the same to any program, so a guard on equality is all they need."""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+import torch
+
+SIMPLE = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        range,
+        type(...),
+        type(NotImplemented),
+        types.CodeType,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.Size,
+    }
+)
+"""Compared as a whole."""
+
+NESTED = frozenset({tuple, frozenset})
+
+BY_IDENTITY = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+"""There is one of each, for as long as the program runs."""
+
+
+def is_constant(value: Any) -> bool:
+    kind = type(value)
+    if kind in SIMPLE:
+        return True
+    if kind in NESTED:
+        return all(map(is_constant, value))
+    if kind is slice:
+        return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
+    return isinstance(value, enum.Enum)
+
+
+def is_single(value: Any) -> bool:
+    """Whether the object itself can be held and guarded by identity."""
+    if isinstance(value, types.BuiltinFunctionType):
+        owner = value.__self__
+        return owner is None or isinstance(owner, type | types.ModuleType)
+    return isinstance(value, BY_IDENTITY)

@@ -1,0 +1,148 @@
+"""Fakes: fake tensors, and what can be learned while torch runs an operation on them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
+
+_OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional"})
+_NO_FAKE_KERNEL = ("no fake impl", "with Meta tensors", "no meta kernel")
+
+
+def new_mode() -> FakeTensorMode:
+    """Static shapes: without a `ShapeEnv` every size is an `int`. Checked on torch 2.11 to 2.13."""
+    return FakeTensorMode()
+
+
+def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
+    """The fake of a real tensor; views of one storage get fakes of one.
+
+    Checked on torch 2.11 to 2.13 (`from_tensor`).
+    """
+    return mode.from_tensor(real, static_shapes=True)
+
+
+def is_fake(value: object) -> bool:
+    return isinstance(value, FakeTensor)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested tuples, lists, dicts and slices."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, slice):
+        yield from tensors_in((value.start, value.stop, value.step))
+
+
+def storage_key(fake: torch.Tensor) -> int:
+    """Which memory a fake stands for: one number for all views of it, as long as one of them lives."""
+    with unseen():
+        return int(fake.untyped_storage()._cdata)
+
+
+def unseen() -> AbstractContextManager[Any]:
+    """What is done to tensors in it is not recorded. Checked on torch 2.11 to 2.13."""
+    return torch._C.DisableTorchFunction()
+
+
+def reason_of(error: Exception, operation: str) -> BreakReason | None:
+    """Why an operation cannot run on fakes; None where the error is the operation's own (a wrong shape).
+
+    Checked on torch 2.11 to 2.13 (the exceptions of `fake_tensor`).
+    """
+    if isinstance(error, fake_tensor.DataDependentOutputException):
+        return BreakReason(
+            BreakKind.DATA,
+            f"{operation} needs the value of a tensor",
+            "keep the decision in the graph (torch.where, masks) or compute the number before",
+        )
+    if isinstance(error, fake_tensor.DynamicOutputShapeException):
+        return BreakReason(
+            BreakKind.DATA,
+            f"the shape of what {operation} gives depends on the values of a tensor",
+            "torch.where or a product with the mask keeps the shape",
+        )
+    missing = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_FAKE_KERNEL)
+    unsupported = (
+        fake_tensor.UnsupportedOperatorException,
+        fake_tensor.UnsupportedFakeTensorException,
+        fake_tensor.UnsupportedMutationAliasingException,
+    )
+    if missing or isinstance(error, unsupported):
+        return BreakReason(
+            BreakKind.UNSUPPORTED,
+            f"{operation} does not run on tensors without data",
+            "an operator of your own needs register_fake",
+        )
+    return None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Torch logs an error of an operation on fakes; the user sees it once, from the real tensors.
+
+    Checked on torch 2.11 to 2.13 (the name of the logger).
+    """
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+class Watcher(TorchDispatchMode):
+    """Sees every operator below a torch function: what memory it writes, whether it draws random numbers.
+
+    Schemas say so exactly; names of functions do not (`F.dropout` is random only in training).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.forget()
+
+        self.watching = False
+
+    def forget(self) -> None:
+        self.written: set[int] = set()
+        self.random = False
+        self.foreign = False
+        """Whether an operator of the user's ran: it may do more than its schema says."""
+
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Operators belong to a torch function that is being recorded. Elsewhere they would go unrecorded."""
+        self.forget()
+        self.watching = True
+        try:
+            yield
+        finally:
+            self.watching = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.watching:
+            raise Break(BreakKind.UNSUPPORTED, f"{func} is called past the functions of torch")
+        if func._schema.is_mutable:
+            for index, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = args[index] if index < len(args) else kwargs.get(argument.name)
+                    self.written.update(storage_key(tensor) for tensor in tensors_in(value))
+        self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
+        self.foreign = self.foreign or func.namespace not in _OF_TORCH
+        return func(*args, **kwargs)

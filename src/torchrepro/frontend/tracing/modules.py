@@ -1,0 +1,24 @@
+"""Modules of torch: whether a call of one is more than its `forward`."""
+
+from __future__ import annotations
+
+import torch
+
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether a call of the module is more than its `forward`. Checked on torch 2.11 to 2.13 (`_call_impl`)."""
+    space = vars(module)
+    if space.get("_compiled_call_impl") is not None:
+        return True
+    return any(space.get(name) for name in _HOOKS) or any(
+        getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
+    )
+

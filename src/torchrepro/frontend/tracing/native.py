@@ -1,0 +1,196 @@
+"""Native functions: what of Python in C may be called while tracing, because it depends on its arguments alone.
+
+A function not listed ends the region: Python calls it, every time. What is listed runs once, on values of the trace.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import re
+import types
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import BreakKind, BreakReason
+
+_PURE_MODULES = frozenset(
+    """math cmath operator _operator itertools _functools functools _collections collections _bisect _heapq _string
+    string unicodedata _struct _json _sre re _abc abc _typing typing _statistics binascii colorsys numbers types
+    copyreg""".split()
+)
+
+_OUTSIDE = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
+_UNFOLLOWED = frozenset(
+    {"exec", "eval", "compile", "__import__", "globals", "locals", "dir", "id", "memoryview"}
+)
+
+_OWNERS = (
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    range,
+    slice,
+    type(None),
+    collections.deque,
+    re.Pattern,
+    re.Match,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.finfo,
+    torch.iinfo,
+    property,
+    staticmethod,
+    classmethod,
+    BaseException,
+    types.FunctionType,
+    types.MethodType,
+    types.GenericAlias,
+    types.MappingProxyType,
+    functools.partial,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
+"""Types in C whose methods are as pure as they are."""
+
+_ITERATORS = tuple(
+    type(made)
+    for made in (
+        iter([]),
+        iter(()),
+        iter({}),
+        iter({}.values()),
+        iter({}.items()),
+        iter(set()),
+        iter(""),
+        iter(b""),
+        iter(range(0)),
+        iter(range(1 << 70)),
+        reversed([]),
+        reversed({}),
+        reversed({}.values()),
+        reversed({}.items()),
+        iter(collections.deque()),
+        reversed(collections.deque()),
+        iter(collections.OrderedDict()),
+        zip(),
+        enumerate(()),
+        map(str, ()),
+        filter(None, ()),
+        reversed(()),
+        iter(int, 0),
+    )
+) + tuple(kind for kind in vars(itertools).values() if isinstance(kind, type))
+
+HIGHER_ORDER: frozenset[Any] = frozenset(
+    {
+        map,
+        filter,
+        sorted,
+        min,
+        max,
+        iter,
+        functools.reduce,
+        itertools.accumulate,
+        itertools.dropwhile,
+        itertools.takewhile,
+        itertools.filterfalse,
+        itertools.groupby,
+        itertools.starmap,
+    }
+)
+"""Natives that call functions which they are given: those are stepped instead."""
+
+BY_REFERENCE = frozenset(
+    {"append", "insert", "appendleft", "extend", "setdefault", "__setitem__", "add", "fromkeys"}
+)
+"""Methods that only keep their arguments."""
+
+NATIVE_CLASSES: frozenset[type] = frozenset(
+    {
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bytearray,
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        slice,
+        zip,
+        enumerate,
+        map,
+        filter,
+        reversed,
+        object,
+        property,
+        staticmethod,
+        classmethod,
+        type(None),
+        collections.deque,
+        collections.OrderedDict,
+        collections.defaultdict,
+        functools.partial,
+        types.MethodType,
+        types.SimpleNamespace,
+        types.MappingProxyType,
+        types.GenericAlias,
+        types.CellType,
+        torch.Size,
+        torch.device,
+        torch.finfo,
+        torch.iinfo,
+        *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
+    }
+)
+"""Classes in C that are made by calling them."""
+
+
+def is_native_iterator(value: Any) -> bool:
+    return isinstance(value, _ITERATORS)
+
+
+def why_not(function: Any) -> BreakReason | None:
+    """Why a function in C cannot be called while tracing; None where it can."""
+    name = getattr(function, "__name__", repr(function))
+    owner = getattr(function, "__objclass__", None)
+    if owner is None:
+        holder = getattr(function, "__self__", None)
+        if holder is not None and not isinstance(holder, types.ModuleType):
+            owner = holder if isinstance(holder, type) else type(holder)
+    if owner is not None:
+        if issubclass(owner, _OWNERS) or owner in (object, type) or issubclass(owner, _ITERATORS):
+            return None
+        if owner.__module__.partition(".")[0] == "torch":
+            return None
+        return BreakReason(
+            BreakKind.OPAQUE, f"{owner.__module__}.{owner.__qualname__}.{name} is written in C"
+        )
+    module = getattr(function, "__module__", None) or ""
+    if module == "builtins":
+        if name in _OUTSIDE:
+            return BreakReason(BreakKind.OUTSIDE, f"{name}() must happen on every call")
+        if name in _UNFOLLOWED:
+            return BreakReason(BreakKind.UNSUPPORTED, f"{name}() depends on what cannot be guarded")
+        return None
+    if module in _PURE_MODULES or module.partition(".")[0] == "torch":
+        return None
+    kind = BreakKind.OUTSIDE if module in ("time", "_random", "random", "posix", "_io") else BreakKind.OPAQUE
+    return BreakReason(kind, f"{module}.{name} is written in C and may do anything")

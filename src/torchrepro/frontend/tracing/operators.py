@@ -1,0 +1,266 @@
+"""Operators, items and iteration during a trace: special methods in Python are stepped, the rest is done by C."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
+from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, UNARY
+from torchrepro.frontend.tracing.attributes import Attributes
+from torchrepro.frontend.tracing.classes import MISSING, is_python_class, static_lookup
+from torchrepro.frontend.tracing.dunders import (
+    COMPARE_METHODS,
+    UNARY_METHODS,
+    binary_candidates,
+    python_method,
+)
+from torchrepro.frontend.tracing.native import is_native_iterator
+from torchrepro.frontend.tracing.stepped import SteppedIterator
+
+
+class Operators(Attributes):
+    def special(self, value: Any, name: str, *args: Any) -> Any:
+        """Call a special method that the class defines in Python; `MISSING` where it does not."""
+        found = python_method(value, name)
+        if found is None:
+            return MISSING
+        return self.call_function(self._bind(found, value, type(value), name), args, {})
+
+    def require_known(self, *values: Any) -> None:
+        for value in values:
+            if self.world.is_opaque(value):
+                raise Break(BreakKind.OPAQUE, f"use of a {type(value).__qualname__}, which is not followed")
+
+    # Operators
+
+    def unary(self, name: str, value: Any) -> Any:
+        self.require_known(value)
+        result = self.special(value, UNARY_METHODS[name])
+        return UNARY[name](value) if result is MISSING else result
+
+    def binary(self, name: str, left: Any, right: Any) -> Any:
+        self.require_known(left, right)
+        if not (is_python_class(type(left)) or is_python_class(type(right))):
+            if isinstance(left, dict | list) or isinstance(right, dict | list):
+                self.world.complete_all((left, right))
+            if name == "INPLACE_ADD" and type(left) is list:
+                right = self.iterable(right)
+            return BINARY[name](left, right)
+        self.world.complete_all((left, right))
+        for receiver, method in binary_candidates(name, left, right):
+            argument = left if receiver is right and method.startswith("__r") else right
+            result = self.special(receiver, method, argument)
+            if result is MISSING:
+                native = static_lookup(type(receiver), method)
+                if native is MISSING:
+                    continue
+                result = native.__get__(receiver, type(receiver))(argument)
+            if result is not NotImplemented:
+                return result
+        return BINARY[name](left, right)
+
+    def compare(self, name: str, left: Any, right: Any) -> Any:
+        self.require_known(left, right)
+        self.world.complete_all((left, right))
+        if not (is_python_class(type(left)) or is_python_class(type(right))):
+            return COMPARE[name](left, right)
+        method, reflected = COMPARE_METHODS[name]
+        asked = [(left, method, right), (right, reflected, left)]
+        if type(right) is not type(left) and issubclass(type(right), type(left)):
+            asked.reverse()
+        for receiver, wanted, argument in asked:
+            result = self.special(receiver, wanted, argument)
+            if result is not MISSING and result is not NotImplemented:
+                return result
+            if result is MISSING and name == "NE":
+                equal = self.special(receiver, "__eq__", argument)
+                if equal is not MISSING and equal is not NotImplemented:
+                    return not self.is_true(equal)
+        return COMPARE[name](left, right)
+
+    def is_true(self, value: Any) -> bool:
+        if value is True or value is False or value is None:
+            return bool(value)
+        if isinstance(value, torch.Tensor):
+            return bool(value)
+        self.require_known(value)
+        if type(value) is dict:
+            return self.world.length_of(value) > 0
+        result = self.special(value, "__bool__")
+        if result is MISSING:
+            result = self.special(value, "__len__")
+        return bool(value) if result is MISSING else bool(result)
+
+    def format(self, value: Any, conversion: str, spec: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            raise Break(BreakKind.DATA, "a tensor becomes text")
+        self.require_known(value)
+        names = {"repr": ("__repr__",), "ascii": ("__repr__",), "str": ("__str__", "__repr__")}
+        for name in names.get(conversion, ("__format__", "__str__", "__repr__")):
+            args = (spec,) if name == "__format__" else ()
+            text = self.special(value, name, *args)
+            if text is not MISSING:
+                return str(text) if name == "__format__" else format(text, spec)
+        self.world.complete_all((value,))
+        return super().format(value, conversion, spec)
+
+    # Items
+
+    def get_item(self, container: Any, key: Any) -> Any:
+        self.require_known(container)
+        if isinstance(container, dict):
+            return self._dict_item(container, key)
+        if isinstance(container, type):
+            return container[key]
+        result = self.special(container, "__getitem__", key)
+        if result is not MISSING:
+            return result
+        if python_method(key, "__index__") is not None and not isinstance(container, torch.Tensor):
+            key = self.special(key, "__index__")
+        return container[key]
+
+    def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        result = self.special(container, "__getitem__", key)
+        return self.plain_dict_item(container, key) if result is MISSING else result
+
+    def plain_dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        """What `dict.__getitem__` does, `__missing__` and factories included."""
+        value = self.world.item_of(container, key)
+        if value is not MISSING:
+            return value
+        missing = self.special(container, "__missing__", key)
+        if missing is not MISSING:
+            return missing
+        if isinstance(container, collections.defaultdict) and container.default_factory is not None:
+            value = self.call_function(container.default_factory, (), {})
+            self.world.set_key(container, key, value)
+            return value
+        raise KeyError(key)
+
+    def set_item(self, container: Any, key: Any, new: Any) -> None:
+        self.require_known(container)
+        if isinstance(container, torch.Tensor):
+            container[key] = new
+            return
+        if self.special(container, "__setitem__", key, new) is not MISSING:
+            return
+        if isinstance(container, dict):
+            self.plain_set_item(container, key, new)
+        else:
+            container[key] = self.iterable(new) if isinstance(key, slice) else new
+
+    def plain_set_item(self, container: dict[Any, Any], key: Any, new: Any) -> None:
+        if isinstance(container, collections.OrderedDict):
+            # Its order is kept beside the table: only its own method knows of both.
+            self.world.forget_unread(container, key)
+            collections.OrderedDict.__setitem__(container, key, new)
+        else:
+            self.world.set_key(container, key, new)
+
+    def delete_item(self, container: Any, key: Any) -> None:
+        self.require_known(container)
+        if self.special(container, "__delitem__", key) is not MISSING:
+            return
+        if isinstance(container, dict):
+            self.world.complete(container)
+        del container[key]
+
+    def contains(self, container: Any, value: Any) -> bool:
+        self.require_known(container)
+        if isinstance(container, torch.Tensor):
+            return value in container
+        result = self.special(container, "__contains__", value)
+        if result is not MISSING:
+            return self.is_true(result)
+        if isinstance(container, dict):
+            return self.world.has_key(container, value)
+        if is_python_class(type(container)) and not isinstance(container, list | tuple | set | frozenset):
+            for item in SteppedIterator(self, self.get_iter(container)):
+                if item is value or self.is_true(self.compare("EQ", item, value)):
+                    return True
+            return False
+        self.world.complete_all((container,))
+        if isinstance(container, list | tuple) and self._needs_stepping(value, container):
+            return any(item is value or self.is_true(self.compare("EQ", item, value)) for item in container)
+        return value in container
+
+    def _needs_stepping(self, value: Any, items: Sequence[Any]) -> bool:
+        return python_method(value, "__eq__") is not None or any(
+            python_method(item, "__eq__") is not None for item in items
+        )
+
+    # Iteration
+
+    def get_iter(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, torch.Tensor):
+            if value.dim() == 0:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter(torch.unbind(value, 0))
+        self.require_known(value)
+        if isinstance(value, SteppedGenerator | SteppedIterator):
+            return value
+        result: Any = self.special(value, "__iter__")
+        if result is not MISSING:
+            return result  # type: ignore[no-any-return]
+        if is_python_class(type(value)) and static_lookup(type(value), "__iter__") is MISSING:
+            if python_method(value, "__getitem__") is None:
+                raise TypeError(f"'{type(value).__name__}' object is not iterable")
+            return self._by_index(value)
+        self.world.complete_all((value,))
+        return iter(value)
+
+    def _by_index(self, value: Any) -> Iterator[Any]:
+        """The old protocol: `value[0]`, `value[1]`, … until `IndexError`."""
+        items: list[Any] = []
+        while True:
+            try:
+                items.append(self.get_item(value, len(items)))
+            except IndexError:
+                return iter(items)
+
+    def next_item(self, iterator: Iterator[Any]) -> Any:
+        self.require_known(iterator)
+        if isinstance(iterator, SteppedGenerator) or is_native_iterator(iterator):
+            return next(iterator)
+        result = self.special(iterator, "__next__")
+        if result is not MISSING:
+            return result
+        if isinstance(iterator, types.GeneratorType):
+            raise Break(BreakKind.UNSUPPORTED, "a generator that was started outside of the trace")
+        return next(iterator)
+
+    def iterable(self, value: Any) -> Any:
+        """The value as code in C can iterate over it."""
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            return torch.unbind(value, 0)
+        self.require_known(value)
+        if python_method(value, "__iter__") is not None or (
+            python_method(value, "__next__") is None
+            and python_method(value, "__getitem__") is not None
+            and not isinstance(value, list | tuple | dict | str)
+        ):
+            iterator = self.get_iter(value)
+            return iterator if is_native_iterator(iterator) else SteppedIterator(self, iterator)
+        return value
+
+    def unpack(self, value: Any) -> Sequence[Any]:
+        if type(value) in (list, tuple):
+            return value  # type: ignore[no-any-return]
+        iterator = self.get_iter(value)
+        if is_native_iterator(iterator) or isinstance(iterator, SteppedGenerator):
+            return list(iterator)
+        return list(SteppedIterator(self, iterator))
+
+    def mapping(self, value: Any) -> Mapping[Any, Any]:
+        self.require_known(value)
+        if isinstance(value, dict) and python_method(value, "keys") is None:
+            self.world.complete(value)
+            return dict(value)
+        keys = self.unpack(self.call_method(value, "keys", (), {}))
+        return {key: self.get_item(value, key) for key in keys}

@@ -1,0 +1,326 @@
+"""Builtins that look inside objects: each does what CPython does, through the operations of the trace."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.interpreter.callers import build_class, locals_of
+from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
+from torchrepro.frontend.sizes import numel
+from torchrepro.frontend.tracing.classes import MISSING
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.tracing.calls import Calls
+
+Handler = Callable[["Calls", Sequence[Any], Mapping[str, Any]], Any]
+
+SPECIAL: dict[Any, Handler] = {}
+"""By the function itself. A handler returns `NotImplemented` to have the function called as any other."""
+
+
+def special(*functions: Any) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            SPECIAL[function] = handler
+        return handler
+
+    return register
+
+
+@special(getattr)
+def _getattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if len(args) not in (2, 3) or not isinstance(args[1], str):
+        return NotImplemented
+    try:
+        return tracer.load_attr(args[0], args[1])
+    except AttributeError:
+        if len(args) == 3:
+            return args[2]
+        raise
+
+
+@special(hasattr)
+def _hasattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.has_attr(*args) if len(args) == 2 and isinstance(args[1], str) else NotImplemented
+
+
+@special(setattr)
+def _setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if len(args) != 3 or not isinstance(args[1], str):
+        return NotImplemented
+    tracer.store_attr(*args)
+    return None
+
+
+@special(delattr)
+def _delattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if len(args) != 2 or not isinstance(args[1], str):
+        return NotImplemented
+    tracer.delete_attr(*args)
+    return None
+
+
+@special(object.__setattr__)
+def _object_setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if isinstance(args[0], torch.Tensor | type):
+        raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {args[1]!r} of a {type(args[0]).__name__}")
+    tracer.plain_store(*args)
+    return None
+
+
+@special(object.__delattr__)
+def _object_delattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    tracer.plain_delete(*args)
+    return None
+
+
+@special(object.__getattribute__)
+def _object_getattribute(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.plain_attr(args[0], args[1], fallback=False)
+
+
+@special(object.__new__)
+def _object_new(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.world.mark_fresh(object.__new__(args[0]))
+
+
+@special(object.__init__, object.__init_subclass__)
+def _object_init(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return NotImplemented if len(args) > 1 or kwargs else None
+
+
+@special(type)
+def _type(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs:
+        if isinstance(args[0], torch.Tensor):
+            return tracer.recorder.real_type_of(args[0])
+        return type(args[0])
+    return NotImplemented
+
+
+@special(len)
+def _len(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    (value,) = args
+    tracer.require_known(value)
+    result = tracer.special(value, "__len__")
+    if result is not MISSING:
+        return operator.index(result)
+    return tracer.world.length_of(value) if isinstance(value, dict) else NotImplemented
+
+
+@special(bool)
+def _bool(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.is_true(args[0]) if len(args) == 1 else NotImplemented
+
+
+@special(iter)
+def _iter(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.get_iter(args[0]) if len(args) == 1 else NotImplemented
+
+
+@special(next)
+def _next(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return tracer.next_item(args[0])
+    except StopIteration:
+        if len(args) == 2:
+            return args[1]
+        raise
+
+
+@special(callable)
+def _callable(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return callable(args[0])
+
+
+@special(vars)
+def _vars(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.load_attr(args[0], "__dict__") if args else NotImplemented
+
+
+def _as_text(conversion: str) -> Handler:
+    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return tracer.format(args[0], conversion, "") if len(args) == 1 and not kwargs else NotImplemented
+
+    return handler
+
+
+for _conversion in (str, repr, ascii):
+    SPECIAL[_conversion] = _as_text(_conversion.__name__)
+
+
+@special(format)
+def _format(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.format(args[0], "", args[1] if len(args) > 1 else "")
+
+
+@special(builtins.__build_class__)
+def _build_class(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    assert tracer.frame is not None
+    return tracer.world.mark_fresh(build_class(tracer, tracer.frame, *args, **kwargs))
+
+
+@special(locals)
+def _locals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    frame = tracer.frame
+    assert frame is not None
+    found = {name: tracer.load_local(frame, name) for name in list(frame.locals)}
+    return {**locals_of(frame), **found}
+
+
+@special(id)
+def _id(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    # A number of this call alone: it may serve to tell objects apart within the standard library, no more.
+    if tracer.in_standard_library():
+        return id(args[0])
+    return NotImplemented
+
+
+@special(hash)
+def _hash(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    result = tracer.special(args[0], "__hash__")
+    if result is not MISSING:
+        return result
+    if isinstance(args[0], torch.Tensor) or type(args[0]).__hash__ is object.__hash__:
+        raise Break(BreakKind.UNSUPPORTED, f"hash() of a {type(args[0]).__name__} is another in each call")
+    return NotImplemented
+
+
+def _by_method(*names: str) -> Handler:
+    """Ask the object's class, where it is written in Python."""
+
+    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        for name in names if args else ():
+            result = tracer.special(args[0], name, *args[1:])
+            if result is not MISSING:
+                return result
+        return NotImplemented
+
+    return handler
+
+
+SPECIAL |= {
+    abs: _by_method("__abs__"),
+    round: _by_method("__round__"),
+    reversed: _by_method("__reversed__"),
+    int: _by_method("__int__", "__index__"),
+    float: _by_method("__float__", "__index__"),
+    complex: _by_method("__complex__"),
+    operator.index: _by_method("__index__"),
+}
+
+
+@special(torch.Size.numel)
+def _size_numel(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return numel(args[0])
+
+
+@special(operator.contains)
+def _contains(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.contains(*args)
+
+
+@special(operator.truth)
+def _truth(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.is_true(*args)
+
+
+@special(operator.not_)
+def _not(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return not tracer.is_true(*args)
+
+
+@special(operator.getitem)
+def _getitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.get_item(*args)
+
+
+@special(operator.setitem)
+def _setitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.set_item(*args)
+
+
+@special(operator.delitem)
+def _delitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.delete_item(*args)
+
+
+def _as_operator(method: str, name: str) -> Handler:
+    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return getattr(tracer, method)(name, *args)
+
+    return handler
+
+
+for _name, _function in BINARY.items():
+    SPECIAL[_function] = _as_operator("binary", _name)
+for _name, _function in COMPARE.items():
+    SPECIAL[_function] = _as_operator("compare", _name)
+
+
+# Methods of dicts, which are read key by key as long as that is all that happens to them.
+
+
+@special(dict.get, collections.OrderedDict.get)
+def _dict_get(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    value = tracer.world.item_of(args[0], args[1])
+    if value is not MISSING:
+        return value
+    return args[2] if len(args) == 3 else None
+
+
+@special(dict.__getitem__)
+def _dict_getitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.plain_dict_item(*args)
+
+
+@special(dict.__contains__)
+def _dict_contains(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.world.has_key(*args)
+
+
+@special(dict.__len__)
+def _dict_len(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.world.length_of(*args)
+
+
+@special(dict.__setitem__, collections.OrderedDict.__setitem__)
+def _dict_setitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    tracer.plain_set_item(*args)
+    return None
+
+
+# Objects in C that hold a call to be made later.
+
+
+def call_getter(tracer: Calls, function: Any, value: Any) -> Any:
+    """`operator.attrgetter`, `itemgetter` and `methodcaller`: what they do is in how they are pickled."""
+    kind, arguments, *_ = function.__reduce__()
+    if type(function) is operator.methodcaller:
+        return _call_method(tracer, kind, arguments, value)
+    found = []
+    for wanted in arguments:
+        current = value
+        if type(function) is operator.itemgetter:
+            current = tracer.get_item(current, wanted)
+        else:
+            for name in wanted.split("."):
+                current = tracer.load_attr(current, name)
+        found.append(current)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _call_method(tracer: Calls, kind: Any, arguments: Any, value: Any) -> Any:
+    # With keywords it is pickled as a partial application of the class.
+    keywords = kind.keywords if isinstance(kind, functools.partial) else {}
+    name, *rest = (*kind.args, *arguments) if isinstance(kind, functools.partial) else arguments
+    return tracer.call_method(value, name, tuple(rest), keywords)
+

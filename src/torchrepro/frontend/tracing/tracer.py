@@ -1,0 +1,231 @@
+"""Tracer: the symbolic executor of one frame. Steps it on values of the world until it returns, or must stop."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where
+from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
+from torchrepro.frontend.interpreter.frame import Frame, Signal
+from torchrepro.frontend.program.null import NULL
+from torchrepro.frontend.program.reading import program_of
+from torchrepro.frontend.source import Cell, Local, StackSlot
+from torchrepro.frontend.state import FrameState
+from torchrepro.frontend.tracing.calls import Calls
+from torchrepro.frontend.tracing.classes import MISSING, is_trusted_space
+from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.recorder import ModuleStack, Recorder
+from torchrepro.frontend.tracing.speculation import Failure, Reached, SpeculationLog
+from torchrepro.frontend.tracing.world import Pending, World
+
+
+_MOVERS = frozenset(
+    "RESUME NOP LOAD_FAST STORE_FAST POP_TOP SWAP COPY PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_CLOSURE "
+    "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT PRECALL KW_NAMES CACHE LOAD_FAST_CHECK".split()
+)
+"""Instructions that only move values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Returned:
+    """The frame came to its end."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stopped:
+    """The frame stands before an instruction that the log says cannot be captured."""
+
+    frame: Frame
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failed:
+    """An instruction could not be captured: start again and stop before it."""
+
+    failure: Failure
+
+
+Outcome = Returned | Stopped | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """A function that was stepped as part of its caller."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(eq=False)
+class Tracer(Calls):
+    function: types.FunctionType
+    log: SpeculationLog
+    inlined: dict[Inlined, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.recorder = Recorder(self.places, self.module_stack)
+        self.world = World(self.recorder)
+        self.world.guards.add(AmbientIs(AmbientFacts.now()))
+        self.root: Frame | None = None
+        self._modules: list[tuple[str, torch.nn.Module]] = []
+
+    def trace(self, index: int, state: FrameState) -> Outcome:
+        """Step the function from an instruction on, with the recorder active."""
+        self.log.restart()
+        frame = self.root = self._entered(index, state)
+        try:
+            value = self.run(frame)
+        except Reached:
+            return Stopped(frame, self.log.failures[self.log.current])
+        except Break as found:
+            return Failed(self._failure(found.reason))
+        except RecursionError as error:
+            return Failed(self._failure(BreakReason(BreakKind.UNSUPPORTED, f"too deep: {error}")))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Failed(self._failure(BreakReason(BreakKind.RAISES, text)))
+        return Returned(self.settled(value))
+
+    def _entered(self, index: int, state: FrameState) -> Frame:
+        program = program_of(self.function.__code__)
+        frame = Frame(
+            program,
+            self.function.__globals__,
+            self.function.__builtins__,  # type: ignore[attr-defined]
+            locals={name: Pending(value, Local(name)) for name, value in state.locals.items()},
+            cells=dict(state.cells),
+            function=self.function,
+        )
+        for name, cell in state.cells.items():
+            self.world.adopt_cell(cell, Cell(name))
+        frame.stack = [
+            NULL if value is NULL else Pending(value, StackSlot(place))
+            for place, value in enumerate(state.stack)
+        ]
+        frame.index = index
+        return frame
+
+    def _failure(self, reason: BreakReason) -> Failure:
+        places = self.places()
+        root = self.root
+        assert root is not None
+        inside = len(places) > 1 and reason.kind is not BreakKind.RAISES
+        return Failure(reason, places[-1] if places else root.where, inside)
+
+    # The outermost frame
+
+    def step(self, frame: Frame) -> Signal | None:
+        if frame is self.root:
+            self.log.visit(frame.index)
+            if frame.program.instructions[frame.index].name not in _MOVERS:
+                self._settle(frame)
+        return super().step(frame)
+
+    def _settle(self, frame: Frame) -> None:
+        stack = frame.stack
+        for place, value in enumerate(stack):
+            if type(value) is Pending:
+                stack[place] = self.world.adopt(value.value, value.source)
+
+    def settled(self, value: Any) -> Any:
+        return self.world.adopt(value.value, value.source) if type(value) is Pending else value
+
+    def places(self) -> tuple[Where, ...]:
+        """The user's frames, innermost last."""
+        found: list[Where] = []
+        frame = self.frame
+        while frame is not None:
+            found.append(frame.where)
+            frame = frame.parent
+        return tuple(reversed(found))
+
+    def note_inlined(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        key = Inlined(code.co_qualname, code.co_filename, code.co_firstlineno)
+        self.inlined[key] = self.inlined.get(key, 0) + 1
+
+    # Modules
+
+    @contextmanager
+    def inside_module(self, module: torch.nn.Module) -> Iterator[None]:
+        self._modules.append((str(self.world.source_of(module) or type(module).__name__), module))
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    def module_stack(self) -> ModuleStack:
+        return {
+            f"{place}_{name}": (name, type(module)) for place, (name, module) in enumerate(self._modules)
+        }
+
+    # Variables
+
+    def load_local(self, frame: Frame, name: str) -> Any:
+        value = super().load_local(frame, name)
+        if type(value) is Pending:
+            value = frame.locals[name] = self.world.adopt(value.value, value.source)
+        return value
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        space = frame.globals
+        if is_trusted_space(space):
+            value = space.get(name, NULL)
+            if value is NULL:
+                return self.load_builtin(frame, name)
+            if is_constant(value) or is_single(value) or isinstance(value, types.FunctionType):
+                return value
+        known = self.world.globals_of(space, f"globals of {space.get('__name__', '?')}")
+        value = self.world.item_of(known, name)
+        return self.load_builtin(frame, name) if value is MISSING else value
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
+        self.world.set_key(known, name, value)
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
+        if not self.world.has_key(known, name):
+            raise NameError(f"name '{name}' is not defined", name=name)
+        self.world.delete_key(known, name)
+
+    def load_cell(self, frame: Frame, name: str, cell: types.CellType) -> Any:
+        value = self.world.cell_contents(cell)
+        if type(value) is Pending:
+            value = self.world.adopt(value.value, value.source)
+            self.world.cell_for_writing(cell).cell_contents = value
+        return value
+
+    def store_cell(self, frame: Frame, name: str, cell: types.CellType, value: Any) -> None:
+        self.world.cell_for_writing(cell).cell_contents = value
+
+    def delete_cell(self, frame: Frame, name: str, cell: types.CellType) -> None:
+        del self.world.cell_for_writing(cell).cell_contents
+
+    def make_function(self, frame: Frame, function: types.FunctionType) -> types.FunctionType:
+        self.world.mark_fresh(function)
+        return function
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if level == 0 and name in sys.modules:
+            return super().import_name(frame, name, fromlist, level)
+        if level and f"{frame.globals.get('__package__')}" in sys.modules:
+            return super().import_name(frame, name, fromlist, level)
+        raise Break(BreakKind.OUTSIDE, f"module {name} is imported for the first time")
+
+    def import_from(self, module: Any, name: str) -> Any:
+        if isinstance(module, types.ModuleType) and name in vars(module):
+            return self.load_attr(module, name)
+        return super().import_from(module, name)
+

@@ -1,0 +1,39 @@
+"""A user's model captured by torchrepro's own front end and compiled by the compiler under test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchrepro.errors import TorchReproError
+from torchrepro.repro import Compiler
+
+
+def compile_with_own_capture(
+    compiler: Compiler, model: Callable[..., Any], backend: Callable[..., Callable[..., Any]]
+) -> Callable[..., Any]:
+    """The model with `torchrepro.trace` in the place of `torch.compile`."""
+    from torchrepro.frontend.api import trace
+
+    if compiler.dynamic:
+        raise TorchReproError(
+            "torchrepro's front end captures static shapes", next_step="leave out --dynamic, or --frontend"
+        )
+    captured: Callable[..., Any] = trace(model, backend=_announced(backend), fullgraph=compiler.fullgraph)
+    return captured
+
+
+def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """The backend, whose compilations are told to whoever follows those of Dynamo (`phases_of_compilation`).
+
+    Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
+    """
+    from torch._dynamo.callback import CallbackTrigger, callback_handler
+
+    def compile_fn(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        with callback_handler.install_callbacks(CallbackTrigger.DYNAMO, "torchrepro"):
+            return backend(graph, example_inputs)
+
+    return compile_fn

@@ -1,0 +1,127 @@
+"""Facts: what can be told about values, as text by path, so that two runs can be compared afterwards.
+
+Structure, types, dtypes, strides and every bit are facts; so is which object is the same as which, and which
+tensors share memory: a captured function must give back the argument itself where Python does.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
+OPAQUE = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum, types.ModuleType)
+
+Facts = dict[str, str]
+
+
+def facts_of(roots: Mapping[str, Any]) -> Facts:
+    """All facts about values by name; an object met again is told as the path where it was met first."""
+    told: Facts = {}
+    walk = _Walk()
+    for name, value in roots.items():
+        told.update(walk.facts(name, value))
+    return told
+
+
+def first_difference(expected: Facts, found: Facts) -> str | None:
+    """The first path where they differ, with what stands there; None where they agree."""
+    if "error" in found and "error" not in expected:
+        return f"raised {found['error']}: {_short(found.get('error.args[0]', ''))}"
+    for path, fact in expected.items():
+        if path not in found:
+            return f"{path}: {_short(fact)} expected, nothing found"
+        if found[path] != fact:
+            return f"{path}: {_short(fact)} expected, {_short(found[path])} found"
+    for path, fact in found.items():
+        if path not in expected:
+            return f"{path}: nothing expected, {_short(fact)} found"
+    return None
+
+
+def _short(fact: str) -> str:
+    return fact if len(fact) < 160 else f"{fact[:157]}..."
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._objects: dict[int, str] = {}
+        self._memory: dict[int, str] = {}
+        self._alive: list[Any] = []
+
+    def facts(self, path: str, value: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(value, PLAIN):
+            yield path, f"{type(value).__name__} {value!r}"
+            return
+        if isinstance(value, OPAQUE):
+            yield path, repr(value)
+            return
+        if not isinstance(value, (tuple, frozenset, types.MethodType, types.BuiltinFunctionType)):
+            if id(value) in self._objects:
+                yield path, f"the same object as {self._objects[id(value)]}"
+                return
+            self._objects[id(value)] = path
+            self._alive.append(value)
+        if isinstance(value, torch.Tensor):
+            yield from self._tensor(path, value)
+        else:
+            yield from self._object(path, value)
+
+    def _tensor(self, path: str, value: torch.Tensor) -> Iterator[tuple[str, str]]:
+        grad = "grad" if value.requires_grad else "no grad"
+        leaf = "leaf" if value.is_leaf else "computed"
+        kind = type(value).__name__
+        yield path, f"{kind} {value.dtype} {tuple(value.shape)} {value.stride()} {value.device} {grad} {leaf}"
+        plain = value.detach().resolve_conj().resolve_neg()
+        yield f"{path}.values", f"{plain.tolist()!r}"
+        if plain.numel():
+            memory = value.untyped_storage().data_ptr()
+            if memory in self._memory:
+                yield f"{path}.memory", f"shared with {self._memory[memory]}"
+            else:
+                self._memory[memory] = path
+        if value.is_leaf and value.grad is not None:
+            yield from self.facts(f"{path}.grad", value.grad)
+
+    def _object(self, path: str, value: Any) -> Iterator[tuple[str, str]]:
+        yield path, type(value).__qualname__
+        if isinstance(value, (list, tuple, deque)):
+            yield f"{path}.length", str(len(value))
+            for index, item in enumerate(value):
+                yield from self.facts(f"{path}[{index}]", item)
+        elif isinstance(value, (set, frozenset)):
+            for index, item in enumerate(sorted(value, key=repr)):
+                yield from self.facts(f"{path}{{{index}}}", item)
+        elif isinstance(value, Mapping):
+            yield f"{path}.keys", repr([key if isinstance(key, (*PLAIN, tuple)) else ... for key in value])
+            for index, item in enumerate(value.values()):
+                yield from self.facts(f"{path}.values()[{index}]", item)
+        elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+            yield f"{path}.name", value.__qualname__
+            return
+        elif isinstance(value, BaseException):
+            yield from self.facts(f"{path}.args", value.args)
+            return
+        if isinstance(value, nn.Module):
+            for name, item in [*value.named_parameters(), *value.named_buffers()]:
+                yield from self.facts(f"{path}.{name}", item)
+        for name, item in sorted(_attributes(value).items()):
+            yield from self.facts(f"{path}.{name}", item)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object consists of besides what it contains; a module's tables are told elsewhere."""
+    names = {name: item for name, item in getattr(value, "__dict__", {}).items() if isinstance(name, str)}
+    for kind in type(value).__mro__:
+        for name in [slots] if isinstance(slots := vars(kind).get("__slots__", ()), str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                names[name] = getattr(value, name)
+    if isinstance(value, nn.Module):
+        return {name: item for name, item in names.items() if not name.startswith("_")}
+    return names

@@ -1,0 +1,93 @@
+"""Random programs do what Python does, on fresh values, on other arguments, and whatever they change on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from tests.frontend.corpus.counting import Counting
+from tests.frontend.corpus.facts import Facts, facts_of, first_difference
+from tests.frontend.corpus.ways import Way, eager, tested
+from tests.frontend.differential.programs import Box, Program, programs
+
+CALLS = ((1, 3, True), (2, 3, True), (3, 3, False), (4, 5, True))
+"""Seed, size of the tensors, flag: other values, then another branch, then another shape."""
+FAST = settings(
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+THOROUGH = settings(FAST, max_examples=3000, derandomize=False)
+
+
+def arguments(seed: int, size: int, flag: bool) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    return {
+        "a": torch.randn(size, 4),
+        "b": torch.randn(size, 4),
+        "n": 2,
+        "flag": flag,
+        "mode": "up" if flag else "down",
+        "xs": [torch.randn(size, 4)],
+        "box": Box(torch.randn(size, 4)),
+    }
+
+
+def told(call: Callable[..., Any], function: Callable[..., Any], given_arguments: dict[str, Any]) -> Facts:
+    """One call: the result or the error, the arguments afterwards, the globals and the output."""
+    outcome: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            outcome["result"] = call(**given_arguments)
+        except Exception as error:
+            outcome["error"] = error
+    state = copy.copy(function.__globals__["state"])
+    return facts_of(
+        {"argument": given_arguments, "state": state, "printed": printed.getvalue(), **outcome}
+        | {"grad mode": torch.is_grad_enabled()}
+    )
+
+
+def behaviour(program: Program, way: Way) -> list[Facts]:
+    function = program.compile()
+    call = way(function, Counting(), False)
+    return [told(call, function, arguments(*chosen)) for chosen in CALLS]
+
+
+def check(program: Program) -> None:
+    for number, (expected, found) in enumerate(
+        zip(behaviour(program, eager), behaviour(program, tested()), strict=True), start=1
+    ):
+        assert first_difference(expected, found) is None, f"call {number} of\n{program.source}"
+
+
+@FAST
+@given(programs())
+def test_a_random_program_does_what_python_does(program: Program) -> None:
+    check(program)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@THOROUGH
+@given(programs(max_statements=10))
+def test_thousands_of_random_programs_do_what_python_does(program: Program) -> None:
+    check(program)
+
+
+@settings(FAST, max_examples=200)
+@given(programs())
+def test_a_random_program_is_valid_and_repeats_itself(program: Program) -> None:
+    """The programs themselves: they compile, end, and raise nothing that is not meant."""
+    first, again = behaviour(program, eager), behaviour(program, eager)
+    assert first == again
+    assert all(facts.get("error", "Stop") == "Stop" for facts in first), first
