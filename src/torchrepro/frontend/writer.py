@@ -41,7 +41,7 @@ class Writer:
 
     def variable(self, hint: str) -> str:
         """A name that is not in use, made of `hint`."""
-        base = re.sub(r"\W+", "_", hint).strip("_").lower() or "value"
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", hint).strip("_").lower() or "value"
         base = f"_{base}" if base[0].isdigit() or keyword.iskeyword(base) else base
         name, count = base, 1
         while name in self._taken:

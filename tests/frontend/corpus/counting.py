@@ -11,7 +11,7 @@ from torch import fx
 OPERATIONS = ("call_function", "call_method", "call_module")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Counting:
     """Given to Dynamo and to the front end alike."""
 

@@ -71,8 +71,13 @@ def _one_call(
             "keyword": dict(keywords),
             "global": {name: case.function.__globals__.get(name) for name in case.state},
             "printed": printed.getvalue(),
-            "grad mode": torch.is_grad_enabled(),
-            "default dtype": torch.get_default_dtype(),
+            "modes": (
+                torch.is_grad_enabled(),
+                torch.is_inference_mode_enabled(),
+                torch.is_autocast_enabled("cpu"),
+                torch.get_default_dtype(),
+                torch.get_default_device(),
+            ),
             "random": (random.getstate()[1][-1], int(torch.get_rng_state().sum())),
             **outcome,
         }

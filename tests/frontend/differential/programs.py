@@ -1,7 +1,7 @@
 """Random programs: Python functions as text, in which every statement is right wherever it stands.
 
-All variables exist before the first random statement, and inner functions share them (`nonlocal`). So any statement
-can be left out, and what hypothesis shrinks a failure to is short. A loop has a limit, a number stays small.
+All variables exist before the first random statement, and inner functions share them (`nonlocal`). So any
+statement can be left out, and what a failure shrinks to is short. A loop has a limit, a number stays small.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _expressions() -> st.SearchStrategy[str]:
 
 _EXPRESSIONS = _expressions()
 
-# Statements: lines, in which `{k}` stands for a name of the loop's own and `{return}` for leaving the function.
+# Statements: lines, in which `{k}` stands for a name of the loop's own and `{return}` for leaving.
 
 Lines = tuple[str, ...]
 
@@ -374,7 +374,7 @@ def _compound(inner: st.SearchStrategy[Lines]) -> st.SearchStrategy[Lines]:
 
 
 def _settled(lines: Lines) -> Lines:
-    """Each loop and inner function gets a name of its own; a return inside of an inner function is left out."""
+    """Each loop and inner function gets a name of its own; a return inside an inner function is left out."""
     numbers = itertools.count(1)
     names: dict[int, str] = {}
     functions: set[int] = set()

@@ -1,4 +1,4 @@
-"""Random programs do what Python does, on fresh values, on other arguments, and whatever they change on the way."""
+"""Random programs do what Python does: on fresh values, on other arguments, whatever they change."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_thousands_of_random_programs_do_what_python_does(program: Program) -> N
     check(program)
 
 
-@settings(FAST, max_examples=200)
+@settings(FAST, max_examples=30)
 @given(programs())
 def test_a_random_program_is_valid_and_repeats_itself(program: Program) -> None:
     """The programs themselves: they compile, end, and raise nothing that is not meant."""

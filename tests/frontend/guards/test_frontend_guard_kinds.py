@@ -1,4 +1,4 @@
-"""Each kind of guard: it holds where it was taken, one change is a miss that names the thing, undone it holds again."""
+"""Each kind of guard holds where it was taken; a change is a miss that names it; undone, it holds again."""
 
 from __future__ import annotations
 
@@ -43,10 +43,21 @@ from torchrepro.frontend.guards.kinds import (
     Unbound,
 )
 from torchrepro.frontend.kept import Kept
-from torchrepro.frontend.source import Attribute, Cell, InstanceValue, Item, KeyOf, Local, ModuleMember, StackSlot
+from torchrepro.frontend.source import (
+    Attribute,
+    Cell,
+    InstanceValue,
+    Item,
+    KeyOf,
+    Local,
+    ModuleMember,
+    StackSlot,
+)
 from torchrepro.frontend.state import FrameState
 
 X, Y, D, M = Local("x"), Local("y"), Local("d"), Local("m")
+AMBIENT = AmbientIs(AmbientFacts.now())
+"""With it, tensors are checked the quick way."""
 
 
 def compiled(*guards: Guard, kept: Kept | None = None) -> GuardFunction:
@@ -60,7 +71,9 @@ def locals_of(**values: Any) -> FrameState:
     return FrameState(values, {})
 
 
-def check_change(guards: GuardFunction, state: FrameState, change: AbstractContextManager[Any], *words: str) -> None:
+def check_change(
+    guards: GuardFunction, state: FrameState, change: AbstractContextManager[Any], *words: str
+) -> None:
     """Holds (twice: the second time quickly), misses with a reason that has these words, holds again."""
     assert guards.holds(state)
     assert guards.holds(state)
@@ -81,11 +94,13 @@ def changed(do: Callable[[], Any], undo: Callable[[], Any]) -> Iterator[None]:
     undo()
 
 
-def check_values(guard: Guard, good: Any, bad: Any, *words: str, name: str = "x") -> None:
+def check_values(
+    guard: Guard, good: Any, bad: Any, *words: str, name: str = "x", also: tuple[Guard, ...] = ()
+) -> None:
     values = {name: good}
     state = FrameState(values, {})
     change = changed(lambda: values.__setitem__(name, bad), lambda: values.__setitem__(name, good))
-    check_change(compiled(guard), state, change, *words)
+    check_change(compiled(guard, *also), state, change, *words)
 
 
 class Colour(enum.Enum):
@@ -105,8 +120,8 @@ class Block(nn.Module):
 
 def test_an_object_is_guarded_by_identity() -> None:
     first, second = object(), object()
-    check_values(Is(X, first), first, second, "argument x", "another object")
-    check_values(Is(X, len), len, max, "is builtin_function_or_method max", "was builtin_function_or_method len")
+    check_values(Is(X, first), first, second, "argument x: is another object, was a object")
+    check_values(Is(X, len), len, max, "is function max", "was function len")
     check_values(Is(X, Block), Block, Colour, "is class Colour, was class Block")
 
 
@@ -202,9 +217,13 @@ def test_the_order_of_an_ordered_dict_is_its_own() -> None:
 def test_a_key_that_is_there_and_one_that_is_not() -> None:
     table = {"a": 1}
     remove = changed(lambda: table.pop("a"), lambda: table.update(a=1))
-    check_change(compiled(HasKey(D, "a")), locals_of(d=table), remove, "argument d: 'a' is absent, was present")
+    check_change(
+        compiled(HasKey(D, "a")), locals_of(d=table), remove, "argument d: 'a' is absent, was present"
+    )
     insert = changed(lambda: table.update(b=1), lambda: table.pop("b"))
-    check_change(compiled(LacksKey(D, "b")), locals_of(d=table), insert, "argument d: 'b' is present, was absent")
+    check_change(
+        compiled(LacksKey(D, "b")), locals_of(d=table), insert, "argument d: 'b' is present, was absent"
+    )
 
 
 def test_a_key_may_be_an_object() -> None:
@@ -253,7 +272,9 @@ def test_a_builtin_that_becomes_hidden_by_a_global() -> None:
 def test_an_attribute_of_an_instance() -> None:
     thing = types.SimpleNamespace(scale=2)
     change = changed(lambda: setattr(thing, "scale", 3), lambda: setattr(thing, "scale", 2))
-    check_change(compiled(Equal(InstanceValue(X, "scale"), 2)), locals_of(x=thing), change, "x.scale: is 3, was 2")
+    check_change(
+        compiled(Equal(InstanceValue(X, "scale"), 2)), locals_of(x=thing), change, "x.scale: is 3, was 2"
+    )
 
 
 def test_an_attribute_that_hides_one_of_the_class() -> None:
@@ -275,13 +296,17 @@ def test_the_contents_of_a_closure_cell() -> None:
     change = changed(lambda: setattr(cell, "cell_contents", 4), lambda: setattr(cell, "cell_contents", 3))
     check_change(guards, FrameState({}, {"n": cell}), change, "closure variable n: is 4, was 3")
     empty = changed(lambda: delattr(cell, "cell_contents"), lambda: setattr(cell, "cell_contents", 3))
-    check_change(guards, FrameState({}, {"n": cell}), empty, "closure variable n: cannot be read (ValueError)")
+    check_change(
+        guards, FrameState({}, {"n": cell}), empty, "closure variable n: cannot be read (ValueError)"
+    )
 
 
 def test_a_cell_that_gets_contents() -> None:
     cell = types.CellType()
     change = changed(lambda: setattr(cell, "cell_contents", 4), lambda: delattr(cell, "cell_contents"))
-    check_change(compiled(EmptyCell(Cell("n"))), FrameState({}, {"n": cell}), change, "n", "is bound, was unbound")
+    check_change(
+        compiled(EmptyCell(Cell("n"))), FrameState({}, {"n": cell}), change, "n", "is bound, was unbound"
+    )
 
 
 def test_a_default_of_a_function() -> None:
@@ -289,7 +314,9 @@ def test_a_default_of_a_function() -> None:
         return a
 
     guards = compiled(Equal(Item.at(Attribute(X, "__defaults__"), 0), 1))
-    change = changed(lambda: setattr(function, "__defaults__", (2,)), lambda: setattr(function, "__defaults__", (1,)))
+    change = changed(
+        lambda: setattr(function, "__defaults__", (2,)), lambda: setattr(function, "__defaults__", (1,))
+    )
     check_change(guards, locals_of(x=function), change, "x.__defaults__[0]: is 2, was 1")
 
 
@@ -318,7 +345,9 @@ def test_a_variable_that_gets_a_value() -> None:
 def test_the_training_flag() -> None:
     block = Block()
     guards = compiled(TypeIs(M, Block), Equal(InstanceValue(M, "training"), True))
-    check_change(guards, locals_of(m=block), changed(block.eval, block.train), "m.training: is False, was True")
+    check_change(
+        guards, locals_of(m=block), changed(block.eval, block.train), "m.training: is False, was True"
+    )
 
 
 def test_a_member_that_is_added() -> None:
@@ -358,14 +387,14 @@ def test_hooks_of_a_module(register: str) -> None:
 def test_hooks_of_all_modules(register: Callable[..., Any]) -> None:
     handles: list[Any] = []
     change = changed(lambda: handles.append(register(lambda *args: None)), lambda: handles.pop().remove())
-    check_change(compiled(NoGlobalHooks()), locals_of(), change, "torch.nn: set of global hooks is global_")
+    check_change(compiled(NoGlobalHooks()), locals_of(), change, "torch.nn: set of hooks is global_")
 
 
 def test_a_parameter_that_is_replaced() -> None:
     block = Block()
     weight = block.linear.weight
     source = ModuleMember(ModuleMember(M, "_modules", "linear"), "_parameters", "weight")
-    guards = compiled(TensorLike(source, TensorFacts.of(weight)))
+    guards = compiled(AMBIENT, TensorLike(source, TensorFacts.of(weight)))
     change = changed(
         lambda: setattr(block.linear, "weight", nn.Parameter(torch.ones(3, 2))),
         lambda: setattr(block.linear, "weight", weight),
@@ -393,7 +422,7 @@ def _inference(tensor: torch.Tensor) -> torch.Tensor:
         (torch.ones(2, 4), torch.ones(4, 2).t(), "stride is (1, 2), was (4, 1)"),
         (torch.ones(2, 4), torch.ones(2, 4).double(), "dtype is torch.float64, was torch.float32"),
         (torch.ones(2, 4), torch.ones(2, 4, device="meta"), "device is meta, was cpu"),
-        (torch.ones(2, 4), torch.ones(2, 4, requires_grad=True), "requires_grad is True, was False"),
+        (torch.ones(2, 4), torch.ones(2, 4, requires_grad=True), "requires grad is True, was False"),
         (torch.ones(2, 4), nn.Parameter(torch.ones(2, 4), False), "type is Parameter, was Tensor"),
         (torch.ones(2, 4), torch.ones(2, 4).as_subclass(Wrapped), "type is Wrapped, was Tensor"),
         (torch.ones(2, 4).as_subclass(Wrapped), torch.ones(2, 4), "type is Tensor, was Wrapped"),
@@ -412,26 +441,32 @@ def _inference(tensor: torch.Tensor) -> torch.Tensor:
     ids=lambda value: value.split(",")[0] if isinstance(value, str) else "",
 )
 def test_a_tensor_is_guarded_by_what_it_is_like(good: torch.Tensor, bad: Any, words: str) -> None:
-    check_values(TensorLike(X, TensorFacts.of(good)), good, bad, f"argument x: {words}")
+    guard = TensorLike(X, TensorFacts.of(good))
+    check_values(guard, good, bad, f"argument x: {words}")
+    check_values(guard, good, bad, f"argument x: {words}", also=(AMBIENT,))
 
 
 def test_other_tensors_of_the_same_kind_and_other_values_will_do() -> None:
-    guards = compiled(TensorLike(X, TensorFacts.of(torch.ones(2))))
+    guards = compiled(AMBIENT, TensorLike(X, TensorFacts.of(torch.ones(2))))
     assert guards.holds(locals_of(x=torch.ones(2)))
     assert guards.holds(locals_of(x=torch.zeros(2)))
 
 
 def test_a_tensor_changed_in_place_is_a_miss() -> None:
     tensor = torch.ones(2, 2)
-    guards = compiled(TensorLike(X, TensorFacts.of(tensor)))
+    guards = compiled(AMBIENT, TensorLike(X, TensorFacts.of(tensor)))
     state = locals_of(x=tensor)
-    check_change(guards, state, changed(tensor.requires_grad_, lambda: tensor.requires_grad_(False)), "requires_grad")
+    check_change(
+        guards, state, changed(tensor.requires_grad_, lambda: tensor.requires_grad_(False)), "requires grad"
+    )
     check_change(guards, state, changed(lambda: tensor.resize_(4), lambda: tensor.resize_(2, 2)), "shape")
 
 
 def test_one_tensor_of_many_is_named() -> None:
     tensors = {f"t{index}": torch.ones(index + 1) for index in range(50)}
-    guards = compiled(*(TensorLike(Local(name), TensorFacts.of(tensor)) for name, tensor in tensors.items()))
+    guards = compiled(
+        AMBIENT, *(TensorLike(Local(name), TensorFacts.of(tensor)) for name, tensor in tensors.items())
+    )
     good, bad = tensors["t33"], torch.ones(99)
     change = changed(lambda: tensors.update(t33=bad), lambda: tensors.update(t33=good))
     check_change(guards, FrameState(tensors, {}), change, "argument t33: shape is (99,), was (34,)")
@@ -440,7 +475,7 @@ def test_one_tensor_of_many_is_named() -> None:
 def test_one_tensor_in_two_places_holds_if_nothing_says_otherwise() -> None:
     tensor = torch.ones(2)
     facts = TensorFacts.of(tensor)
-    guards = compiled(TensorLike(X, facts), TensorLike(Y, facts))
+    guards = compiled(AMBIENT, TensorLike(X, facts), TensorLike(Y, facts))
     for _ in range(8):
         assert guards.holds(locals_of(x=tensor, y=tensor))
         assert guards.holds(locals_of(x=tensor, y=torch.ones(2)))
@@ -467,7 +502,9 @@ def test_tensors_that_come_to_share_a_storage() -> None:
     values = {"x": x, "y": y}
     guards = compiled(SharedStorage.of((X, Y), (x, y)))
     change = changed(lambda: values.update(y=x[:2]), lambda: values.update(y=y))
-    check_change(guards, FrameState(values, {}), change, "argument x, argument y: storage is (0, 0)", "was (0, 1)")
+    check_change(
+        guards, FrameState(values, {}), change, "argument x, argument y: storage is (0, 0)", "was (0, 1)"
+    )
 
 
 def test_views_that_come_to_overlap() -> None:
@@ -544,13 +581,19 @@ def _inside_vmap() -> Iterator[None]:
     [
         (torch.no_grad, "grad mode is False, was True"),
         (torch.inference_mode, "inference mode is True, was False"),
-        (lambda: torch.autocast("cpu", torch.bfloat16), "autocast is (('cpu', torch.bfloat16)), was ()"),
+        (lambda: torch.autocast("cpu", torch.bfloat16), "autocast is (('cpu', torch.bfloat16),), was ()"),
         (lambda: torch.autocast("cpu", cache_enabled=False), "autocast cache is False, was True"),
-        (lambda: _set(torch.set_default_dtype, torch.float64, torch.float32), "default dtype is torch.float64"),
-        (lambda: torch.device("meta"), "default device is device(type='meta')"),
-        (lambda: _set(torch.set_default_device, "meta", None), "default device is device(type='meta')"),
+        (
+            lambda: _set(torch.set_default_dtype, torch.float64, torch.float32),
+            "default dtype is torch.float64",
+        ),
+        (lambda: torch.device("meta"), "default device is meta"),
+        (lambda: _set(torch.set_default_device, "meta", None), "default device is meta"),
         (lambda: _set(torch.use_deterministic_algorithms, True, False), "deterministic algorithms is True"),
-        (lambda: _set(torch.set_float32_matmul_precision, "high", "highest"), "float32 matmul precision is 'high'"),
+        (
+            lambda: _set(torch.set_float32_matmul_precision, "high", "highest"),
+            "float32 matmul precision is 'high'",
+        ),
         (_new_precision_interface, "float32 matmul precision is 'tf32'"),
         (Quiet, "torch function modes is (class Quiet), was ()"),
         (torch._C.DisableTorchFunctionSubclass, "torch function enabled is False"),
@@ -592,4 +635,21 @@ def test_tensors_are_checked_without_running_modes_of_the_user() -> None:
     with Spy():
         assert guards.holds(locals_of(x=tensors[0], y=tensors[1]))
         assert not guards.holds(locals_of(x=tensors[1], y=tensors[0]))
+        assert guards.miss(locals_of(x=tensors[1], y=tensors[0])) == "argument x: shape is (3,), was (2,)"
     assert calls == []
+
+
+def test_what_was_learned_in_inference_mode_fits_no_other_tensor_outside() -> None:
+    tensor = torch.ones(2)
+    with torch.inference_mode():
+        other = torch.ones(2)
+        guards = compiled(AmbientIs(AmbientFacts.now()), TensorLike(X, TensorFacts.of(tensor)))
+        assert guards.holds(locals_of(x=tensor))
+        assert guards.holds(locals_of(x=tensor))
+        assert not guards.holds(locals_of(x=other))
+        assert guards.miss(locals_of(x=other)) == "argument x: inference is True, was False"
+    assert not guards.holds(locals_of(x=other))
+    unaware = compiled(TensorLike(X, TensorFacts.of(tensor)))
+    with torch.inference_mode():
+        assert unaware.holds(locals_of(x=tensor))
+    assert not unaware.holds(locals_of(x=other))

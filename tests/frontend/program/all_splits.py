@@ -1,21 +1,20 @@
-"""Splits functions at every instruction they run, in this Python: `python all_splits.py [CASE]...`.
+"""Splits functions at every instruction they run, in this Python: `python all_splits.py PLACE [CASE]...`.
 
-Needs `torchrepro` and `bytecode` on the path and no torch. What it is about to enter is printed before it does, so
-that after a crash the last line says where.
+Needs `torchrepro` and `bytecode` on the path and no torch. PLACE is a file that says what was entered last, should
+this process crash.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import inspect
+import mmap
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
-
-import split_functions
 
 from torchrepro.frontend.program.liveness import live_before
 from torchrepro.frontend.program.program import Program
@@ -31,8 +30,11 @@ from torchrepro.frontend.program.resume import (
 )
 from torchrepro.frontend.state import FrameState
 
+Called = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+Case = Callable[[list[Any]], Called]
+"""Makes a function and its arguments anew; side effects go into the list."""
 Maker = Callable[[Program, Any, frozenset[str]], CodeType]
-_made: dict[tuple[Any, ...], CodeType] = {}
+Note = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -42,124 +44,126 @@ class Outcome:
     result: str
     raised: tuple[str, str] | None
     frames: tuple[tuple[str, int | None], ...]
-    """Function and line of every frame of the user's in the traceback."""
+    """Function and line of every frame of the traceback that is in the function's file."""
     seen: str
 
 
-def outcome(run: Callable[[], Any], seen: list[Any], file: str) -> Outcome:
-    split_functions.COUNTER = 0
+@dataclass(frozen=True)
+class Split:
+    """One function, split everywhere."""
+
+    name: str
+    case: Case
+    note: Note = lambda what, index: None
+    """Told what is about to be entered."""
+
+    def check(self) -> list[str]:
+        """Compare each way to run the function with a plain call; the kinds of instructions it stepped over."""
+        expected = self.plainly()
+        places: list[int] = []
+        whole = self.stepwise(sys.maxsize, False, places)
+        assert whole == expected, f"{self.name}: stepped to the end\n  {whole}\nbut plainly\n  {expected}"
+        for steps in range(1, len(places)):
+            for only_live in (False, True):
+                got = self.stepwise(steps, only_live, [])
+                assert got == expected, (
+                    f"{self.name}: resumed at {places[steps]}, {only_live=}\n  {got}\nbut plainly\n  {expected}"
+                )
+        function, _ = _started(self.case([]))
+        return [program_of(function.__code__).instructions[place].name for place in places]
+
+    def plainly(self) -> Outcome:
+        seen: list[Any] = []
+        function, args, kwargs = self.case(seen)
+        return _outcome(lambda: function(*args, **kwargs), seen, function)
+
+    def stepwise(self, steps: int, only_live: bool, places: list[int]) -> Outcome:
+        """`steps` instructions one by one, and then the rest in one go."""
+        seen: list[Any] = []
+        function, state = _started(self.case(seen))
+
+        def run() -> Any:
+            got: Any = None
+            for got in self._stepped(function, state, steps, places):
+                pass
+            if not isinstance(got, Continuation):
+                return got
+            rest = got.state
+            if only_live:
+                live = live_before(program_of(function.__code__), got.index)
+                values = {name: value for name, value in rest.locals.items() if name in live}
+                rest = FrameState(values, rest.cells, rest.stack)
+            self.note(f"{self.name}: resume", got.index)
+            return _entered(resumed_code, function, got.index, rest)
+
+        return _outcome(run, seen, function)
+
+    def _stepped(
+        self, function: FunctionType, state: FrameState, steps: int, places: list[int]
+    ) -> Iterator[Any]:
+        """A function run one instruction at a time: its continuations, and in the end its result."""
+        program, index = program_of(function.__code__), 0
+        for _ in range(steps):
+            reason = why_not_enterable(program, index)
+            assert reason is None, f"instruction {index} was reached, but: {reason}"
+            places.append(index)
+            self.note(f"{self.name}: step", index)
+            got = _entered(stepped_code, function, index, state)
+            yield got
+            if not isinstance(got, Continuation):
+                return
+            index, state = got.index, got.state
+
+
+def _outcome(run: Callable[[], Any], seen: list[Any], function: Callable[..., Any]) -> Outcome:
     try:
         return Outcome(repr(run()), None, (), repr(seen))
     except Exception as error:
-        frames = tuple(
-            (frame.name, frame.lineno)
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == file
-        )
-        return Outcome("", (type(error).__name__, str(error)), frames, repr(seen))
+        frames = traceback.extract_tb(error.__traceback__)
+        file = function.__code__.co_filename
+        own = tuple((frame.name, frame.lineno) for frame in frames if frame.filename == file)
+        return Outcome("", (type(error).__name__, str(error)), own, repr(seen))
 
 
-def at_start(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FrameState:
+def _started(called: Called) -> tuple[FunctionType, FrameState]:
+    """The frame of a function at its first instruction."""
+    function, args, kwargs = called
+    if isinstance(function, MethodType):
+        function, args = function.__func__, (function.__self__, *args)
+    assert isinstance(function, FunctionType)
     bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     bound.apply_defaults()
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return FrameState(dict(bound.arguments), cells)
+    return function, FrameState(dict(bound.arguments), cells)
 
 
-def entered(make: Maker, function: FunctionType, index: int, state: FrameState) -> Any:
+_made: dict[tuple[Any, ...], CodeType] = {}
+
+
+def _entered(make: Maker, function: FunctionType, index: int, state: FrameState) -> Any:
     program = program_of(function.__code__)
     point, bound = point_of(index, state), bound_in(program, state)
-    key = (make, function.__code__, point, bound)
+    key = (make, program, point, bound)
     if key not in _made:
         _made[key] = make(program, point, bound)
     return enter(_made[key], function, state)
 
 
-def stepped(
-    function: FunctionType, state: FrameState, limit: int, say: Callable[[int], None]
-) -> Iterator[Any]:
-    """A function run one instruction at a time: its continuations, or in the end its result."""
-    program, index = program_of(function.__code__), 0
-    for _ in range(limit):
-        reason = why_not_enterable(program, index)
-        assert reason is None, f"instruction {index} was reached, but: {reason}"
-        say(index)
-        got = entered(stepped_code, function, index, state)
-        yield got
-        if not isinstance(got, Continuation):
-            return
-        index, state = got.index, got.state
+def main(file: str, names: list[str]) -> None:
+    from split_functions import CASES
 
-
-def split(name: str, case: split_functions.Case) -> tuple[int, set[str]]:
-    """Check one function; how often it was split, and the kinds of instructions stepped."""
-
-    def fresh() -> tuple[FunctionType, FrameState, list[Any]]:
-        seen: list[Any] = []
-        function, args, kwargs = case(seen)
-        if isinstance(function, MethodType):
-            function, args = function.__func__, (function.__self__, *args)
-        assert isinstance(function, FunctionType)
-        return function, at_start(function, args, kwargs), seen
-
-    def plainly() -> Outcome:
-        seen: list[Any] = []
-        function, args, kwargs = case(seen)
-        return outcome(lambda: function(*args, **kwargs), seen, split_functions.__file__)
-
-    def after(steps: int, resume: bool, only_live: bool, places: list[int]) -> Outcome:
-        """`steps` instructions one by one, and then the rest in one go."""
-        function, state, seen = fresh()
-
-        def say(index: int) -> None:
-            places.append(index)
-            print(f"{name}: step at {index}", flush=True)
-
-        def run() -> Any:
-            got: Any = None
-            for got in stepped(function, state, steps, say):
-                pass
-            if not (resume and isinstance(got, Continuation)):
-                return got
-            rest = got.state
-            if only_live:
-                live = live_before(program_of(function.__code__), got.index)
-                rest = FrameState(
-                    {name: value for name, value in rest.locals.items() if name in live},
-                    rest.cells,
-                    rest.stack,
-                )
-            print(f"{name}: resume at {got.index}", flush=True)
-            return entered(resumed_code, function, got.index, rest)
-
-        return outcome(run, seen, split_functions.__file__)
-
-    expected = plainly()
-    places: list[int] = []
-    whole = after(sys.maxsize, resume=False, only_live=False, places=places)
-    assert whole == expected, f"{name}: stepped to the end\n  {whole}\nbut plainly\n  {expected}"
-    for steps in range(1, len(places)):
-        for only_live in (False, True):
-            got = after(steps, resume=True, only_live=only_live, places=[])
-            assert got == expected, (
-                f"{name}: resumed at instruction {places[steps]}, {only_live=}\n  {got}\nbut plainly\n  {expected}"
-            )
-    program = program_of(fresh()[0].__code__)
-    return len(places), {program.instructions[place].name for place in places}
-
-
-def main(names: list[str]) -> None:
     faulthandler.enable()
-    splits, kinds = 0, set[str]()
-    for name, case in split_functions.CASES.items():
-        if not names or name in names:
-            count, stepped_kinds = split(name, case)
-            splits, kinds = splits + count, kinds | stepped_kinds
-    print(
-        f"split {len(split_functions.CASES)} functions at {splits} places, {len(kinds)} kinds of instruction"
-    )
-    print(" ".join(sorted(kinds)))
+    with open(file, "r+b") as opened:
+        place = mmap.mmap(opened.fileno(), 0)
+
+    def note(what: str, index: int) -> None:
+        place[:] = f"{what} at {index}".encode().ljust(len(place))  # outlives a crash, and costs no system call
+
+    kinds: list[str] = []
+    for name in names or CASES:
+        kinds += Split(name, CASES[name], note).check()
+    print(f"{len(names or CASES)} functions, split at {len(kinds)} places: {' '.join(sorted(set(kinds)))}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

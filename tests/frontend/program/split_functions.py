@@ -49,14 +49,14 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
-@case(7)
+@case(5)
 def loops(seen):
     def f(n):
         total = 0
         for i in range(n):
             if i == 2:
                 continue
-            if i == 6:
+            if i == 4:
                 break
             for j in range(i):
                 total += i * j
@@ -766,8 +766,9 @@ def context_from_contextlib(seen):
 @case(300)
 def long_jumps(seen):
     """More constants and instructions than fit one byte of argument."""
-    lines = "\n".join(f"        total += n + {1000 + i}" for i in range(60))
-    text = f"def f(n):\n    total = 0\n    for i in range(2):\n        if i > n: break\n{lines}\n    return total\n"
+    lines = "\n".join(f"        total += n + {1000 + i}" for i in range(40))
+    head = "def f(n):\n    total = 0\n    for i in range(1):\n        if i > n: break"
+    text = f"{head}\n{lines}\n    return total\n"
     names: dict[str, Any] = {}
     exec(compile(text, __file__, "exec"), names)
     return names["f"]

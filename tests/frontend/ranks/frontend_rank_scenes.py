@@ -89,3 +89,87 @@ def store_dying(rank: int, group: Any) -> dict[str, Any]:
         os._exit(1)
     should_recompile(False, entry=ENTRY, group=group, timeout=PATIENCE)
     return {}
+
+
+# Functions that are really traced; `RANK` is what makes the ranks differ.
+
+RANK = 0
+
+
+def alike(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x.sin())
+
+
+def by_rank(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    return torch.relu(y) if RANK == 0 else torch.cos(y)
+
+
+def note(x: torch.Tensor) -> torch.Tensor:
+    if RANK == 1:
+        print("rank 1 says something")
+    return x * 2
+
+
+def noting(x: torch.Tensor) -> torch.Tensor:
+    return note(x.sin()).cos()
+
+
+def by_data(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    if y.sum() > 0:
+        return y + 1
+    return y - 1
+
+
+def unlucky(x: torch.Tensor) -> torch.Tensor:
+    return x.tan()
+
+
+def traced(
+    function: Any, rank: int, inputs: list[torch.Tensor], failing: int | None = None
+) -> dict[str, Any]:
+    """Call it in lock step; what it returned, and how many graphs were compiled on the way."""
+    from torchrepro.frontend.api import trace
+
+    globals()["RANK"] = rank
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        if rank == failing:
+            raise ValueError("boom")
+        compiled.append(graph)
+        return graph.forward
+
+    captured = trace(function, backend=backend, ranks="agree")
+    outputs, graphs = [], []
+    for x in inputs:
+        outputs.append(torch.allclose(captured(x), function(x)))
+        graphs.append(len(compiled))
+    return {"right": outputs, "graphs": graphs}
+
+
+def traced_alike(rank: int, group: Any) -> dict[str, Any]:
+    return traced(alike, rank, [torch.ones(2), torch.ones(2)])
+
+
+def traced_by_rank(rank: int, group: Any) -> dict[str, Any]:
+    return traced(by_rank, rank, [torch.ones(2)])
+
+
+def traced_break_on_one(rank: int, group: Any) -> dict[str, Any]:
+    return traced(noting, rank, [torch.ones(2), torch.ones(2)])
+
+
+def traced_miss_on_one(rank: int, group: Any) -> dict[str, Any]:
+    return traced(alike, rank, [torch.ones(2), torch.ones(2 + rank), torch.ones(2)])
+
+
+def traced_by_data(rank: int, group: Any) -> dict[str, Any]:
+    return traced(by_data, rank, [torch.ones(2), torch.ones(2) * (1 - 2 * rank)])
+
+
+def traced_failing_on_one(rank: int, group: Any) -> dict[str, Any]:
+    found = traced(unlucky, rank, [torch.ones(2)], failing=1)
+    should_recompile(False, entry="what comes next")
+    return found

@@ -153,7 +153,7 @@ def test_a_rank_that_does_not_take_over_a_break_is_no_endless_loop() -> None:
 def test_ranks_that_trace_different_functions_are_told_both() -> None:
     def act(side: Collective) -> Any:
         entry = "f at a.py:1" if side.rounds.rank == 0 else "g at b.py:9"
-        return side.any_misses(entry, False, SECONDS)
+        return side.any_misses(entry, False, "", SECONDS)
 
     with ranks(2) as sides:
         for error in together(sides, act):
@@ -164,8 +164,15 @@ def test_ranks_that_trace_different_functions_are_told_both() -> None:
 @pytest.mark.parametrize("missing", [(), (1,), (0, 1)])
 def test_a_guard_miss_on_one_rank_is_heard_by_all(missing: tuple[int, ...]) -> None:
     with ranks(2) as sides:
-        found = together(sides, lambda side: side.any_misses("f", side.rounds.rank in missing, SECONDS))
+        found = together(sides, lambda side: side.any_misses("f", side.rounds.rank in missing, "", SECONDS))
     assert found == [bool(missing)] * 2
+
+
+def test_ranks_whose_guards_hold_for_different_graphs_trace_too() -> None:
+    with ranks(2) as sides:
+        alike = together(sides, lambda side: side.any_misses("f", False, "graph", SECONDS))
+        apart = together(sides, lambda side: side.any_misses("f", False, str(side.rounds.rank), SECONDS))
+    assert (alike, apart) == ([False, False], [True, True])
 
 
 def test_a_rank_that_raises_is_heard_by_those_that_wait_for_its_graph() -> None:
@@ -184,11 +191,11 @@ def test_a_rank_that_raises_is_heard_by_those_that_wait_for_its_graph() -> None:
 def test_a_rank_that_never_comes_is_named_and_not_waited_for_again() -> None:
     with ranks(3) as sides:
         for _ in range(2):
-            for error in together(sides[:2], lambda side: side.any_misses("f at a.py:1", False, 0.2)):
+            for error in together(sides[:2], lambda side: side.any_misses("f at a.py:1", False, "", 0.2)):
                 assert isinstance(error, RanksMissing)
                 assert error.missing == (2,)
                 assert "rank 2 did not come within 0.2 s to a call of f at a.py:1, where rank " in error.fact
-        (late,) = together(sides[2:], lambda side: side.any_misses("f at a.py:1", False, SECONDS))
+        (late,) = together(sides[2:], lambda side: side.any_misses("f at a.py:1", False, "", SECONDS))
         assert isinstance(late, RanksMissing)  # who comes too late does not go on alone
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from types import CellType, ModuleType
 from typing import Any
 
@@ -232,6 +233,17 @@ def test_attributes_of_a_module_and_of_a_class() -> None:
     world.rebuilt(None)
     assert (module.level, Settings.level) == (3, 4)
     assert not hasattr(Settings, "gone")
+
+
+def test_what_came_beside_the_trace_is_left_alone() -> None:
+    world = SmallWorld()
+    scope: dict[str, Any] = {"a": 1}
+    changed = world.shadow("scope", scope, ShadowKind.DICT)
+    world.shadows[-1] = dataclasses.replace(world.shadows[-1], before=dict(scope))
+    scope["lazily imported"] = 2
+    changed["b"] = 3
+    world.rebuilt(None)
+    assert scope == {"a": 1, "lazily imported": 2, "b": 3}
 
 
 def test_cells() -> None:

@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rebuild_world import SmallWorld
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.rebuild.constants import is_constant, is_global_object, same_constant
@@ -380,6 +381,14 @@ def test_a_function_keeps_cells_defaults_and_attributes() -> None:
         empty()
 
 
+def test_a_function_without_cells_is_another_function() -> None:
+    world = SmallWorld()
+    plain = world.made(lambda: plain)
+    rebuilt = world.rebuilt(plain)
+    assert rebuilt is not plain
+    assert rebuilt.__code__ is plain.__code__
+
+
 def test_methods_are_bound_to_what_is_rebuilt() -> None:
     world = SmallWorld()
     items: list[int] = []
@@ -392,6 +401,18 @@ def test_methods_are_bound_to_what_is_rebuilt() -> None:
     assert rebuilt_items == [3, 4]
     bound(7)
     assert (rebuilt_box.x, box.x) == (7, 1)
+
+
+def test_fake_tensors_are_only_ever_compared_by_identity() -> None:
+    world = SmallWorld()
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(2))
+        value = world.made(Slotted(fake, {fake: (fake.add, [fake * 2])}))
+        world.shadow("items", [fake], ShadowKind.LIST).append(value)
+        rebuilt = world.rebuilt({"value": value, "limit": slice(fake, None)})
+    assert rebuilt["limit"].start is fake, "it was in an old list"
+    assert rebuilt["value"] is world.locals["items"][1]
+    assert rebuilt["value"].x is fake
 
 
 def test_a_method_of_a_tensor() -> None:
@@ -600,6 +621,7 @@ ITERATORS = {
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ITERATORS)
 def test_an_iterator_goes_on_where_it_was(kind: str) -> None:
     iterator = ITERATORS[kind]()
@@ -629,6 +651,22 @@ def test_iterators_without_a_known_state_are_refused() -> None:
     for iterator in (itertools.pairwise([1, 2]), itertools.tee([1])[0]):
         with pytest.raises(CannotRebuild):
             SmallWorld().rebuilt(iterator)
+
+
+def test_an_iterator_in_the_list_that_it_is_of_is_refused() -> None:
+    items: list[Any] = [1]
+    value = (iter(items),)
+    items.append(value)
+    with pytest.raises(CannotRebuild, match="contains it"):
+        SmallWorld().rebuilt(value)
+
+
+def test_deep_nesting_is_refused() -> None:
+    value: list[Any] = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(CannotRebuild, match="deep"):
+        SmallWorld().rebuilt(value)
 
 
 def test_a_dict_that_grew_under_its_iterator_is_refused() -> None:

@@ -113,7 +113,8 @@ def test_a_device_as_context_breaks():
 
 
 @pytest.mark.parametrize(
-    "function", [torch.is_grad_enabled, torch.finfo, torch.promote_types, torch.jit.is_scripting, torch.is_tensor]
+    "function",
+    [torch.is_grad_enabled, torch.finfo, torch.promote_types, torch.jit.is_scripting, torch.is_tensor],
 )
 def test_questions_are_answered_once(function):
     assert is_constant_fold(function)
@@ -121,7 +122,9 @@ def test_questions_are_answered_once(function):
     assert why_break(function) is None
 
 
-@pytest.mark.parametrize("function", [torch.cuda.is_available, torch.get_num_threads, torch.distributed.get_rank])
+@pytest.mark.parametrize(
+    "function", [torch.cuda.is_available, torch.get_num_threads, torch.distributed.get_rank]
+)
 def test_questions_about_the_process_need_a_guard(function):
     assert is_constant_fold(function)
     assert needs_guard(function)

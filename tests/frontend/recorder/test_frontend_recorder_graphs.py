@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from frontend_recording import calls, capture, new_recorder, replay
 from torch import nn
 
+from torchrepro import Repro, load_bundle, save_bundle
 from torchrepro.bundle.graph_text import first_difference, read_graph, write_graph
 from torchrepro.bundle.graph_text.sources import module_of, source_of
 from torchrepro.frontend.breaks import Where
@@ -111,6 +112,22 @@ def test_writing_what_the_graph_made_mutates_no_input():
         return made
 
     assert capture(program, torch.ones(2)).mutated_inputs == ()
+
+
+def test_the_running_statistics_of_a_batch_norm_are_written_in_training_alone():
+    def program(x, mean, variance):
+        return F.batch_norm(x, mean, variance, training=True)
+
+    statistics = torch.zeros(3), torch.ones(3)
+
+    assert capture(program, torch.randn(2, 3), *statistics).mutated_inputs == (Local("x1"), Local("x2"))
+    assert capture(lambda *args: F.batch_norm(*args), torch.randn(2, 3), *statistics).mutated_inputs == ()
+
+
+def test_a_reversed_operator_of_two_tensors_stays_a_method():
+    x, y = torch.full((2,), 3.0), torch.full((2,), 0.7)
+
+    assert torch.equal(replay(capture(lambda x, y: x.__rdiv__(y), x, y))[0], x.__rdiv__(y))
 
 
 def test_an_in_place_operation_gives_the_same_object():
@@ -224,6 +241,17 @@ def test_a_graph_survives_being_text():
 
     assert written.needs_trust == ()
     assert first_difference(captured.graph_module, read_graph(written.text, written.constants)) is None
+
+
+def test_a_graph_survives_a_bundle(tmp_path):
+    captured = capture(
+        lambda x, w: F.linear(x, w).relu_(), torch.randn(2, 2), nn.Parameter(torch.randn(2, 2))
+    )
+    inputs = tuple(real for _, real in captured.inputs)
+    save_bundle(Repro(captured.graph_module, inputs), tmp_path / "bundle")
+    loaded = load_bundle(tmp_path / "bundle")
+
+    assert torch.equal(loaded.graph(*loaded.inputs)[0], replay(captured)[0])
 
 
 @torch.library.custom_op("torchrepro_recorder::twice", mutates_args=())

@@ -113,17 +113,22 @@ def test_tracing_leaves_no_trace_even_when_it_ends_in_the_middle():
     random.seed(1)
     state, python = torch.get_rng_state(), random.getstate()
     before = Modes.now()
-    with pytest.raises(Break), recorder.active():
-        x = recorder.input(real, Local("x"), "x")
-        torch.set_grad_enabled(False)
-        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
-        torch.set_default_dtype(torch.float64)
-        torch.use_deterministic_algorithms(True)
-        torch.device("meta").__enter__()
-        torch.rand(3)
-        torch.manual_seed(7)
-        random.random()
-        bool(x.sum())
+
+    def run():
+        with recorder.active():
+            x = recorder.input(real, Local("x"), "x")
+            torch.set_grad_enabled(False)
+            torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+            torch.set_default_dtype(torch.float64)
+            torch.use_deterministic_algorithms(True)
+            torch.device("meta").__enter__()
+            torch.rand(3)
+            torch.manual_seed(7)
+            random.random()
+            bool(x.sum())
+
+    with pytest.raises(Break):
+        run()
     assert Modes.now() == before
     assert torch.get_default_dtype() is torch.float32
     assert not torch.are_deterministic_algorithms_enabled()

@@ -1,7 +1,7 @@
 """What a guard checks, as conditions in Python: any of them is a miss.
 
-They are evaluated in order, and none runs code of the user's where those before it, and the guards on what a value
-was read from, are as expected.
+They are evaluated in order. None runs code of the user's if those before it are false and the guards on what
+a value was read from hold.
 """
 
 from __future__ import annotations
@@ -14,91 +14,69 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
+from torchrepro.frontend.guards import kinds
+from torchrepro.frontend.guards.ambient_facts import AmbientFacts
 from torchrepro.frontend.guards.constants import by_identity, same, same_keys, same_members
-from torchrepro.frontend.guards.kinds import (
-    AmbientFacts,
-    AmbientIs,
-    Distinct,
-    EmptyCell,
-    Equal,
-    Guard,
-    HasInstanceValue,
-    HasKey,
-    Is,
-    Keys,
-    LacksInstanceValue,
-    LacksKey,
-    LacksMember,
-    Length,
-    NoGlobalHooks,
-    NoHooks,
-    SameObject,
-    SetEquals,
-    SharedStorage,
-    TensorFacts,
-    TensorLike,
-    TypeIs,
-    Unbound,
-)
 from torchrepro.frontend.guards.shown import shown, type_name
-from torchrepro.frontend.guards.tensor_facts import storage_offsets, storage_pattern
+from torchrepro.frontend.guards.tensor_facts import TensorFacts, storage_places
 from torchrepro.frontend.writer import LITERALS, Writer
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)
-"""Tables of a module, and of all modules in `torch.nn.modules.module`. Checked on torch 2.11 to 2.13."""
+"""Tables of a module, and of all modules in `torch.nn.modules.module`. Checked on torch 2.13."""
 
 _EMPTY_CELL = CellType()
 
 
-def conditions(guard: Guard, names: Sequence[str], writer: Writer) -> list[str]:
+def conditions(guard: kinds.Guard, names: Sequence[str], writer: Writer) -> list[str]:
     """`names` are the variables that hold what is at `guard.reads`."""
     x = names[0] if names else ""
     match guard:
-        case Is(_, value):
+        case kinds.Is(_, value):
             return [f"{x} is not {_object(value, writer)}"]
-        case Equal(_, value):
+        case kinds.Equal(_, value):
             return _equal(x, value, writer)
-        case TypeIs(_, kind):
+        case kinds.TypeIs(_, kind):
             return [_is_no(kind, x, writer)]
-        case SameObject():
+        case kinds.SameObject():
             return [f"{x} is not {names[1]}"]
-        case Unbound(source):
+        case kinds.Unbound(source):
             return [f"{source.name!r} in L"]
-        case EmptyCell():
+        case kinds.EmptyCell():
             # An empty cell equals no full one; contents are compared only where both have some.
             return [f"{x} != {writer.held(_EMPTY_CELL, 'empty_cell')}"]
-        case Length(_, count):
+        case kinds.Length(_, count):
             return [f"{writer.held(len, 'len')}({x}) != {count}"]
-        case HasKey(_, key):
+        case kinds.HasKey(_, key):
             return [f"{_constant(key, writer)} not in {x}"]
-        case LacksKey(_, key):
+        case kinds.LacksKey(_, key):
             return [f"{_constant(key, writer)} in {x}"]
-        case HasInstanceValue(_, name):
+        case kinds.HasInstanceValue(_, name):
             return [f"{name!r} not in {x}.__dict__"]
-        case LacksInstanceValue(_, name):
+        case kinds.LacksInstanceValue(_, name):
             return [f"{name!r} in {x}.__dict__"]
-        case LacksMember(_, table, name):
+        case kinds.LacksMember(_, table, name):
             return [f"{name!r} in {x}.__dict__[{table!r}]"]
-        case Keys(_, keys):
+        case kinds.Keys(_, keys):
             # Held, not written down: the keys of the very dict are then the very objects, and compare fast.
             return [f"not {writer.held(same_keys, 'same_keys')}({x}, {writer.held(keys, f'keys_of_{x}')})"]
-        case SetEquals(_, value):
+        case kinds.SetEquals(_, value):
             members = writer.held(value, f"members_of_{x}")
             return [f"not {writer.held(same_members, 'same_members')}({x}, {members})"]
-        case NoHooks():
+        case kinds.NoHooks():
             return [f"{x}.{table}" for table in HOOKS]
-        case NoGlobalHooks():
+        case kinds.NoGlobalHooks():
             return [f"{writer.held(nn_module, 'nn_module')}.{table}" for table in GLOBAL_HOOKS]
-        case AmbientIs(facts):
+        case kinds.AmbientIs(facts):
             return [f"{writer.held(AmbientFacts.now, 'ambient_now')}() != {writer.held(facts, 'ambient')}"]
-        case TensorLike(_, facts):
+        case kinds.TensorLike(_, facts):
             return _tensor_like(x, facts, writer)
-        case Distinct():
+        case kinds.Distinct():
             identities = ", ".join(f"{writer.held(id, 'id')}({name})" for name in names)
             return [f"{writer.held(len, 'len')}({{{identities}}}) != {len(names)}"]
-        case SharedStorage(_, pattern, offsets):
-            return _shared_storage(names, pattern, offsets, writer)
+        case kinds.SharedStorage(_, pattern, offsets):
+            found = f"{writer.held(storage_places, 'storage_places')}([{', '.join(names)}])"
+            return [f"{found} != {(pattern, offsets)}" if offsets else f"{found}[0] != {pattern}"]
     raise NotImplementedError(f"no conditions for {guard!r}")
 
 
@@ -133,17 +111,6 @@ def _tensor_like(x: str, facts: TensorFacts, writer: Writer) -> list[str]:
         unless(facts.negated, f"{x}.is_neg()"),
         unless(facts.inference, f"{x}.is_inference()"),
     ]
-
-
-def _shared_storage(
-    names: Sequence[str], pattern: tuple[int, ...], offsets: tuple[int, ...], writer: Writer
-) -> list[str]:
-    tensors = f"[{', '.join(names)}]"
-    found = [f"{writer.held(storage_pattern, 'storage_pattern')}({tensors}) != {pattern}"]
-    if offsets:
-        where = writer.held(storage_offsets, "storage_offsets")
-        found.append(f"{where}({tensors}, {pattern}) != {offsets}")
-    return found
 
 
 def _is_no(kind: type, x: str, writer: Writer) -> str:

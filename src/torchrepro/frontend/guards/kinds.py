@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
 from torchrepro.frontend.guards.ambient_facts import AmbientFacts as AmbientFacts
 from torchrepro.frontend.guards.constants import token, token_or_identity
 from torchrepro.frontend.guards.tensor_facts import TensorFacts as TensorFacts
-from torchrepro.frontend.guards.tensor_facts import storage_offsets, storage_pattern
+from torchrepro.frontend.guards.tensor_facts import storage_places
 from torchrepro.frontend.source import Cell, Local, Source
 
 IDENTITY, SIZE, CONTENTS, SURROUNDINGS, TENSOR, ALL_TENSORS = range(6)
@@ -218,11 +218,11 @@ class SharedStorage(OfTensors):
 
     @classmethod
     def of(cls, sources: tuple[Source, ...], tensors: tuple[torch.Tensor, ...]) -> SharedStorage:
-        pattern = storage_pattern(tensors)
-        return cls(sources, pattern, storage_offsets(tensors, pattern))
+        return cls(sources, *storage_places(tensors))
 
 
 def _identity(value: Any) -> Hashable:
-    if isinstance(value, Source | TensorFacts | AmbientFacts):
-        return value
+    # Asks the type: `isinstance` looks at `__class__` too, which may run code of the user's.
+    if issubclass(type(value), Source | TensorFacts | AmbientFacts):
+        return cast(Hashable, value)
     return tuple(map(_identity, value)) if type(value) is tuple else token_or_identity(value)

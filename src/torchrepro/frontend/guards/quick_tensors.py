@@ -14,11 +14,15 @@ import torch
 from torchrepro.frontend.guards.tensor_facts import TensorFacts
 
 _ATTEMPTS = 4
-"""How often to learn. More than once, as its answer depends on the thread's dispatch keys (autocast) too."""
+"""How often to learn. More than once, as it learns nothing from tensors of which two are one object."""
 
 
 def quick_can_check(facts: TensorFacts) -> bool:
-    """It aborts the process on layouts without strides, and asks subclasses for their shape in Python."""
+    """It aborts the process on layouts without strides, and asks subclasses for their shape in Python.
+
+    It sees dispatch keys as the thread's state leaves them: what it learned in inference mode may fit tensors
+    made there, outside of it. So it may be asked only where `AmbientIs` holds.
+    """
     return facts.layout is torch.strided and facts.kind in (torch.Tensor, torch.nn.Parameter)
 
 

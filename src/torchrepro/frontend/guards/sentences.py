@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.nn.modules import module as nn_module
 
+from torchrepro.frontend.guards import kinds
+from torchrepro.frontend.guards.ambient_facts import AmbientFacts
 from torchrepro.frontend.guards.conditions import GLOBAL_HOOKS, HOOKS
-from torchrepro.frontend.guards.kinds import (
-    AmbientFacts,
-    AmbientIs,
-    Distinct,
-    EmptyCell,
-    Equal,
-    Guard,
-    HasInstanceValue,
-    HasKey,
-    Is,
-    Keys,
-    LacksInstanceValue,
-    LacksKey,
-    LacksMember,
-    Length,
-    NoGlobalHooks,
-    NoHooks,
-    OfSource,
-    SameObject,
-    SetEquals,
-    SharedStorage,
-    TensorFacts,
-    TensorLike,
-    TypeIs,
-    Unbound,
-)
 from torchrepro.frontend.guards.shown import shown, shown_all, shown_source, type_name
-from torchrepro.frontend.guards.tensor_facts import storage_offsets, storage_pattern
+from torchrepro.frontend.guards.tensor_facts import TensorFacts, storage_places
 
 _GONE = (KeyError, AttributeError, IndexError)
 
 
-def sentence(guard: Guard) -> str:
+def sentence(guard: kinds.Guard) -> str:
     """`argument x: length is 2`."""
     return f"{_about(guard)}: {_expected(guard)}"
 
 
-def miss_sentence(guard: Guard, values: Sequence[Any], error: Exception | None) -> str:
-    """`argument x: length is 3, was 2`, given what is at `guard.reads` or the error that came of the check."""
+def miss_sentence(guard: kinds.Guard, values: Sequence[Any], error: Exception | None) -> str:
+    """`argument x: length is 3, was 2`, given what is at `guard.reads` or the error that the check met."""
     try:
         if error is None:
             return f"{_about(guard)}: {_difference(guard, values)}"
@@ -57,101 +32,77 @@ def miss_sentence(guard: Guard, values: Sequence[Any], error: Exception | None) 
     return f"{_about(guard)}: {fact} ({type(error).__name__}); before, {_expected(guard)}"
 
 
-def _about(guard: Guard) -> str:
+def _about(guard: kinds.Guard) -> str:
     match guard:
-        case OfSource(source):
+        case kinds.OfSource(source):
             return shown_source(source)
-        case NoGlobalHooks():
+        case kinds.NoGlobalHooks():
             return "torch.nn"
-        case AmbientIs():
+        case kinds.AmbientIs():
             return "torch"
     return ", ".join(map(shown_source, guard.reads))
 
 
-def _expected(guard: Guard) -> str:
+def _expected(guard: kinds.Guard) -> str:
     match guard:
-        case TensorLike(_, facts):
+        case kinds.TensorLike(_, facts):
             return str(facts)
-        case AmbientIs(facts):
+        case kinds.AmbientIs(facts):
             return ", ".join(
                 f"{_words(name)} is {shown(value)}" for name, value in facts._asdict().items() if value
             )
-    aspect, before = _aspect(guard)
+    aspect, before, _ = _aspect(guard)
     return f"{aspect} is {before}".lstrip()
 
 
-def _difference(guard: Guard, values: Sequence[Any]) -> str:
+def _difference(guard: kinds.Guard, values: Sequence[Any]) -> str:
     match guard:
-        case TensorLike(_, TensorFacts(kind=kind)) if type(values[0]) is not kind:
-            return f"type is {type_name(type(values[0]))}, was {type_name(kind)}"
-        case TensorLike(_, facts):
-            before = {each.name: getattr(facts, each.name) for each in fields(facts)}
-            now = TensorFacts.of(values[0])
-            return _changes(before, {name: getattr(now, name) for name in before})
-        case AmbientIs(facts):
+        case kinds.TensorLike(_, facts) if type(values[0]) is not facts.kind:
+            return f"type is {type_name(type(values[0]))}, was {type_name(facts.kind)}"
+        case kinds.TensorLike(_, facts):
+            return _changes(facts._asdict(), TensorFacts.of(values[0])._asdict())
+        case kinds.AmbientIs(facts):
             return _changes(facts._asdict(), AmbientFacts.now()._asdict())
-    aspect, was = _aspect(guard)
-    found = _found(guard, values)
-    return f"{aspect} is {found if found != was else f'another {found}'}, was {was}".lstrip()
+    aspect, before, look = _aspect(guard)
+    now = look(*values)
+    now = now if now != before else f"another {now.removeprefix('a ')}"
+    return f"{aspect} is {now}, was {before}".lstrip()
 
 
-def _aspect(guard: Guard) -> tuple[str, str]:
-    """What of a thing is guarded, and how it was."""
+def _aspect(guard: kinds.Guard) -> tuple[str, str, Callable[..., str]]:
+    """What of a thing is guarded, how it was, and how to see how it is where that is not so."""
     match guard:
-        case Is(_, value) | Equal(_, value):
-            return "", shown(value)
-        case TypeIs(_, kind):
-            return "type", type_name(kind)
-        case SameObject(_, other):
-            return "object", f"that of {shown_source(other)}"
-        case Unbound() | EmptyCell():
-            return "variable", "unbound"
-        case Length(_, count):
-            return "length", str(count)
-        case HasKey(_, key) | HasInstanceValue(_, key):
-            return shown(key), "present"
-        case LacksKey(_, key) | LacksInstanceValue(_, key) | LacksMember(_, _, key):
-            return shown(key), "absent"
-        case Keys(_, keys):
-            return "tuple of keys", shown_all(keys)
-        case SetEquals(_, members):
-            return "set of members", shown_all(members)
-        case NoHooks() | NoGlobalHooks():
-            return "set of hooks", "empty"
-        case Distinct():
-            return "object", "one for each"
-        case SharedStorage(_, pattern, offsets):
-            return "storage", f"{pattern} at {offsets}" if offsets else str(pattern)
+        case kinds.Is(_, value) | kinds.Equal(_, value):
+            return "", shown(value), shown
+        case kinds.TypeIs(_, kind):
+            return "type", type_name(kind), lambda found: type_name(type(found))
+        case kinds.SameObject(_, other):
+            return "object", f"that of {shown_source(other)}", lambda *_: "another"
+        case kinds.Unbound() | kinds.EmptyCell():
+            return "variable", "unbound", lambda *_: "bound"
+        case kinds.Length(_, count):
+            return "length", str(count), lambda found: str(len(found))
+        case kinds.HasKey(_, key) | kinds.HasInstanceValue(_, key):
+            return shown(key), "present", lambda _: "absent"
+        case kinds.LacksKey(_, key) | kinds.LacksInstanceValue(_, key) | kinds.LacksMember(_, _, key):
+            return shown(key), "absent", lambda _: "present"
+        case kinds.Keys(_, keys):
+            return "tuple of keys", shown_all(keys), shown_all
+        case kinds.SetEquals(_, members):
+            return "set of members", shown_all(members), shown_all
+        case kinds.NoHooks():
+            return "set of hooks", "empty", lambda module: _filled(module, HOOKS)
+        case kinds.NoGlobalHooks():
+            return "set of hooks", "empty", lambda: _filled(nn_module, GLOBAL_HOOKS)
+        case kinds.Distinct():
+            return "object", "one for each", lambda *_: "shared"
+        case kinds.SharedStorage(_, pattern, offsets):
+            return "storage", _places(pattern, offsets), lambda *tensors: _places(*storage_places(tensors))
     raise NotImplementedError(f"no sentence for {guard!r}")
 
 
-def _found(guard: Guard, values: Sequence[Any]) -> str:
-    """How it is now."""
-    match guard:
-        case Is() | Equal():
-            return shown(values[0])
-        case TypeIs():
-            return type_name(type(values[0]))
-        case SameObject():
-            return "another"
-        case Unbound() | EmptyCell():
-            return "bound"
-        case Length():
-            return str(len(values[0]))
-        case HasKey() | HasInstanceValue():
-            return "absent"
-        case LacksKey() | LacksInstanceValue() | LacksMember():
-            return "present"
-        case Keys() | SetEquals():
-            return shown_all(values[0])
-        case NoHooks():
-            return _filled(values[0], HOOKS)
-        case NoGlobalHooks():
-            return _filled(nn_module, GLOBAL_HOOKS)
-        case SharedStorage(_, _, offsets):
-            pattern = storage_pattern(values)
-            return f"{pattern} at {storage_offsets(values, pattern)}" if offsets else str(pattern)
-    return "shared"
+def _places(pattern: tuple[int, ...], offsets: tuple[int, ...]) -> str:
+    return f"{pattern} at {offsets}" if offsets else str(pattern)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -7,10 +7,12 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.source import Attribute, Cell, Local, Source
 
-_NAMED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
@@ -24,6 +26,8 @@ def type_name(kind: type) -> str:
 
 def shown(value: Any) -> str:
     kind = type(value)
+    if kind is torch.device:
+        return str(value)
     if is_constant(value):
         try:
             return _short.repr(value)
@@ -31,15 +35,17 @@ def shown(value: Any) -> str:
             return f"a long {type_name(kind)}"
     if kind is tuple:
         return shown_all(value)
-    if kind in _NAMED:
-        return f"{kind.__name__} {value.__name__}"
+    if kind in _FUNCTIONS:
+        return f"function {value.__name__}"
+    if kind is types.ModuleType:
+        return f"module {value.__dict__.get('__name__')}"
     if issubclass(kind, type):
         return f"class {type_name(value)}"
     return f"a {type_name(kind)}"
 
 
 def shown_all(values: Iterable[Any]) -> str:
-    if isinstance(values, set | frozenset):
+    if type(values) in (set, frozenset):
         return f"{{{', '.join(sorted(map(shown, values)))}}}"
     return f"({', '.join(map(shown, values))})"
 

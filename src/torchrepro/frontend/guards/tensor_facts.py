@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,12 +12,11 @@ from torchrepro.frontend.guards.shown import type_name
 
 
 def no_torch_function() -> Any:
-    """A context in which looking at a tensor runs no mode or subclass of the user's. Torch 2.11 to 2.13."""
+    """A context in which looking at a tensor runs no mode or subclass of the user's. Torch 2.13."""
     return torch._C.DisableTorchFunction()
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFacts:
+class TensorFacts(NamedTuple):
     kind: type
     dtype: torch.dtype
     device: torch.device
@@ -60,32 +58,31 @@ class TensorFacts:
         return ", ".join(parts)
 
 
-def storage_pattern(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """The number of each one's storage, in the order of appearance; storages that overlap count as one."""
+def storage_places(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The number of each one's storage, in the order of appearance, and how far each is from the first in it.
+
+    Storages that overlap count as one; distances are in bytes.
+    """
     with no_torch_function():
-        storages = [each.untyped_storage() for each in tensors]
-        spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes(), each._cdata) for each in storages)
+        storages = [
+            (each.data_ptr(), each.nbytes(), each._cdata)
+            for each in [tensor.untyped_storage() for tensor in tensors]
+        ]
+        offsets = [int(each.storage_offset()) * each.element_size() for each in tensors]
     group_of: dict[int, int] = {}
     reach = group = 0
-    for start, end, identity in spans:
-        # A storage without memory (a meta tensor, an empty one) starts at 0 and is known by its identity alone.
+    for start, size, identity in sorted(storages):
+        # One without memory (of a meta tensor, an empty one) starts at 0 and is known by its identity alone.
         group = group if start and start < reach else identity
-        reach = max(reach, end)
+        reach = max(reach, start + size)
         group_of[identity] = group
+    groups = [group_of[identity] for _, _, identity in storages]
+    places = [start + offset for (start, _, _), offset in zip(storages, offsets, strict=True)]
     numbers: dict[int, int] = {}
-    return tuple(numbers.setdefault(group_of[each._cdata], len(numbers)) for each in storages)
-
-
-def storage_offsets(tensors: Sequence[torch.Tensor], pattern: tuple[int, ...]) -> tuple[int, ...]:
-    """How far in bytes each lies from the first one of its storage."""
-    with no_torch_function():
-        places = [
-            each.untyped_storage().data_ptr() + int(each.storage_offset()) * each.element_size()
-            for each in tensors
-        ]
     first: dict[int, int] = {}
-    return tuple(
-        place - first.setdefault(number, place) for place, number in zip(places, pattern, strict=True)
+    pattern = tuple(numbers.setdefault(group, len(numbers)) for group in groups)
+    return pattern, tuple(
+        place - first.setdefault(group, place) for place, group in zip(places, groups, strict=True)
     )
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from torchrepro.frontend.guards.conditions import conditions
-from torchrepro.frontend.guards.kinds import Guard, OfSource, TensorLike
+from torchrepro.frontend.guards.kinds import AmbientIs, Guard, OfSource, TensorLike
 from torchrepro.frontend.guards.quick_tensors import QuickTensors, quick_can_check
 from torchrepro.frontend.guards.tensor_facts import no_torch_function
 from torchrepro.frontend.kept import Kept
@@ -56,12 +56,15 @@ def in_order(guards: Iterable[Guard]) -> list[Guard]:
 def write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, Any]]:
     """`holds(state)`: whether all guards hold. Whatever raises on the way is a miss."""
     writer = _writer(kept)
-    for at_once, group in groupby(ordered, _is_quick):
+    # The quick check depends on the thread's state, and is right only where that has been checked.
+    quick = any(isinstance(guard, AmbientIs) for guard in ordered)
+    for at_once, group in groupby(ordered, lambda guard: quick and _is_quick(guard)):
         if at_once:
             _write_quick([guard for guard in group if isinstance(guard, TensorLike)], writer)
         else:
             for guard in group:
-                _write_guard(guard, writer)
+                names = [writer.read(source) for source in guard.reads]
+                _write_guard(guard, names, "return False", writer)
     lines = [*writer.lines, "return True"]
     return _function("holds", lines, "except Exception:", "return False"), writer.namespace
 
@@ -74,11 +77,10 @@ def write_search(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, A
         writer.statement(f"{at} = {index}")
         names = [writer.read(source) for source in guard.reads]
         values = "".join(f"{name}, " for name in names)
-        _write_lines(_if(conditions(guard, names, writer), f"return {at}, ({values}), None"), writer)
+        _write_guard(guard, names, f"return {at}, ({values}), None", writer)
     lines = [*writer.lines, "return None"]
-    return _function(
-        "search", lines, f"except Exception as {error}:", f"return {at}, (), {error}"
-    ), writer.namespace
+    text = _function("search", lines, f"except Exception as {error}:", f"return {at}, (), {error}")
+    return text, writer.namespace
 
 
 def _is_quick(guard: Guard) -> bool:
@@ -87,7 +89,8 @@ def _is_quick(guard: Guard) -> bool:
 
 def _writer(kept: Kept) -> Writer:
     writer = Writer(kept)
-    writer.variable("state")
+    for name in ("state", "holds", "search"):
+        writer.variable(name)
     return writer
 
 
@@ -101,9 +104,8 @@ def _function(name: str, body: Sequence[str], handler: str, otherwise: str) -> s
     return "\n".join([*head, *_indented(body, 2), *tail]) + "\n"
 
 
-def _write_guard(guard: Guard, writer: Writer) -> None:
-    names = [writer.read(source) for source in guard.reads]
-    lines = _if(conditions(guard, names, writer), "return False")
+def _write_guard(guard: Guard, names: Sequence[str], then: str, writer: Writer) -> None:
+    lines = _if(conditions(guard, names, writer), then)
     if isinstance(guard, TensorLike):
         lines = [f"with {writer.held(no_torch_function, 'no_torch_function')}():", *_indented(lines)]
     _write_lines(lines, writer)

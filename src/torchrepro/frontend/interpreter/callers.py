@@ -1,12 +1,10 @@
 """Builtins that ask about their caller: the answer is the stepped frame, not the interpreter's own."""
 
 from __future__ import annotations
-
 import __future__
 
 import builtins
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.interpreter.classes import build_class
@@ -111,7 +109,7 @@ def _running(run: Callable[..., Any], mode: str) -> Callable[..., Any]:
     return answer
 
 
-ABOUT_THE_CALLER: Mapping[BuiltinFunctionType, Callable[..., Any]] = {
+ABOUT_THE_CALLER: Mapping[Any, Callable[..., Any]] = {
     builtins.locals: _locals,
     builtins.globals: _globals,
     builtins.vars: _vars,

@@ -20,7 +20,9 @@ def build_class(
     resolved = types.resolve_bases(bases)
     metaclass, namespace, keywords = types.prepare_class(name, resolved, keywords)
     if not hasattr(type(namespace), "__getitem__"):
-        prepare = f"{metaclass.__name__}.__prepare__" if isinstance(metaclass, type) else "<metaclass>.__prepare__"
+        prepare = (
+            f"{metaclass.__name__}.__prepare__" if isinstance(metaclass, type) else "<metaclass>.__prepare__"
+        )
         raise TypeError(f"{prepare}() must return a mapping, not {type(namespace).__name__}")
     inner = Frame.of_function(program_of(body.__code__), body, {})
     inner.names = namespace

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
+
+from torchrepro.frontend.interpreter.native import native
 
 _NOT_CAUGHT = "catching classes that do not inherit from BaseException is not allowed"
 _NO_GROUPS = "catching ExceptionGroup with except* is not allowed. Use except instead."
 
 
-def raise_again(error: BaseException) -> NoReturn:
-    """Raise `error` where it only goes on: a `raise` statement would also set its `__context__`."""
-    context = error.__context__
-    try:
-        raise error
-    finally:
-        error.__context__ = context
+raise_again: Callable[[BaseException], NoReturn] = native("RERAISE", 0, 1)
+"""Raises an exception where it only goes on. A `raise` statement would also set its `__context__`."""
 
 
 def chain(error: BaseException, handled: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""SteppedGenerator: what a stepped generator function returns. Its body is stepped when a value is asked for."""
+"""SteppedGenerator: what a stepped generator function returns. Its body is stepped on demand."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _AFTER_YIELD_FROM = 2
 class SteppedGenerator:
     """Passes everything on to a generator of CPython that steps the frame, and so has its exact protocol.
 
-    That one checks what is sent first and re-entry, closes when it is forgotten, and turns `StopIteration` of the body
-    into `RuntimeError`.
+    That one checks what is sent first and re-entry, closes when it is forgotten, and does not let a
+    `StopIteration` of the body out.
     """
 
     __slots__ = ("__weakref__", "_driver", "close", "frame", "send", "throw")
@@ -74,7 +74,7 @@ def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
 
 
 def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tuple[Any] | None:
-    """Raise `error` where the frame rests. At a `yield from`, the inner iterator gets it and may yield once more."""
+    """Raise `error` where the frame rests. At a `yield from` the inner iterator gets it, and may yield."""
     if _delegates(frame):
         inner = frame.stack[-1]
         try:
@@ -95,7 +95,10 @@ def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tupl
             assert send.target is not None
             frame.index = send.target
             return None
-    interpreter.throw(frame, error)
+    try:
+        interpreter.throw(frame, error)
+    finally:
+        del error  # its traceback refers to this function
     return None
 
 

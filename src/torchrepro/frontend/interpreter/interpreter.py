@@ -1,7 +1,7 @@
-"""Interpreter: steps Python functions instruction by instruction, in Python. As it stands it does what CPython does.
+"""Interpreter: steps Python functions, one instruction at a time. As it stands it does what CPython does.
 
-A stepped function calls stepped functions; everything else (C functions, classes, callable objects, coroutines) is
-called. `frame` is the innermost stepped frame, for builtins that ask about their caller.
+A call of a Python function from a stepped one is stepped too; everything else (C functions, classes, callable
+objects, coroutines) is called.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _NOT_STEPPED = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 
 class Interpreter(Operations):
     frame: Frame | None = None
+    """The innermost frame that is being stepped."""
 
     def run(self, frame: Frame) -> Any:
         """Step until the frame returns; its value."""
@@ -52,7 +53,7 @@ class Interpreter(Operations):
             self.frame = frame.parent
 
     def step(self, frame: Frame) -> Signal | None:
-        """Run one instruction. If it raises, the frame is at its handler afterwards; without one, it raises."""
+        """Run one instruction. If it raises, the frame goes to its handler; without one, `step` raises."""
         index = frame.index
         instruction = frame.program.instructions[index]
         target = instruction.target
@@ -68,7 +69,7 @@ class Interpreter(Operations):
         if result is None:
             frame.index = index + 1
             return None
-        if type(result) is int:
+        if isinstance(result, int):
             frame.index = result
             return None
         frame.index = index + 1
@@ -77,17 +78,15 @@ class Interpreter(Operations):
     def _step_handling(self, frame: Frame) -> Signal | None:
         """Step where an exception is being handled, with CPython handling it too.
 
-        So what is called finds it (`sys.exc_info`, `traceback.print_exc`), and what is raised gets its `__context__`.
+        So what is called finds it (`sys.exc_info`, `traceback.print_exc`), and `raise` its `__context__`.
         """
-        handled = frame.handled
-        assert handled is not None
-        if sys.exception() is handled:
+        if sys.exception() is frame.handled or frame.handled is None:
             return self.step(frame)
-        traceback, context = handled.__traceback__, handled.__context__
+        traceback = frame.handled.__traceback__
         try:
-            raise handled
+            raise_again(frame.handled)
         except BaseException:
-            handled.__traceback__, handled.__context__ = traceback, context
+            frame.handled.__traceback__ = traceback
             return self.step(frame)
 
     def handle(self, frame: Frame, error: BaseException) -> bool:
@@ -107,8 +106,11 @@ class Interpreter(Operations):
         frame.index -= 1
         if frame.handled is not None:
             chain(error, frame.handled)
-        if not self.handle(frame, error):
-            raise_again(error)
+        try:
+            if not self.handle(frame, error):
+                raise_again(error)
+        finally:
+            del error  # its traceback refers to this function
 
     def call_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         kind = type(function)
@@ -116,9 +118,7 @@ class Interpreter(Operations):
             return self.inline_user_function_return(function, args, kwargs)
         if kind is MethodType:
             if type(function.__func__) is FunctionType:
-                return self.inline_user_function_return(
-                    function.__func__, (function.__self__, *args), kwargs
-                )
+                return self.inline_user_function_return(function.__func__, (function.__self__, *args), kwargs)
         elif kind is BuiltinFunctionType:
             answer = ABOUT_THE_CALLER.get(function)
             if answer is not None and self.frame is not None:

@@ -73,7 +73,7 @@ class Assembler:
         made.flags = CompilerFlags(code.co_flags) & ~(CompilerFlags.VARARGS | CompilerFlags.VARKEYWORDS)
         made.argnames, made.argcount = list(arguments), len(arguments)
         made.cellvars, made.freevars = list(code.co_cellvars), list(code.co_freevars)
-        # Not computed anew: that starts from an empty stack, and gives wrong code where a frame is entered midway.
+        # Depths computed anew start from an empty stack: wrong code where a frame is entered midway.
         return made.to_code(stacksize=stack_size, compute_exception_stack_depths=False)
 
     def _native(

@@ -1,7 +1,7 @@
 """Enters a function midway: code that takes a frame's variables and stack as arguments and goes on there.
 
 The code made here is the function's own, behind a few instructions that put the stack back and jump. Its
-arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then lies
+arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then is
 where the original code has put it, so that `super()`, closures and `locals()` find what they look for.
 """
 
@@ -79,8 +79,8 @@ def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
 def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
     """Code that enters at `point`, runs one instruction and returns a `Continuation`.
 
-    If the instruction returns, so does the code. If it raises and the function handles that, the code runs from
-    there to the end of the function, and returns what the function returns.
+    If the instruction returns, so does the code. If it raises and the function handles that, the code runs on
+    from there to the end of the function, and returns what the function returns.
     """
     assembler = Assembler(program)
     step = Label()
@@ -140,7 +140,7 @@ class _HandBack:
 
 
 def _arguments(program: Program, point: Point, bound: frozenset[str]) -> tuple[str, ...]:
-    """Slots that a frame is entered with. The first argument stays the first: `super()` looks for it there."""
+    """Slots that a frame is entered with. The first argument stays the first, where `super()` looks for it."""
     code = program.code
     passed = bound | _first_argument(program)
     names = dict.fromkeys(name for name in code.co_varnames + code.co_cellvars if name in passed)

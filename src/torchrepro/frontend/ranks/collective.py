@@ -76,9 +76,11 @@ class Collective:
             raise different_graphs(proposal.entry, {rank: word.ops for rank, word in shown.items()})
         return Agreement(breaks, restart=False)
 
-    def any_misses(self, entry: str, missed: bool, timeout: float) -> bool:
-        words = self._say(Word(f"a call of {entry}", missed=missed), timeout)
-        return any(word.missed for word in words.values())
+    def any_misses(self, entry: str, missed: bool, digest: str, timeout: float) -> bool:
+        words = self._say(Word(f"a call of {entry}", missed=missed, digest=digest), timeout)
+        return (
+            any(word.missed for word in words.values()) or len({word.digest for word in words.values()}) > 1
+        )
 
     def fail(self, entry: str, error: BaseException, timeout: float) -> None:
         """Be heard by the ranks that wait. This one has an error of its own to raise."""
@@ -114,13 +116,16 @@ def run_compiler_collective(
     return collective.propose(proposal, _seconds(timeout))
 
 
-def should_recompile(miss: bool, *, entry: str, group: Any = None, timeout: timedelta | None = None) -> bool:
+def should_recompile(
+    miss: bool, *, entry: str, digest: str = "", group: Any = None, timeout: timedelta | None = None
+) -> bool:
     """Whether any rank's guards do not hold at this call of `entry`: then all ranks trace.
 
-    Call it on every rank at every call, whether there is a miss or not.
+    Call it on every rank at every call, whether there is a miss or not. `digest` is that of the graph for
+    which the guards hold: ranks with different ones trace too, to agree or to be told where they differ.
     """
     collective = collective_of(group)
-    return miss if collective is None else collective.any_misses(entry, miss, _seconds(timeout))
+    return miss if collective is None else collective.any_misses(entry, miss, digest, _seconds(timeout))
 
 
 def tell_failure(

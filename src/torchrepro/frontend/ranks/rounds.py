@@ -86,6 +86,13 @@ class Rounds:
             raise RanksMissing(self._closed.fact, self._closed.missing)
 
     def _tell(self, word: str, step: str, timeout: float) -> dict[int, str]:
+        if not self._known:
+            # A round before the first: whoever dies after it is known to all who could miss it.
+            self._one_round("", step, timeout)
+            self._known = {rank: self._member(rank) for rank in self.members}
+        return self._one_round(word, step, timeout)
+
+    def _one_round(self, word: str, step: str, timeout: float) -> dict[int, str]:
         self._round += 1
         self._store.set({self._word(self.rank): word})
         end = self._store.first(self._now("end"), self._wait(step, timeout))
@@ -93,8 +100,6 @@ class Rounds:
             self._closed = msgspec.json.decode(end, type=_Closed)
             raise RanksMissing(self._closed.fact, self._closed.missing)
         words = {rank: self._store.get(self._word(rank)) or "" for rank in self.members}
-        if not self._known:
-            self._known = {rank: self._member(rank) for rank in self.members}
         # Whoever has come to this round has done with the one before.
         past = [self._word(self.rank, self._round - 1)]
         past += [self._now("end", self._round - 1)] if self.rank == self.members[0] else []

@@ -1,10 +1,10 @@
-"""Recipes of functions made in the captured code, their cells, and what wraps or binds a function."""
+"""Recipes of functions made in the captured code, their cells, and small objects made of a few parts."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import (
     BuiltinMethodType,
     CellType,
@@ -68,10 +68,6 @@ def _cell(r: Rebuilder, value: CellType) -> Recipe:
     return Recipe(lambda: f"{r.held(CellType)}()", fill, whole)
 
 
-def _method(r: Rebuilder, value: MethodType) -> Recipe:
-    return Recipe(lambda: f"{r.held(MethodType)}({r.sequence((value.__func__, value.__self__))})")
-
-
 def _builtin_method(r: Rebuilder, value: Any) -> Recipe:
     """`[].append`, `x.__add__`: bound anew from the descriptor, so that no `__getattribute__` runs."""
     owner, name = value.__self__, value.__name__
@@ -96,17 +92,9 @@ def _partial(r: Rebuilder, value: functools.partial[Any]) -> Recipe:
     return Recipe(make, fill)
 
 
-def _wrapper(r: Rebuilder, value: Any) -> Recipe:
-    return Recipe(lambda: f"{r.held(type(value))}({r.expression(value.__func__)})")
-
-
-def _property(r: Rebuilder, value: property) -> Recipe:
-    parts = (value.fget, value.fset, value.fdel, value.__doc__)
-    return Recipe(lambda: f"{r.held(property)}({r.sequence(parts)})")
-
-
-def _super(r: Rebuilder, value: Any) -> Recipe:
-    return Recipe(lambda: f"{r.held(super)}({r.sequence((value.__thisclass__, value.__self__))})")
+def _called(parts: Callable[[Any], Iterable[Any]]) -> Callable[[Rebuilder, Any], Recipe]:
+    """Made by calling its type with its parts."""
+    return lambda r, value: Recipe(lambda: f"{r.held(type(value))}({r.sequence(parts(value))})")
 
 
 def _getter(r: Rebuilder, value: Any) -> Recipe:
@@ -118,14 +106,15 @@ def _getter(r: Rebuilder, value: Any) -> Recipe:
 RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     FunctionType: _function,
     CellType: _cell,
-    MethodType: _method,
     BuiltinMethodType: _builtin_method,
     MethodWrapperType: _builtin_method,
     functools.partial: _partial,
-    staticmethod: _wrapper,
-    classmethod: _wrapper,
-    property: _property,
-    super: _super,
+    MethodType: _called(lambda it: (it.__func__, it.__self__)),
+    staticmethod: _called(lambda it: (it.__func__,)),
+    classmethod: _called(lambda it: (it.__func__,)),
+    property: _called(lambda it: (it.fget, it.fset, it.fdel, it.__doc__)),
+    super: _called(lambda it: (it.__thisclass__, it.__self__)),
+    slice: _called(lambda it: (it.start, it.stop, it.step)),
     operator.itemgetter: _getter,
     operator.attrgetter: _getter,
     operator.methodcaller: _getter,

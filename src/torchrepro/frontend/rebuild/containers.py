@@ -1,4 +1,4 @@
-"""Recipes of builtin containers and of what is made of them: slices, views of dicts."""
+"""Recipes of builtin containers and of views of dicts."""
 
 from __future__ import annotations
 
@@ -56,10 +56,6 @@ def _bytearray(r: Rebuilder, value: bytearray) -> Recipe:
     return Recipe(lambda: f"{r.held(bytearray)}({bytes(value)!r})")
 
 
-def _slice(r: Rebuilder, value: slice) -> Recipe:
-    return Recipe(lambda: f"{r.held(slice)}({r.sequence((value.start, value.stop, value.step))})")
-
-
 def dict_behind(view: Any) -> dict[Any, Any] | None:
     """The dict that a view or an iterator refers to; only the garbage collector tells."""
     return next((it for it in gc.get_referents(view) if isinstance(it, dict)), None)
@@ -80,7 +76,6 @@ RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     frozenset: _from_list,
     torch.Size: _from_list,
     bytearray: _bytearray,
-    slice: _slice,
     **{
         type(getattr(base(), method)()): _view(base, method)
         for base in (dict, OrderedDict)

@@ -65,12 +65,13 @@ class Effects:
                 return index
         return min(len(old), len(new))
 
-    def _list(self, shadow: Shadow) -> list[str]:
+    def _sequence(self, shadow: Shadow) -> list[str]:
+        """Of a list or a deque."""
         old, new = list(elements(shadow.original)), list(elements(shadow.stand_in))
         same = self._common_prefix(old, new)
         if same == len(old) == len(new):
             return []
-        target, kind = self._target(shadow), self._r.held(list)
+        target, kind = self._target(shadow), self._r.held(list if shadow.kind is ShadowKind.LIST else deque)
         if same == len(old):
             return [f"{kind}.extend({target}, [{self._r.sequence(new[same:])}])"]
         if len(old) == len(new):
@@ -81,17 +82,6 @@ class Effects:
                 f"{kind}.__setitem__({target}, {index}, {self._r.expression(new[index])})"
                 for index in changed
             ]
-        rest = f"{self._r.held(slice)}({same}, None)"
-        return [f"{kind}.__setitem__({target}, {rest}, [{self._r.sequence(new[same:])}])"]
-
-    def _deque(self, shadow: Shadow) -> list[str]:
-        old, new = list(elements(shadow.original)), list(elements(shadow.stand_in))
-        same = self._common_prefix(old, new)
-        if same == len(old) == len(new):
-            return []
-        target, kind = self._target(shadow), self._r.held(deque)
-        if same == len(old):
-            return [f"{kind}.extend({target}, [{self._r.sequence(new[same:])}])"]
         items = self._r.sequence(new)
         return [f"{kind}.clear({target})", f"{kind}.extend({target}, [{items}])"]
 
@@ -131,7 +121,7 @@ class Effects:
                 member = self._r.held(vars(defaultdict)["default_factory"])
                 lines.append(f"{member}.__set__({self._target(shadow)}, {self._r.expression(factory)})")
         return lines + self._items(
-            dict(dict_items(shadow.original)),
+            dict(dict_items(shadow.original)) if shadow.before is None else shadow.before,
             dict(dict_items(shadow.stand_in)),
             put=lambda key, value: call("__setitem__", key, value),
             drop=lambda key: call("__delitem__", key),
@@ -140,7 +130,7 @@ class Effects:
     def _attributes(self, shadow: Shadow) -> list[str]:
         if issubclass(type(shadow.original), type):  # a class shows its dict, but lets only itself write it
             return self._items(
-                dict(vars(shadow.original)),
+                dict(vars(shadow.original)) if shadow.before is None else shadow.before,
                 shadow.stand_in,
                 put=lambda key, value: (
                     f"{self._r.held(type)}.__setattr__({self._target(shadow)}, {key}, {value})"
@@ -152,7 +142,7 @@ class Effects:
             return dict_text(self._r, self._target(shadow), type(shadow.original))
 
         return self._items(
-            attributes(shadow.original),
+            attributes(shadow.original) if shadow.before is None else shadow.before,
             shadow.stand_in,
             put=lambda key, value: f"{table()}[{key}] = {value}",
             drop=lambda key: f"del {table()}[{key}]",
@@ -199,10 +189,10 @@ class Effects:
 
 
 WRITERS: Mapping[ShadowKind, Callable[[Effects, Shadow], list[str]]] = {
-    ShadowKind.LIST: Effects._list,
+    ShadowKind.LIST: Effects._sequence,
     ShadowKind.DICT: Effects._dict,
     ShadowKind.SET: Effects._set,
-    ShadowKind.DEQUE: Effects._deque,
+    ShadowKind.DEQUE: Effects._sequence,
     ShadowKind.BYTEARRAY: Effects._bytearray,
     ShadowKind.CELL: Effects._cell,
     ShadowKind.ATTRIBUTES: Effects._attributes,

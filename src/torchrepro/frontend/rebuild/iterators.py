@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from torchrepro.frontend.rebuild.values import Rebuilder
 
 
-def _state(value: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    with (
-        warnings.catch_warnings()
-    ):  # Python 3.12 and 3.13 announce that itertools will stop answering, in 3.14
+def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Python 3.12 and 3.13 announce at each use that itertools will have no such methods in 3.14."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            maker, arguments, *state = value.__reduce__()
-        except (RuntimeError, TypeError) as error:
-            raise CannotRebuild(f"iterator of type {type(value).__name__}: {error}") from None
+        return call(*arguments)
+
+
+def _state(value: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    try:
+        maker, arguments, *state = _quietly(value.__reduce__)
+    except (RuntimeError, TypeError) as error:
+        raise CannotRebuild(f"iterator of type {type(value).__name__}: {error}") from None
     return maker, arguments, state[0] if state else None
 
 
@@ -32,13 +35,13 @@ def _iterator(r: Rebuilder, value: Any) -> Recipe:
     maker, arguments, state = _state(value)
 
     def make() -> str:
-        for argument in arguments:
-            r.settle(argument)
-        return f"{r.held(maker)}({r.sequence(arguments)})"
+        return f"{r.held(maker)}({', '.join(map(r.settled, arguments))})"
 
     def fill(name: str) -> None:
         if state is not None:
-            r.emit(f"{name}.__setstate__({r.expression(state)})")
+            loud = type(value).__module__ == "itertools"
+            call, text = f"{name}.__setstate__", r.expression(state)
+            r.emit(f"{r.held(_quietly)}({call}, {text})" if loud else f"{call}({text})")
 
     return Recipe(make, fill)
 
@@ -53,8 +56,7 @@ def _dict_iterator(start: Any, method: str) -> Callable[[Rebuilder, Any], Recipe
         passed = len(container) - len(_state(value)[1][0])
 
         def make() -> str:
-            r.settle(container)
-            return f"{r.held(start)}({r.held(dict)}.{method}({r.expression(container)}))"
+            return f"{r.held(start)}({r.held(dict)}.{method}({r.settled(container)}))"
 
         def fill(name: str) -> None:
             if passed:

@@ -39,6 +39,7 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
             f"{_name(cls)}: neither known from before the call nor made by code that was followed"
         )
     base = _builtin_base(cls)
+    contents = _error_contents if issubclass(base, BaseException) else CONTENTS.get(base)
 
     def make() -> str:
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types and the like
@@ -57,8 +58,11 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
 
     def fill(name: str) -> None:
         statements = [
-            *_contents(r, base, name, value),
-            *(f"{r.held(slot)}.__set__({name}, {r.expression(held)})" for slot, held in _members(value)),
+            *(contents(r, name, value) if contents else ()),
+            *(
+                f"{r.held(slot)}.__set__({name}, {r.expression(held)})"
+                for slot, held in _members(base, value)
+            ),
             *(
                 f"{dict_text(r, name, cls)}[{r.expression(key)}] = {r.expression(held)}"
                 for key, held in attributes(value).items()
@@ -124,41 +128,66 @@ def is_full(cell: CellType) -> bool:
     return True
 
 
-def _members(value: Any) -> Iterator[tuple[Any, Any]]:
+def _members(base: type, value: Any) -> Iterator[tuple[Any, Any]]:
     descriptors = slot_descriptors(type(value))
     for name, held in slots(value):
-        if not isinstance(value, BaseException) or held is not ERROR_FIELDS.get(name):
+        if not issubclass(base, BaseException) or held is not ERROR_FIELDS.get(name):
             yield descriptors[name], held
-    if isinstance(value, defaultdict):
+    if base is defaultdict:
         yield vars(defaultdict)["default_factory"], value.default_factory
 
 
-def _contents(r: Rebuilder, base: type, name: str, value: Any) -> list[str]:
-    """What the builtin type itself holds, set by its own methods."""
-    text = r.held(base)
-    if base is list:
-        return [f"{text}.extend({name}, [{r.sequence(elements(value))}])"]
-    if base is set:
-        return [f"{text}.update({name}, [{r.sequence(elements(value))}])"]
-    if base is deque:
-        maxlen = r.expression(value.maxlen)
-        return [f"{text}.__init__({name}, [{r.sequence(elements(value))}], {maxlen})"]
-    if base is bytearray:
-        return [f"{text}.__init__({name}, {bytes(value)!r})"]
-    if issubclass(base, dict):
-        return [
-            f"{text}.__setitem__({name}, {r.expression(key)}, {r.expression(held)})"
-            for key, held in dict_items(value)
-        ]
-    if issubclass(base, BaseException):
-        arguments = "".join(f", {part}" for part in r.expressions(value.args))
-        links = {link: getattr(value, link) for link in ("__cause__", "__context__")}
-        texts = {link: r.expression(other) for link, other in links.items() if other is not None}
-        return [
-            f"{text}.__init__({name}{arguments})",
-            *(f"{text}.{link}.__set__({name}, {other})" for link, other in texts.items()),
-        ]
-    return []
+def _list_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    return [f"{r.held(list)}.extend({name}, [{r.sequence(elements(value))}])"]
+
+
+def _set_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    return [f"{r.held(set)}.update({name}, [{r.sequence(elements(value))}])"]
+
+
+def _deque_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    maxlen = deque.maxlen.__get__(value)
+    return [f"{r.held(deque)}.__init__({name}, [{r.sequence(elements(value))}], {maxlen})"]
+
+
+def _bytearray_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    return [f"{r.held(bytearray)}.__init__({name}, {bytes(memoryview(value))!r})"]
+
+
+def _dict_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    base = OrderedDict if isinstance(value, OrderedDict) else dict
+    return [
+        f"{r.held(base)}.__setitem__({name}, {r.expression(key)}, {r.expression(held)})"
+        for key, held in dict_items(value)
+    ]
+
+
+def _error_contents(r: Rebuilder, name: str, value: BaseException) -> list[str]:
+    """A traceback is not among them: it would show the frames of the tracer."""
+    base = r.held(_builtin_base(type(value)))
+    links = [(link, getattr(value, link)) for link in ("__cause__", "__context__")]
+    return [
+        f"{base}.__init__({', '.join((name, *r.expressions(value.args)))})",
+        *(
+            f"{base}.{link}.__set__({name}, {r.expression(other)})"
+            for link, other in links
+            if other is not None
+        ),
+    ]
+
+
+CONTENTS: Mapping[type, Callable[[Rebuilder, str, Any], list[str]]] = {
+    list: _list_contents,
+    set: _set_contents,
+    deque: _deque_contents,
+    bytearray: _bytearray_contents,
+    dict: _dict_contents,
+    OrderedDict: _dict_contents,
+    defaultdict: _dict_contents,
+}
+"""What a builtin type itself holds, set by its own methods."""
+
+KNOWN_BASES = {object, tuple, frozenset, SimpleNamespace, *IMMUTABLE, *CONTENTS}
 
 
 def _builtin_base(cls: type) -> type:
@@ -169,24 +198,6 @@ def _builtin_base(cls: type) -> type:
         if isinstance(vars(base).get("__new__"), BuiltinFunctionType):
             break
     raise CannotRebuild(f"{_name(cls)} has state in C that generated code cannot set")
-
-
-KNOWN_BASES = frozenset(
-    {
-        object,
-        list,
-        dict,
-        set,
-        frozenset,
-        tuple,
-        bytearray,
-        deque,
-        OrderedDict,
-        defaultdict,
-        SimpleNamespace,
-        *IMMUTABLE,
-    }
-)
 
 
 def _is_builtin_error(cls: type) -> bool:

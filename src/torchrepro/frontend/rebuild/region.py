@@ -1,4 +1,4 @@
-"""RegionText: the function of a region. Reads sources, calls the graph, makes values, writes effects, returns."""
+"""RegionText: the function of a region. Reads sources, calls the graph, makes values, writes effects."""
 
 from __future__ import annotations
 

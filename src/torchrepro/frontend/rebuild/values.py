@@ -49,11 +49,12 @@ class Rebuilder:
         self.outputs = writer.variable("out")
         """The variable that holds the outputs of the graph."""
         self.settle: Callable[[Any], None] = lambda value: None
-        """Writes the effects on an old object now: an iterator must be made of what the object has become."""
+        """Writes the effects on an old object now (`Effects`)."""
         self._names: dict[int, str] = {}
         self._alive: list[Any] = []
         self._open: dict[int, Recipe] = {}
         self._put_off: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
+        self._unfilled: set[int] = set()
         self._untouched: dict[int, Source] | None = None
 
     def expression(self, value: Any) -> str:
@@ -68,6 +69,14 @@ class Rebuilder:
                 return self._build(value)
             self._name(value, known)
         return self._names[key]
+
+    def settled(self, value: Any) -> str:
+        """As `expression`, for a container that must be complete by now: an iterator looks at it."""
+        self.settle(value)
+        text = self.expression(value)
+        if id(value) in self._unfilled:
+            raise CannotRebuild(f"iterator of a {type(value).__name__} that contains it")
+        return text
 
     def expressions(self, values: Iterable[Any]) -> list[str]:
         return [self.expression(value) for value in values]
@@ -139,13 +148,15 @@ class Rebuilder:
                     raise CannotRebuild(f"{type(value).__name__} that is part of itself") from None
                 raise
             self._made_early(value)
+        except RecursionError:
+            raise CannotRebuild(f"{type(value).__name__} nested too deeply") from None
         finally:
             del self._open[key]
         if key not in self._names:
             self._name(value, self.assign(value, text))
             if recipe.whole is not None:
                 return self._names[key]
-        self._fill(recipe, self._names[key])
+        self._fill(recipe, value)
         for fill in self._put_off.pop(key, ()):
             fill()
         return self._names[key]
@@ -157,14 +168,18 @@ class Rebuilder:
             raise Pending(id(value))
         if id(value) not in self._names:
             self._name(value, self.assign(value, recipe.make()))
+            self._unfilled.add(id(value))
         return self._names[id(value)]
 
-    def _fill(self, recipe: Recipe, name: str) -> None:
+    def _fill(self, recipe: Recipe, value: Any) -> None:
         if recipe.fill is not None:
+            self._unfilled.add(id(value))
             try:
-                recipe.fill(name)
+                recipe.fill(self._names[id(value)])
             except Pending as pending:
-                self._put_off[pending.key].append(partial(self._fill, recipe, name))
+                self._put_off[pending.key].append(partial(self._fill, recipe, value))
+            else:
+                self._unfilled.discard(id(value))
 
 
 def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple[Any, Source]]:
@@ -173,8 +188,10 @@ def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple
             return [(child, Item.at(source, index)) for index, child in enumerate(objects.elements(original))]
         case ShadowKind.DICT:
             items = list(objects.dict_items(original))
-            keys = [(key, KeyOf(source, index)) for index, (key, _) in enumerate(items)]
-            return keys + [(child, Item.at(source, key)) for key, child in items if is_constant(key)]
+            return [
+                (child, Item.at(source, key)) if is_constant(key) else (key, KeyOf(source, index))
+                for index, (key, child) in enumerate(items)
+            ]
         case ShadowKind.ATTRIBUTES if not issubclass(type(original), type):
             return [
                 (child, InstanceValue(source, name)) for name, child in objects.attributes(original).items()

@@ -37,6 +37,9 @@ class Shadow:
     original: Any
     stand_in: Any
     kind: ShadowKind
+    before: dict[Any, Any] | None = None
+    """Of a dict or attributes: what was there when it was copied. For those that code beside the trace may
+    change meanwhile (a lazy import adds to the globals of a module): that is no effect of the trace."""
 
 
 class World(Protocol):

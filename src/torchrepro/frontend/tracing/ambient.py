@@ -35,7 +35,7 @@ class Modes:
 
     @classmethod
     def now(cls) -> Modes:
-        """Checked on torch 2.11 to 2.13 (the depth of autocast can only be read by changing it)."""
+        """Checked on torch 2.13 (the depth of autocast can only be read by changing it)."""
         nesting = torch.autocast_increment_nesting() - 1
         torch.autocast_decrement_nesting()
         return cls(
@@ -91,7 +91,7 @@ def restored() -> Iterator[None]:
 def no_mode_left() -> Iterator[None]:
     """Takes away the modes that the body has put onto torch's stacks: an abandoned `with` block does not.
 
-    Checked on torch 2.11 to 2.13 (the two stacks of modes and their pops).
+    Checked on torch 2.13 (the two stacks of modes and their pops).
     """
     functions = len(_get_current_function_mode_stack())
     dispatches = len(_python_dispatch._get_current_dispatch_mode_stack())
@@ -107,8 +107,8 @@ def no_mode_left() -> Iterator[None]:
 def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None:
     """Insert the changes of state between the nodes, and the way back at the end.
 
-    In the form that torch's own graphs have, which AOTAutograd runs while it traces. Checked on torch 2.11
-    to 2.13 (`torch._C._set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
+    In the form that torch's own graphs have, which AOTAutograd runs while it traces. Checked on torch
+    2.13 (`torch._C._set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
     """
     current = start
     entered: list[Node] = []

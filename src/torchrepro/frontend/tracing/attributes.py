@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.kinds import Equal, Is
+from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Attribute, InstanceValue
 from torchrepro.frontend.tracing.classes import (
@@ -24,6 +24,7 @@ from torchrepro.frontend.tracing.classes import (
     static_lookup,
 )
 from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.fakes import unseen
 from torchrepro.frontend.tracing.recorder import Recorder
 from torchrepro.frontend.tracing.world import TABLES, World
 
@@ -241,17 +242,19 @@ class Attributes(Interpreter):
 
     def tensor_attr(self, value: torch.Tensor, name: str) -> Any:
         """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
+        if name == "__class__":
+            return self.recorder.real_type_of(value)
         source = self.world.source_of(value)
         real = self.recorder.real_of(value)
         if real is None or source is None:
             return getattr(value, name)
-        if name == "grad":
-            if real.grad is None:
-                self.world.guards.add(Equal(Attribute(source, "grad"), None))
-                return None
-            return self.world.adopt(real.grad, Attribute(source, "grad"))
-        if name in real.__dict__:
-            return self.world.adopt(real.__dict__[name], InstanceValue(source, name))
+        with unseen():
+            space = real.__dict__
+            found = getattr(real, name) if name in ("grad", "grad_fn") else MISSING
+        if name == "grad" or found is None:
+            return self.world.adopt(found, Attribute(source, name))
+        if name in space:
+            return self.world.adopt(space[name], InstanceValue(source, name))
         return getattr(value, name)
 
     # Writing
@@ -260,7 +263,10 @@ class Attributes(Interpreter):
         if isinstance(value, torch.Tensor):
             raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
         if isinstance(value, type | types.ModuleType):
-            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
+            if not self.world.is_fresh(value):
+                raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
+            setattr(value, name, new)
+            return
         setter = static_lookup(type(value), "__setattr__")
         if isinstance(setter, types.FunctionType):
             self.call_function(setter, (value, name, new), {})

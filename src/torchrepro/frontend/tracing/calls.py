@@ -29,7 +29,7 @@ from torchrepro.frontend.tracing.classes import (
 from torchrepro.frontend.tracing.modules import has_hooks
 from torchrepro.frontend.tracing.native import BY_REFERENCE, HIGHER_ORDER, NATIVE_CLASSES, why_not
 from torchrepro.frontend.tracing.operators import Operators
-from torchrepro.frontend.tracing.policy import runs_natively, why_not_stepped
+from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
 from torchrepro.frontend.tracing.special import SPECIAL, call_getter
 from torchrepro.frontend.tracing.stepped import SteppedCallable
 
@@ -42,6 +42,8 @@ _IN_C = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )
+_MAKE_CLASSES = frozenset({"collections", "dataclasses", "functools"})
+
 ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
 
@@ -100,6 +102,8 @@ class Calls(Operators):
         if leaves.is_constant_fold(function):
             return leaves.answer(function, args, kwargs)
         if leaves.is_leaf(function) or runs_natively(function):
+            if function.__module__ == AUTOCAST and args and not self.world.is_fresh(args[0]):
+                raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
             return self._call_leaf(function, args, kwargs)
         return self.inline_user_function_return(function, args, kwargs)
 
@@ -195,7 +199,7 @@ class Calls(Operators):
             return self.world.mark_fresh(self._call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
             return kind(*args, **kwargs)
-        if issubclass(kind, torch.Tensor | torch.nn.Module):
+        if issubclass(kind, torch.Tensor):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
         meta = static_lookup(type(kind), "__call__")
         if isinstance(meta, types.FunctionType):
@@ -243,7 +247,10 @@ class Calls(Operators):
     def _call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A function of torch, or one that is as good as written in C: called, and what it records is recorded."""
         self.world.complete_all((*args, *kwargs.values()))
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if type(result) is types.GeneratorType:
+            return iter(list(result))
+        return self._keep_class(result) if function.__module__ in _MAKE_CLASSES else result
 
     def _call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, owner = _unbound(function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import types
 from typing import Any
 
@@ -35,7 +36,12 @@ NESTED = frozenset({tuple, frozenset})
 BY_IDENTITY = (
     type,
     types.ModuleType,
-    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    re.Pattern,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
@@ -57,5 +63,7 @@ def is_single(value: Any) -> bool:
     """Whether the object itself can be held and guarded by identity."""
     if isinstance(value, types.BuiltinFunctionType):
         owner = value.__self__
-        return owner is None or isinstance(owner, type | types.ModuleType)
+        if owner is None or isinstance(owner, type | types.ModuleType):
+            return True
+        return type(owner).__module__.startswith("pybind11")  # a function of a module, bound to its own record
     return isinstance(value, BY_IDENTITY)

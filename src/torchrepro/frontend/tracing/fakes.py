@@ -15,18 +15,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 
 _OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional"})
+_BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+"""They write the running statistics in training; their schemas do not say so."""
 _NO_FAKE_KERNEL = ("no fake impl", "with Meta tensors", "no meta kernel")
 
 
 def new_mode() -> FakeTensorMode:
-    """Static shapes: without a `ShapeEnv` every size is an `int`. Checked on torch 2.11 to 2.13."""
+    """Static shapes: without a `ShapeEnv` every size is an `int`. Checked on torch 2.13."""
     return FakeTensorMode()
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     """The fake of a real tensor; views of one storage get fakes of one.
 
-    Checked on torch 2.11 to 2.13 (`from_tensor`).
+    Checked on torch 2.13 (`from_tensor`).
     """
     return mode.from_tensor(real, static_shapes=True)
 
@@ -56,16 +58,17 @@ def storage_key(fake: torch.Tensor) -> int:
 
 
 def unseen() -> AbstractContextManager[Any]:
-    """What is done to tensors in it is not recorded. Checked on torch 2.11 to 2.13."""
+    """What is done to tensors in it is not recorded. Checked on torch 2.13."""
     return torch._C.DisableTorchFunction()
 
 
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
     """Why an operation cannot run on fakes; None where the error is the operation's own (a wrong shape).
 
-    Checked on torch 2.11 to 2.13 (the exceptions of `fake_tensor`).
+    Checked on torch 2.13 (the exceptions of `fake_tensor`).
     """
-    if isinstance(error, fake_tensor.DataDependentOutputException):
+    unallocated = isinstance(error, RuntimeError) and "data is not allocated yet" in str(error)
+    if unallocated or isinstance(error, fake_tensor.DataDependentOutputException):
         return BreakReason(
             BreakKind.DATA,
             f"{operation} needs the value of a tensor",
@@ -96,7 +99,7 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
 def quiet() -> Iterator[None]:
     """Torch logs an error of an operation on fakes; the user sees it once, from the real tensors.
 
-    Checked on torch 2.11 to 2.13 (the name of the logger).
+    Checked on torch 2.13 (the name of the logger).
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
@@ -128,11 +131,11 @@ class Watcher(TorchDispatchMode):
     def expecting(self) -> Iterator[None]:
         """Operators belong to a torch function that is being recorded. Elsewhere they would go unrecorded."""
         self.forget()
-        self.watching = True
+        before, self.watching = self.watching, True
         try:
             yield
         finally:
-            self.watching = False
+            self.watching = before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -143,6 +146,8 @@ class Watcher(TorchDispatchMode):
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     value = args[index] if index < len(args) else kwargs.get(argument.name)
                     self.written.update(storage_key(tensor) for tensor in tensors_in(value))
+        elif func._schema.name.partition("::")[2] in _BATCH_NORMS and args[5]:
+            self.written.update(storage_key(tensor) for tensor in tensors_in(args[3:5]))
         self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
         self.foreign = self.foreign or func.namespace not in _OF_TORCH
         return func(*args, **kwargs)

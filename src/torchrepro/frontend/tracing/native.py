@@ -5,21 +5,28 @@ A function not listed ends the region: Python calls it, every time. What is list
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import itertools
 import re
+import sys
 import types
 from typing import Any
 
 import torch
 
 from torchrepro.frontend.breaks import BreakKind, BreakReason
+from torchrepro.frontend.interpreter.generator import _drive
 
 _PURE_MODULES = frozenset(
     """math cmath operator _operator itertools _functools functools _collections collections _bisect _heapq _string
     string unicodedata _struct _json _sre re _abc abc _typing typing _statistics binascii colorsys numbers types
     copyreg""".split()
+)
+
+_QUESTIONS = frozenset(
+    {sys.exc_info, sys.exception, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding}
 )
 
 _OUTSIDE = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
@@ -173,6 +180,8 @@ def why_not(function: Any) -> BreakReason | None:
     owner = getattr(function, "__objclass__", None)
     if owner is None:
         holder = getattr(function, "__self__", None)
+        if isinstance(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
+            return None  # steps a generator of the trace
         if holder is not None and not isinstance(holder, types.ModuleType):
             owner = holder if isinstance(holder, type) else type(holder)
     if owner is not None:
@@ -184,6 +193,10 @@ def why_not(function: Any) -> BreakReason | None:
             BreakKind.OPAQUE, f"{owner.__module__}.{owner.__qualname__}.{name} is written in C"
         )
     module = getattr(function, "__module__", None) or ""
+    if function in _QUESTIONS or isinstance(
+        getattr(builtins, getattr(function, "__qualname__", "").partition(".")[0], None), type
+    ):
+        return None  # a question about the interpreter, or a static method of a builtin type
     if module == "builtins":
         if name in _OUTSIDE:
             return BreakReason(BreakKind.OUTSIDE, f"{name}() must happen on every call")

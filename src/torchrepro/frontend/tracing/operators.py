@@ -24,6 +24,15 @@ from torchrepro.frontend.tracing.native import is_native_iterator
 from torchrepro.frontend.tracing.stepped import SteppedIterator
 
 
+def _text_method(kind: type, conversion: str) -> str:
+    """The method that makes text of an object, where those of `object` lead to another."""
+    if not conversion and kind.__format__ is not object.__format__:
+        return "__format__"
+    if conversion in ("", "str") and kind.__str__ is not object.__str__:
+        return "__str__"
+    return "__repr__"
+
+
 class Operators(Attributes):
     def special(self, value: Any, name: str, *args: Any) -> Any:
         """Call a special method that the class defines in Python; `MISSING` where it does not."""
@@ -101,12 +110,10 @@ class Operators(Attributes):
         if isinstance(value, torch.Tensor):
             raise Break(BreakKind.DATA, "a tensor becomes text")
         self.require_known(value)
-        names = {"repr": ("__repr__",), "ascii": ("__repr__",), "str": ("__str__", "__repr__")}
-        for name in names.get(conversion, ("__format__", "__str__", "__repr__")):
-            args = (spec,) if name == "__format__" else ()
-            text = self.special(value, name, *args)
-            if text is not MISSING:
-                return str(text) if name == "__format__" else format(text, spec)
+        name = _text_method(type(value), conversion)
+        text = self.special(value, name, spec) if name == "__format__" else self.special(value, name)
+        if text is not MISSING:
+            return str(text) if name == "__format__" else format(text, spec)
         self.world.complete_all((value,))
         return super().format(value, conversion, spec)
 
@@ -237,8 +244,6 @@ class Operators(Attributes):
 
     def iterable(self, value: Any) -> Any:
         """The value as code in C can iterate over it."""
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            return torch.unbind(value, 0)
         self.require_known(value)
         if python_method(value, "__iter__") is not None or (
             python_method(value, "__next__") is None

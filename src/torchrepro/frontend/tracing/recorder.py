@@ -134,13 +134,11 @@ class Recorder(TorchFunctionMode):
         kind = self.real_type_of(fake)
         if name == "__class__":
             return kind
+        if name == "__dict__":
+            raise Break(BreakKind.UNSUPPORTED, "the attributes of a tensor as a dict")
         if not hasattr(kind, name):
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=fake)
         return getattr(fake, name)
-
-    def truth(self, fake: torch.Tensor) -> bool:
-        """`bool(fake)`: a break, unless it was computed from constants."""
-        return bool(fake)
 
     def __torch_function__(
         self,
@@ -150,6 +148,10 @@ class Recorder(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.__iter__:
+            if args[0].dim() == 0:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter(self.__torch_function__(torch.unbind, types, (args[0], 0)))
         name = name_of(func)
         for tensor in tensors_in((args, dict(kwargs))):
             self._node_of(tensor)

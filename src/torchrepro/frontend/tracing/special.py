@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import collections
+import copyreg
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ from torchrepro.frontend.interpreter.callers import build_class, locals_of
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.sizes import numel
 from torchrepro.frontend.tracing.classes import MISSING
+from torchrepro.frontend.tracing.dunders import python_method
 
 if TYPE_CHECKING:
     from torchrepro.frontend.tracing.calls import Calls
@@ -176,6 +179,57 @@ def _locals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     return {**locals_of(frame), **found}
 
 
+@special(globals)
+def _globals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    assert tracer.frame is not None
+    return tracer.world.exposed_globals(tracer.frame.globals)
+
+
+@special(_thread.get_ident)
+def _thread_id(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    # `reprlib` tells threads apart by it while an object is shown, and forgets it.
+    return _thread.get_ident() if tracer.in_standard_library() else NotImplemented
+
+
+@special(object.__reduce_ex__)
+def _reduce(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """How `copy` takes an object apart: an old one by the attributes it has in the trace."""
+    value = args[0]
+    if tracer.world.is_fresh(value) or isinstance(value, list | dict | tuple | set):
+        return value.__reduce_ex__(*args[1:])
+    space = tracer.world.expose_instance(value)
+    if space is None or any("__slots__" in base.__dict__ for base in type(value).__mro__[:-1]):
+        raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__}, which has slots")
+    for name in ("__reduce__", "__getstate__"):
+        if python_method(value, name) is not None:
+            raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__} by its {name}")
+    tracer.world.complete(space)
+    return copyreg.__newobj__, (type(value),), dict(space), None, None  # type: ignore[attr-defined]
+
+
+@special(torch.Tensor.__deepcopy__)
+def _copy_tensor(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    value, memo = args
+    if id(value) in memo:
+        return memo[id(value)]
+    if value.requires_grad or tracer.recorder.real_type_of(value) is not torch.Tensor:
+        return NotImplemented
+    memo[id(value)] = value.detach().clone()
+    return memo[id(value)]
+
+
+@special(reversed)
+def _reversed(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    (value,) = args
+    result = tracer.special(value, "__reversed__")
+    if result is not MISSING:
+        return result
+    if python_method(value, "__getitem__") is None or python_method(value, "__len__") is None:
+        return NotImplemented
+    count = tracer.call_function(len, (value,), {})
+    return iter([tracer.get_item(value, index) for index in reversed(range(count))])
+
+
 @special(id)
 def _id(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     # A number of this call alone: it may serve to tell objects apart within the standard library, no more.
@@ -210,7 +264,6 @@ def _by_method(*names: str) -> Handler:
 SPECIAL |= {
     abs: _by_method("__abs__"),
     round: _by_method("__round__"),
-    reversed: _by_method("__reversed__"),
     int: _by_method("__int__", "__index__"),
     float: _by_method("__float__", "__index__"),
     complex: _by_method("__complex__"),

@@ -11,48 +11,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 _OWNERS = ("Tensor", "TensorBase", "_TensorBase")
 
+_SAME = ("add", "sub", "mul", "matmul", "pow", "lt", "le", "gt", "ge", "eq", "ne")
 _BINARY: Mapping[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+    **{name: getattr(operator, name) for name in _SAME},
     "div": operator.truediv,
-    "matmul": operator.matmul,
-    "pow": operator.pow,
     "remainder": operator.mod,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "__eq__": operator.eq,
-    "__ne__": operator.ne,
-    "__floordiv__": operator.floordiv,
-    "__pow__": operator.pow,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
-    "__xor__": operator.xor,
-    "__lshift__": operator.lshift,
-    "__rshift__": operator.rshift,
-    "__getitem__": operator.getitem,
+    **{f"__{name}__": getattr(operator, f"__{name}__") for name in ("eq", "ne", "and", "or", "xor", "pow")},
+    **{f"__{name}__": getattr(operator, name) for name in ("floordiv", "lshift", "rshift", "getitem")},
 }
+"""By the names under which a mode is handed them: `x / y` arrives as `div`, `x == y` as `__eq__`."""
 _REVERSED: Mapping[str, Callable[..., Any]] = {
-    "__rsub__": operator.sub,
     "__rdiv__": operator.truediv,
-    "__rtruediv__": operator.truediv,
-    "__rfloordiv__": operator.floordiv,
-    "__rmod__": operator.mod,
-    "__rpow__": operator.pow,
-    "__rmatmul__": operator.matmul,
-    "__rlshift__": operator.lshift,
-    "__rrshift__": operator.rshift,
-    "__rand__": operator.and_,
-    "__ror__": operator.or_,
-    "__rxor__": operator.xor,
+    **{
+        f"__r{name}__": getattr(operator, f"__{name}__")
+        for name in (
+            "sub",
+            "truediv",
+            "floordiv",
+            "mod",
+            "pow",
+            "matmul",
+            "lshift",
+            "rshift",
+            "and",
+            "or",
+            "xor",
+        )
+    },
 }
 _UNARY: Mapping[str, Callable[..., Any]] = {
     "neg": operator.neg,
@@ -81,7 +71,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Form:
-    """Checked on torch 2.11 to 2.13: what a `TorchFunctionMode` is handed for operators and attributes."""
+    """Checked on torch 2.13: what a `TorchFunctionMode` is handed for operators and attributes."""
     if isinstance(function, OpOverload | OpOverloadPacket):
         return Form("call_function", function, args)
     name = name_of(function)
@@ -92,7 +82,8 @@ def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     if not kwargs:
         if len(args) == 2 and name in _BINARY:
             return Form("call_function", _BINARY[name], args)
-        if len(args) == 2 and name in _REVERSED:
+        # Of two tensors Python asks the left one, which may compute something else than the right one would.
+        if len(args) == 2 and name in _REVERSED and not isinstance(args[1], torch.Tensor):
             return Form("call_function", _REVERSED[name], (args[1], args[0]))
         if len(args) == 1 and name in _UNARY:
             return Form("call_function", _UNARY[name], args)

@@ -34,9 +34,10 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("backward", "grad", "retain_grad", "register_hook", "grad_fn"), _OF_AUTOGRAD),
     **dict.fromkeys(("register_post_accumulate_grad_hook", "_backward_hooks"), _OF_AUTOGRAD),
     **dict.fromkeys(("_grad", "_grad_fn", "_post_accumulate_grad_hooks"), _OF_AUTOGRAD),
-    **dict.fromkeys(("_cdata", "__dict__"), _OF_MEMORY),
     **dict.fromkeys(("data_ptr", "untyped_storage", "storage", "_typed_storage"), _OF_MEMORY),
-    **dict.fromkeys(("storage_type", "share_memory_", "is_shared", "_version", "_base"), _OF_MEMORY),
+    **dict.fromkeys(
+        ("storage_type", "share_memory_", "is_shared", "_version", "_base", "_cdata"), _OF_MEMORY
+    ),
     **dict.fromkeys(("set_", "resize_", "resize_as_", "resize", "resize_as", "detach_"), _OF_METADATA),
     **dict.fromkeys(("as_subclass", "_make_subclass", "rename_", "swap_tensors"), _OF_METADATA),
     **dict.fromkeys(("apply_", "map_", "map2_", "__deepcopy__", "__reduce_ex__", "__setstate__"), _OF_PYTHON),
@@ -62,7 +63,7 @@ def why_not_in_graph(tensor: torch.Tensor) -> str | None:
 
 
 def _wrapper(tensor: torch.Tensor) -> str | None:
-    """Checked on torch 2.11 to 2.13 (`torch._C._functorch`, `torch._is_functional_tensor`)."""
+    """Checked on torch 2.13 (`torch._C._functorch`, `torch._is_functional_tensor`)."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a tensor inside a transform of torch.func"
     if torch._is_functional_tensor(tensor):
@@ -162,6 +163,5 @@ def _is_number_type(value: object) -> bool:
 
 
 def _is_enum_of_torch(value: object) -> bool:
-    kind = type(value)
-    members = isinstance(value, enum.Enum) or hasattr(kind, "__members__")
-    return members and kind.__module__.split(".")[0] == "torch"
+    """FX can write those of Python; those of a C++ binding it cannot."""
+    return isinstance(value, enum.Enum) and type(value).__module__.split(".")[0] == "torch"

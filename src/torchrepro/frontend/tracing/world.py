@@ -198,8 +198,11 @@ class World:
             return self._register(value, value, source)
         if kind is types.CellType:
             return self._register(value, value, source)
-        if is_python_class(kind) and not isinstance(value, int | float | str | bytes | BaseException):
-            return self._register(value, value, source)
+        if is_python_class(kind):
+            if isinstance(value, int | float | str | bytes):
+                self.guards.add(Is(source, value))
+            if not isinstance(value, BaseException):
+                return self._register(value, value, source)
         self._opaque.add(id(value))
         return self._register(value, value, source)
 
@@ -428,7 +431,7 @@ class World:
         self._partial(source, space, copy, lambda name: InstanceValue(source, name), guarded=False)
         self._stand_ins[id(space)] = copy
         self._sources[id(copy)] = Attribute(source, "__dict__")
-        self.shadows.append(Shadow(source, owner, copy, ShadowKind.ATTRIBUTES))
+        self.shadows.append(Shadow(source, owner, copy, ShadowKind.ATTRIBUTES, before=dict(space)))
         return copy
 
     def instance_value(self, owner: Any, name: str) -> Any:
@@ -523,6 +526,13 @@ class World:
         self.shadows.append(Shadow(self._sources[id(cell)], cell, copy, ShadowKind.CELL))
         return copy
 
+    def exposed_globals(self, space: dict[str, Any]) -> dict[str, Any]:
+        """`globals()` as a value: from now on any code may look at all of it."""
+        copy = self.globals_of(space, f"globals of {space.get('__name__', '?')}")
+        if id(copy) in self._partials:
+            self._unfinished[id(copy)] = self._partials[id(copy)]
+        return copy
+
     def globals_of(self, space: dict[str, Any], label: str) -> dict[str, Any]:
         """The globals of a module, to be read one by one."""
         if id(space) in self._stand_ins:
@@ -532,7 +542,7 @@ class World:
         self._register(space, copy, source)
         self._partial(source, space, copy, lambda name: Item.at(source, name))
         del self._unfinished[id(copy)]
-        self.shadows.append(Shadow(source, space, copy, ShadowKind.DICT))
+        self.shadows.append(Shadow(source, space, copy, ShadowKind.DICT, before=dict(space)))
         return copy
 
 

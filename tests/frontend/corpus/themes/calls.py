@@ -216,7 +216,7 @@ def a_global_number_is_changed(a, b):
     return a + COUNTER
 
 
-@case(state=("TABLE",))
+@case(state=("TABLE",), hits=False)
 def a_global_dict_is_changed(a, b):
     TABLE["last"] = a * TABLE["scale"]
     return TABLE["last"] + b

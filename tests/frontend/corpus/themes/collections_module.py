@@ -80,7 +80,7 @@ def default_dict_with_a_lambda(a, b):
 def deque_methods(a, b):
     queue = deque([1, 2, 3])
     queue.append("r")
-    queue.appendleft(a)
+    queue.appendleft("l")
     queue.rotate(1)
     last, first = queue.pop(), queue.popleft()
     queue.extend([7, 8])
@@ -97,6 +97,7 @@ def deque_methods(a, b):
         len(queue),
         queue[0],
         queue.copy() == queue,
+        a,
     )
 
 

@@ -212,13 +212,13 @@ def set_grad_enabled_as_function(a, b):
     return c, a + b
 
 
-@case(make=with_gradient)
+@case(make=with_gradient, hits=False)
 def grad_mode_stays_changed(a, b):
     torch.set_grad_enabled(False)
     return a * b
 
 
-@case(make=with_gradient)
+@case(make=with_gradient, breaks=None)
 def inference_mode(a, b):
     with torch.inference_mode():
         c = b * 2

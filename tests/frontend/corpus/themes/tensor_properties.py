@@ -162,7 +162,7 @@ def a_parameter_as_argument(a, b):
     return a * b, isinstance(a, torch.nn.Parameter), type(a).__name__
 
 
-@case
+@case(breaks=None)
 def data_attribute_is_written(a, b):
     c = a.clone()
     c.data = b + 1

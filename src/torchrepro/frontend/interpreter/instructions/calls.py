@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
 
 
-
 class _Attribute:
     """What is set on a function that is made: a bit each."""
 
@@ -100,7 +99,9 @@ def make_function(op: Interpreter, frame: Frame, flags: int | None) -> None:
     stack = frame.stack
     code = stack.pop()
     # From 3.13 the closure is set afterwards; until then there have to be cells.
-    closure = stack.pop() if flags and flags & _Attribute.CLOSURE else tuple(CellType() for _ in code.co_freevars)
+    closure = (
+        stack.pop() if flags and flags & _Attribute.CLOSURE else tuple(CellType() for _ in code.co_freevars)
+    )
     stack.append(FunctionType(code, frame.globals, None, None, closure))
     for flag in (_Attribute.ANNOTATIONS, _Attribute.KEYWORD_DEFAULTS, _Attribute.DEFAULTS):
         if flags and flags & flag:

@@ -55,6 +55,7 @@ def list_to_tuple(op: Interpreter, frame: Frame, argument: Any) -> None:
 
 # Into a collection that is being built, `depth` below the value
 
+
 @instruction("LIST_APPEND")
 def list_append(op: Interpreter, frame: Frame, depth: int) -> None:
     value = frame.stack.pop()

@@ -1,19 +1,14 @@
-"""Rare work for which CPython has an instruction and no function: type parameters, the rest of an `except*`.
-
-Where only CPython's own code can do it, the one instruction is run, in a function made for it.
-"""
+"""Rare work for which CPython has no function: type parameters, what is left of an `except*`."""
 
 from __future__ import annotations
 
-import opcode
-from functools import cache
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.collections import list_to_tuple, take
 from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, instruction
+from torchrepro.frontend.interpreter.native import native
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
@@ -22,15 +17,6 @@ if TYPE_CHECKING:
 _PRINT, _IMPORT_STAR, _STOP_ITERATION_ERROR, _ASYNC_GEN_WRAP, _UNARY_POSITIVE, _LIST_TO_TUPLE = range(1, 7)
 _FRAMES_OWN = {_PRINT, _IMPORT_STAR, _ASYNC_GEN_WRAP}
 """These work on the frame that runs them, and occur in no synchronous function."""
-
-
-@cache
-def _native(name: str, operand: int, count: int) -> FunctionType:
-    """A function of `count` parameters that runs one instruction on them and returns what it leaves."""
-    template = (lambda first, second: None).__code__ if count == 2 else (lambda first: None).__code__
-    steps = [("RESUME", 0), *(("LOAD_FAST", index) for index in range(count)), (name, operand), ("RETURN_VALUE", 0)]
-    code = bytes(byte for step, argument in steps for byte in (opcode.opmap[step], argument))
-    return FunctionType(template.replace(co_code=code, co_stacksize=count + 1), {})
 
 
 @instruction("CALL_INTRINSIC_1")
@@ -44,17 +30,17 @@ def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
     elif which in _FRAMES_OWN:
         raise Break(BreakKind.UNSUPPORTED, f"the instruction CALL_INTRINSIC_1 {which} is not stepped")
     else:
-        frame.stack[-1] = _native("CALL_INTRINSIC_1", int(which), 1)(frame.stack[-1])
+        frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1)(frame.stack[-1])
 
 
 @instruction("CALL_INTRINSIC_2")
 def call_intrinsic_2(op: Interpreter, frame: Frame, which: int) -> None:
-    frame.stack.append(_native("CALL_INTRINSIC_2", int(which), 2)(*take(frame.stack, 2)))
+    frame.stack.append(native("CALL_INTRINSIC_2", int(which), 2)(*take(frame.stack, 2)))
 
 
 @instruction("PREP_RERAISE_STAR")
 def prep_reraise_star(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(_native("PREP_RERAISE_STAR", 0, 2)(*take(frame.stack, 2)))
+    frame.stack.append(native("PREP_RERAISE_STAR", 0, 2)(*take(frame.stack, 2)))
 
 
 def _without_stop_iteration(error: BaseException) -> BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.table import instruction

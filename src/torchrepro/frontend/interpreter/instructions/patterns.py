@@ -94,9 +94,7 @@ def _positional(op: Interpreter, kind: type, count: int) -> tuple[str, ...] | No
     allowed = 1 if matches_self else len(fields)
     if count > allowed:
         plural = "" if allowed == 1 else "s"
-        raise TypeError(
-            f"{kind.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
-        )
+        raise TypeError(f"{kind.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
     if matches_self:
         return None
     for name in fields[:count]:

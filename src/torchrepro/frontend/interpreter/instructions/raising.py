@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.interpreter.exceptions import matches, raise_again, split_group
 from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.instructions.collections import take
 from torchrepro.frontend.interpreter.instructions.table import instruction
+from torchrepro.frontend.interpreter.native import native
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
@@ -14,21 +16,22 @@ if TYPE_CHECKING:
 
 @instruction("RAISE_VARARGS")
 def raise_varargs(op: Interpreter, frame: Frame, count: int) -> None:
-    """CPython's own statement, which checks what is raised and sets `__context__` and `__cause__`."""
+    """By CPython's own instruction, which checks what is raised and sets `__context__` and `__cause__`."""
     if count == 0:
-        raise  # noqa: PLE0704 - what the stepped frame handles, CPython handles too
-    cause = frame.stack.pop() if count == 2 else None
-    error = _instance(op, frame.stack.pop())
-    if count == 2:
-        raise error from _instance(op, cause)
-    raise error
+        raise  # what the stepped frame handles, CPython handles too (`Interpreter.proceed`)
+    native("RAISE_VARARGS", count, count)(*[_instance(op, value) for value in take(frame.stack, count)])
 
 
 def _instance(op: Interpreter, error: Any) -> Any:
-    """`raise ValueError` makes one; anything that is no exception is left for CPython to complain about."""
-    if isinstance(error, type) and issubclass(error, BaseException):
-        return op.call_function(error, (), {})
-    return error
+    """`raise ValueError` makes one. What is no exception is left for CPython to complain about."""
+    if not (isinstance(error, type) and issubclass(error, BaseException)):
+        return error
+    made = op.call_function(error, (), {})
+    if not isinstance(made, BaseException):
+        raise TypeError(
+            f"calling {error!r} should have returned an instance of BaseException, not {type(made)!r}"
+        )
+    return made
 
 
 @instruction("RERAISE")

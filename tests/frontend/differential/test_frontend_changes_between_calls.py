@@ -1,0 +1,645 @@
+"""What a captured function depends on changes between two calls: the result is right each time, and back again.
+
+A scenario is told once and played twice, by Python and by the front end. It yields what each call returns.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.frontend.corpus.counting import Counting
+from tests.frontend.corpus.facts import facts_of, first_difference
+from tests.frontend.corpus.ways import eager, tested
+
+Capture = Callable[[Callable[..., Any]], Callable[..., Any]]
+Scenario = Callable[[Capture], Iterator[Any]]
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(function: Scenario) -> Scenario:
+    SCENARIOS.append(function)
+    return function
+
+
+def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape or (3, 4), generator=torch.Generator().manual_seed(seed))
+
+
+SCALE: Any = 2
+TABLE = {"scale": 2}
+LIST = [1, 2]
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@scenario
+def a_global_number(capture: Capture) -> Iterator[Any]:
+    global SCALE
+
+    def function(x: torch.Tensor) -> Any:
+        return x * SCALE
+
+    call = capture(function)
+    for SCALE in (2, 3, 2.0, True, 2, -1):  # noqa: B007
+        yield call(tensor())
+    SCALE = 2
+
+
+@scenario
+def a_global_of_another_type(capture: Capture) -> Iterator[Any]:
+    global SCALE
+
+    def function(x: torch.Tensor) -> Any:
+        return x * 2 if SCALE is None else x + len(SCALE) if isinstance(SCALE, str) else x * SCALE
+
+    call = capture(function)
+    for SCALE in (2, None, "abc", tensor(4, seed=1), "ab", None):  # noqa: B007
+        yield call(tensor())
+    SCALE = 2
+
+
+@scenario
+def a_global_function(capture: Capture) -> Iterator[Any]:
+    global helper
+    before = helper
+
+    def function(x: torch.Tensor) -> Any:
+        return helper(x) * 2
+
+    call = capture(function)
+    yield call(tensor())
+    helper = torch.relu  # type: ignore[assignment]
+    yield call(tensor())
+    helper = lambda x: x - 1  # noqa: E731
+    yield call(tensor())
+    helper = before
+    yield call(tensor())
+
+
+@scenario
+def the_code_of_a_function_it_calls(capture: Capture) -> Iterator[Any]:
+    def inner(x: torch.Tensor) -> Any:
+        return x + 1
+
+    def other(x: torch.Tensor) -> Any:
+        return x - 1
+
+    def function(x: torch.Tensor) -> Any:
+        return inner(x)
+
+    call = capture(function)
+    yield call(tensor())
+    inner.__code__ = other.__code__
+    yield call(tensor())
+
+
+@scenario
+def an_item_of_a_global_dict(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor) -> Any:
+        return x * TABLE["scale"] + TABLE.get("bias", 0)
+
+    call = capture(function)
+    yield call(tensor())
+    TABLE["scale"] = 3
+    yield call(tensor())
+    TABLE["bias"] = 1
+    yield call(tensor())
+    del TABLE["bias"]
+    TABLE["scale"] = 2
+    yield call(tensor())
+
+
+@scenario
+def the_length_of_a_global_list(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor) -> Any:
+        for item in LIST:
+            x = x * item
+        return x, len(LIST)
+
+    call = capture(function)
+    yield call(tensor())
+    LIST.append(5)
+    yield call(tensor())
+    LIST[0] = 7
+    yield call(tensor())
+    LIST.pop()
+    LIST[0] = 1
+    yield call(tensor())
+
+
+@scenario
+def a_name_that_was_a_builtin(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor) -> Any:
+        return x + len([1, 2])
+
+    call = capture(function)
+    yield call(tensor())
+    globals()["len"] = lambda items: 10
+    try:
+        yield call(tensor())
+    finally:
+        del globals()["len"]
+    yield call(tensor())
+
+
+class Settings:
+    depth = 1
+
+    def __init__(self) -> None:
+        self.scale: Any = 2
+        self.names = ["a"]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * self.scale + self.depth + len(self.names)
+
+
+@scenario
+def an_attribute(capture: Capture) -> Iterator[Any]:
+    settings = Settings()
+    call = capture(lambda x: settings.forward(x))
+    for settings.scale in (2, 3, tensor(4, seed=2), 2):
+        yield call(tensor())
+
+
+@scenario
+def an_attribute_that_hides_that_of_the_class(capture: Capture) -> Iterator[Any]:
+    settings = Settings()
+    call = capture(lambda x: settings.forward(x))
+    yield call(tensor())
+    settings.depth = 5
+    yield call(tensor())
+    del settings.depth
+    yield call(tensor())
+
+
+@scenario
+def an_attribute_of_the_class(capture: Capture) -> Iterator[Any]:
+    settings = Settings()
+    call = capture(lambda x: settings.forward(x))
+    yield call(tensor())
+    Settings.depth = 9
+    try:
+        yield call(tensor())
+    finally:
+        Settings.depth = 1
+    yield call(tensor())
+
+
+@scenario
+def a_method_of_the_class(capture: Capture) -> Iterator[Any]:
+    settings, before = Settings(), Settings.forward
+    call = capture(lambda x: settings.forward(x))
+    yield call(tensor())
+    Settings.forward = lambda self, x: x - self.scale  # type: ignore[method-assign]
+    try:
+        yield call(tensor())
+    finally:
+        Settings.forward = before  # type: ignore[method-assign]
+    yield call(tensor())
+
+
+@scenario
+def an_attribute_that_appears(capture: Capture) -> Iterator[Any]:
+    settings = Settings()
+    call = capture(lambda x: x + getattr(settings, "extra", 0) + hasattr(settings, "flag"))
+    yield call(tensor())
+    settings.extra = 4  # type: ignore[attr-defined]
+    yield call(tensor())
+    settings.flag = None  # type: ignore[attr-defined]
+    yield call(tensor())
+
+
+@scenario
+def the_class_of_an_argument(capture: Capture) -> Iterator[Any]:
+    class Other(Settings):
+        def forward(self, x: torch.Tensor) -> Any:
+            return -x
+
+    call = capture(lambda settings, x: settings.forward(x))
+    yield call(Settings(), tensor())
+    yield call(Other(), tensor())
+    changed = Settings()
+    changed.__class__ = Other
+    yield call(changed, tensor())
+
+
+@scenario
+def a_closure(capture: Capture) -> Iterator[Any]:
+    scale: Any = 2
+
+    def function(x: torch.Tensor) -> Any:
+        return x * scale
+
+    call = capture(function)
+    for scale in (2, 3, None, 2):
+        if scale is not None:
+            yield call(tensor())
+
+
+@scenario
+def a_tensor_in_a_closure(capture: Capture) -> Iterator[Any]:
+    weight = tensor(4, seed=1)
+
+    def function(x: torch.Tensor) -> Any:
+        return x * weight
+
+    call = capture(function)
+    yield call(tensor())
+    weight = tensor(4, seed=2)
+    yield call(tensor())
+    weight = tensor(3, 4, seed=3).double()
+    yield call(tensor())
+    weight.zero_()
+    yield call(tensor())
+
+
+@scenario
+def the_defaults_of_a_function(capture: Capture) -> Iterator[Any]:
+    def inner(x: torch.Tensor, scale: float = 2, *, bias: float = 0) -> Any:
+        return x * scale + bias
+
+    call = capture(lambda x: inner(x))
+    yield call(tensor())
+    inner.__defaults__ = (3,)
+    yield call(tensor())
+    inner.__kwdefaults__ = {"bias": 1}
+    yield call(tensor())
+
+
+@scenario
+def its_own_defaults(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, scale: float = 2, *, bias: float = 0) -> Any:
+        return x * scale + bias
+
+    call = capture(function)
+    yield call(tensor())
+    function.__defaults__ = (5,)
+    function.__kwdefaults__ = {"bias": 7}
+    yield call(tensor())
+    yield call(tensor(), 2, bias=0)
+
+
+@scenario
+def the_length_of_a_list(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, items: (x + sum(items), len(items)))
+    for items in ([1], [1, 2], [], [2], [True], [1.0], (1,), [1]):
+        yield call(tensor(), items)
+
+
+@scenario
+def a_list_of_tensors(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda items: (sum(items), items[-1], len(items)))
+    for count in (1, 2, 3, 1):
+        yield call([tensor(seed=number) for number in range(count)])
+
+
+@scenario
+def the_keys_of_a_dict(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, table: (x * table.get("scale", 1), list(table), "bias" in table))
+    tables: list[Any] = [{"scale": 2}, {"scale": 3}, {}, {"bias": 1}, {"bias": 1, "scale": 2}]
+    for table in [*tables, {"scale": 2, "bias": 1}, OrderedDict(scale=2), {1: 2}, {True: 2}]:
+        yield call(tensor(), table)
+
+
+@scenario
+def the_members_of_a_set(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, names: x * 2 if "double" in names else x + len(names))
+    for names in ({"double"}, {"single"}, set(), {"single", "double"}, frozenset({"double"})):
+        yield call(tensor(), names)
+
+
+@scenario
+def the_type_of_a_number(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, n: (x * n, n, isinstance(n, int)))
+    for n in (1, True, 1.0, 0, False, -0.0, 0.0, float("nan"), float("inf"), 2 + 0j, 1):
+        yield call(tensor(), n)
+
+
+@scenario
+def arguments_in_other_ways(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, scale: float = 2, *rest: Any, bias: float = 0, **named: Any) -> Any:
+        return x * scale + bias, rest, named
+
+    call = capture(function)
+    yield call(tensor())
+    yield call(tensor(), 3)
+    yield call(tensor(), scale=3)
+    yield call(tensor(), 3, "more", bias=1)
+    yield call(tensor(), 3, "more", 4, other=1)
+    yield call(tensor(), 3, "less", other=2)
+    yield call(x=tensor())
+
+
+@scenario
+def a_string(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, mode: getattr(x, mode)())
+    for mode in ("sum", "mean", "max", "sum"):
+        yield call(tensor(), mode)
+
+
+@scenario
+def none_or_a_tensor(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, mask=None: x if mask is None else x * mask)
+    yield call(tensor())
+    yield call(tensor(), tensor(seed=1))
+    yield call(tensor(), None)
+
+
+@scenario
+def the_dtype(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x * 2, x.dtype, x.sum()))
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.bool, torch.bfloat16, torch.float32):
+        yield call(torch.ones(3, 4).to(dtype))
+
+
+@scenario
+def the_shape(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x * x.shape[0], x.view(-1), x.numel()))
+    for shape in ((3, 4), (4, 3), (12,), (1, 4), (0, 4), (2, 2, 3), (3, 4)):
+        yield call(tensor(*shape))
+
+
+@scenario
+def the_stride(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x.is_contiguous(), x.stride(), x * 2, x.reshape(-1)))
+    square = tensor(4, 4)
+    for x in (square, square.t(), square[:, ::2], square.expand(2, 4, 4)[0], square[1:], square):
+        yield call(x)
+
+
+@scenario
+def the_layout_of_an_image(capture: Capture) -> Iterator[Any]:
+    convolution = nn.Conv2d(2, 2, 1)
+    nn.init.ones_(convolution.weight)
+    nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+    call = capture(lambda x: convolution(x))
+    image = tensor(1, 2, 3, 3)
+    yield call(image)
+    yield call(image.to(memory_format=torch.channels_last))
+
+
+@scenario
+def whether_gradients_are_wanted(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x * 2, x.requires_grad, x.is_leaf))
+    for wanted in (False, True, False):
+        yield call(tensor().requires_grad_(wanted))
+    yield call(tensor().requires_grad_() * 1)
+
+
+@scenario
+def the_grad_mode(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x * 2, torch.is_grad_enabled()))
+    leaf = tensor().requires_grad_()
+    yield call(leaf)
+    with torch.no_grad():
+        yield call(leaf)
+    with torch.inference_mode():
+        yield call(leaf)[0].requires_grad
+    yield call(leaf)
+
+
+@scenario
+def autocast(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: x @ x.t())
+    yield call(tensor())
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            yield call(tensor())
+    yield call(tensor())
+
+
+@scenario
+def the_default_dtype(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: torch.zeros(2) + x.sum())
+    yield call(tensor())
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield call(tensor())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    yield call(tensor())
+
+
+@scenario
+def the_training_flag(capture: Capture) -> Iterator[Any]:
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4, momentum=0.5))
+    call = capture(lambda x: (model(x), model.training))
+    for training in (True, False, True):
+        model.train(training)
+        torch.manual_seed(0)
+        yield call(tensor())
+
+
+@scenario
+def the_training_flag_of_a_child(capture: Capture) -> Iterator[Any]:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.1))
+    call = capture(model.forward)
+    for _ in range(2):
+        torch.manual_seed(0)
+        yield call(tensor())
+        model[0].eval()
+
+
+@scenario
+def the_parameters_of_a_module(capture: Capture) -> Iterator[Any]:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    call = capture(lambda x: layer(x))
+    yield call(tensor())
+    with torch.no_grad():
+        layer.weight.add_(1)
+    yield call(tensor())
+    layer.weight = nn.Parameter(torch.eye(4))
+    yield call(tensor())
+    layer.bias = None
+    yield call(tensor())
+    layer.weight.requires_grad_(False)
+    yield call(tensor())
+    layer.double()
+    yield call(tensor().double())
+
+
+@scenario
+def the_children_of_a_module(capture: Capture) -> Iterator[Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    call = capture(lambda x: model(x))
+    yield call(tensor())
+    model[1] = nn.Tanh()
+    yield call(tensor())
+    model.append(nn.Sigmoid())
+    yield call(tensor())
+    del model[2]
+    yield call(tensor())
+
+
+@scenario
+def the_hooks_of_a_module(capture: Capture) -> Iterator[Any]:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    call = capture(lambda x: layer(x))
+    yield call(tensor())
+    handle = layer.register_forward_hook(lambda module, args, output: output * 2)
+    yield call(tensor())
+    handle.remove()
+    yield call(tensor())
+
+
+@scenario
+def a_number_of_a_module(capture: Capture) -> Iterator[Any]:
+    dropout, norm = nn.Dropout(0.5), nn.LayerNorm(4)
+    call = capture(lambda x: norm(dropout(x)))
+    for dropout.p, norm.eps in ((0.5, 1e-5), (0.0, 1e-5), (0.0, 1.0), (0.5, 1e-5)):
+        torch.manual_seed(0)
+        yield call(tensor())
+
+
+@scenario
+def tensors_that_are_the_same(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, y: (x.add_(1), x * y, x is y))
+    yield call(tensor(), tensor(seed=1))
+    both = tensor()
+    yield call(both, both)
+    base = tensor(4, 4)
+    yield call(base[:2], base[1:3])
+    yield call(base[:2], base[2:])
+    yield call(tensor(), tensor(seed=1))
+
+
+@scenario
+def lists_that_are_the_same(capture: Capture) -> Iterator[Any]:
+    def function(first: list[Any], second: list[Any]) -> Any:
+        first.append(1)
+        return len(second), first is second
+
+    call = capture(function)
+    yield call([], [])
+    both: list[Any] = []
+    yield call(both, both)
+    yield call([], [])
+
+
+@scenario
+def a_partial(capture: Capture) -> Iterator[Any]:
+    def scaled(x: torch.Tensor, scale: float = 1) -> Any:
+        return x * scale
+
+    call = capture(lambda x, function: function(x))
+    for scale in (2, 3):
+        yield call(tensor(), functools.partial(scaled, scale=scale))
+    yield call(tensor(), scaled)
+    yield call(tensor(), torch.relu)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    scale: float
+    name: str = "x"
+
+
+@scenario
+def a_data_class(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, config: x * config.scale + len(config.name))
+    first = Frozen(2.0)
+    for config in (first, Frozen(3.0), replace(first, name="long"), SimpleNamespace(scale=1, name=""), first):
+        yield call(tensor(), config)
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@scenario
+def a_named_tuple(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda pair: (pair[0] + pair[1], type(pair).__name__))
+    yield call(Pair(tensor(), 1))
+    yield call((tensor(), 1))
+    yield call([tensor(), 1])
+    yield call(Pair(tensor(), 2))
+
+
+@scenario
+def what_a_name_is_after_a_break(capture: Capture) -> Iterator[Any]:
+    global SCALE
+
+    def function(x: torch.Tensor) -> Any:
+        x = x + SCALE
+        torch._dynamo.graph_break()
+        return x * SCALE
+
+    call = capture(function)
+    for SCALE in (2, 3, 2):  # noqa: B007
+        yield call(tensor())
+    SCALE = 2
+
+
+@scenario
+def which_way_the_data_goes(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        if y.sum() > 0:
+            return y + 1
+        return y - 1
+
+    call = capture(function)
+    for sign in (1, -1, 1, -1):
+        yield call(torch.ones(3) * sign)
+
+
+def played(play: Scenario, capture: Capture) -> list[dict[str, str]]:
+    """What each step returned, as facts; a step that raises is the last."""
+    told = []
+    try:
+        for result in play(capture):
+            told.append(facts_of({"result": result}))
+    except Exception as error:
+        told.append(facts_of({"error": error}))
+    return told
+
+
+@pytest.mark.parametrize("play", SCENARIOS, ids=lambda play: play.__name__)
+def test_a_change_between_calls_is_seen(play: Scenario) -> None:
+    counting = Counting()
+    expected = played(play, lambda function: eager(function, counting, False))
+    found = played(play, lambda function: tested()(function, counting, False))
+    assert all("error" not in facts for facts in expected)
+    for number, (right, got) in enumerate(zip(expected, found, strict=False), start=1):
+        assert first_difference(right, got) is None, f"step {number}"
+    assert len(found) == len(expected)
+
+
+def test_going_back_finds_what_was_captured_before() -> None:
+    counting = Counting()
+    settings = Settings()
+    call = tested()(lambda x: settings.forward(x), counting, False)
+    for settings.scale in (2, 3):
+        call(tensor())
+    assert len(counting.graphs) == 2
+    for settings.scale in (2, 3, 2):
+        call(tensor(seed=5))
+    assert len(counting.graphs) == 2
+
+
+def test_what_does_not_matter_is_not_guarded() -> None:
+    counting = Counting()
+    settings = Settings()
+    call = tested()(lambda x: x * settings.scale, counting, False)
+    call(tensor())
+    settings.names.append("more")
+    settings.other = 1  # type: ignore[attr-defined]
+    Settings.depth = 1
+    LIST.append(3)
+    LIST.pop()
+    call(tensor(seed=1))
+    assert len(counting.graphs) == 1
