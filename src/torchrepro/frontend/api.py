@@ -50,11 +50,11 @@ def trace(
 
     Args:
         target: a Python function, a bound method or an `nn.Module`; without it, a decorator is returned.
-        backend: who compiles the graphs: a name that torch knows ("inductor", "aot_eager", "eager"), or a function
-            `(graph_module, inputs) -> callable`.
+        backend: who compiles the graphs: a name that torch knows ("inductor", "aot_eager", "eager"), or a
+            function `(graph_module, inputs) -> callable`.
         fullgraph: raise `CaptureError`, naming the place and the reason, where the function is not one graph.
-        verify: run the function eagerly beside, on copies, and raise `AccuracyError` where the results differ by
-            more than the judge allows.
+        verify: run the function eagerly beside, on copies, and raise `AccuracyError` where the results differ
+            by more than the judge allows.
         limit: how many regions one place of a function may have before Python runs it.
         ranks: "agree" makes the ranks of a distributed job agree on each graph before they compile it.
     """
@@ -79,6 +79,3 @@ def trace(
     from torchrepro.frontend.verify import verified
 
     return verified(target, traced)
-
-
-

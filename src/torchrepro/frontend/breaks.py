@@ -1,4 +1,4 @@
-"""Break: a place that cannot be captured: the region ends before it, Python runs it, capture goes on after."""
+"""Break: a place that cannot be captured. The region ends before it, Python runs it, capture goes on."""
 
 from __future__ import annotations
 

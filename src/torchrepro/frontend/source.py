@@ -1,7 +1,7 @@
 """Source: where a value can be found again when the captured function is called another time.
 
 Guards are checked at sources, graph inputs are read from them, and an object that existed before the call is
-rebuilt by reading it, so that it is the same object. A root is part of the frame, or an object the region holds.
+rebuilt by reading it, so that it is the same object. A root is part of the frame, or held by the region.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writer: the text of a generated function, in which every source is read once, into a variable with a name."""
+"""Writer: the text of a generated function, in which every source is read once, into a variable."""
 
 from __future__ import annotations
 

@@ -26,9 +26,12 @@ _STAGES: tuple[tuple[str, Stage], ...] = (
     ("/torch/_refs/", Stage.DECOMPOSITION),
     ("/torch/_functorch/", Stage.AOT),
     ("/torch/_dynamo/", Stage.CAPTURE),
-    # The same of our own front end: what runs captured regions, and what captures them.
-    ("/torchrepro/frontend/api", Stage.NONE),
+    # The same of our own front end: what calls the backend, what runs regions and user code, and the rest.
+    ("/torchrepro/frontend/runtime/capture.py:compile_and_call_fx_graph", Stage.BACKEND),
+    ("/torchrepro/frontend/runtime/capture", Stage.CAPTURE),
     ("/torchrepro/frontend/runtime/", Stage.NONE),
+    ("/torchrepro/frontend/program/resume", Stage.NONE),
+    ("/torchrepro/frontend/module", Stage.NONE),
     ("/torchrepro/frontend/", Stage.CAPTURE),
 )
 # Frames of generated kernels and of the wrapper that calls them: code of the backend, at run time.
@@ -37,8 +40,7 @@ _GENERATED = ("torchinductor", "/inductor/", "inductor_cache")
 _COMPILING = (
     "/torch/_dynamo/convert_frame",
     "/torch/_inductor/compile_fx",
-    "/torchrepro/frontend/tracing/",
-    ":compile_and_call_fx_graph",  # where our front end, too, hands a graph to the backend
+    "/torchrepro/frontend/runtime/capture",
 )
 
 _MEMORY_PHRASES = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")

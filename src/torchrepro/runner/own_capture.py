@@ -16,13 +16,29 @@ def compile_with_own_capture(
 ) -> Callable[..., Any]:
     """The model with `torchrepro.trace` in the place of `torch.compile`."""
     from torchrepro.frontend.api import trace
+    from torchrepro.frontend.runtime.capture import CaptureError
 
     if compiler.dynamic:
         raise TorchReproError(
             "torchrepro's front end captures static shapes", next_step="leave out --dynamic, or --frontend"
         )
-    captured: Callable[..., Any] = trace(model, backend=_announced(backend), fullgraph=compiler.fullgraph)
-    return captured
+    captured = trace(model, backend=_announced(backend), fullgraph=compiler.fullgraph)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return captured(*args, **kwargs)
+        except CaptureError as error:
+            raise NotCaptured(error) from error
+
+    return call
+
+
+class NotCaptured(Exception):
+    """Capture was to give one graph and could not: what a judge has to see, and no error of the tool's user."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.inner_exception = error
 
 
 def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:

@@ -16,6 +16,8 @@ class Counting:
     """Given to Dynamo and to the front end alike."""
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
+    breaks: Callable[[], list[str]] = list
+    """Why graphs ended so far, a reason for each; whoever captures says how that is known."""
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs.append(graph)

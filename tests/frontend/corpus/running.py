@@ -30,6 +30,8 @@ class Observed:
     graphs: int
     """Captured for this call."""
     ops: int
+    breaks: int
+    """Met while it was captured."""
 
 
 def observe(case: Case, way: Way, *, whole: bool = False, sizes: tuple[int, ...] = SIZES) -> list[Observed]:
@@ -56,7 +58,7 @@ def _one_call(
     args, keywords = (*kept, *case.make(size)), case.keywords(size)
     random.seed(number)
     torch.manual_seed(number)
-    graphs, ops = len(counting.graphs), counting.ops
+    graphs, ops, breaks = len(counting.graphs), counting.ops, len(counting.breaks())
     outcome: dict[str, Any] = {}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
@@ -82,7 +84,7 @@ def _one_call(
             **outcome,
         }
     )
-    return Observed(facts, len(counting.graphs) - graphs, counting.ops - ops)
+    return Observed(facts, len(counting.graphs) - graphs, counting.ops - ops, len(counting.breaks()) - breaks)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 
 from tests.frontend.corpus.counting import Counting
+from torchrepro.frontend.api import trace
 
 Way = Callable[[Callable[..., Any], Counting, bool], Callable[..., Any]]
 """From a function, the backend and whether no break is allowed, to what is called instead of it."""
@@ -20,18 +22,28 @@ def eager(function: Callable[..., Any], counting: Counting, whole: bool) -> Call
 
 def dynamo(function: Callable[..., Any], counting: Counting, whole: bool) -> Callable[..., Any]:
     torch._dynamo.reset()
+    counters.clear()
+    counting.breaks = lambda: list(counters["graph_break"].elements())
     return torch.compile(function, backend=counting, fullgraph=whole, dynamic=False)
 
 
 def traced(function: Callable[..., Any], counting: Counting, whole: bool) -> Callable[..., Any]:
-    from torchrepro.frontend.api import trace
+    call = trace(function, backend=counting, fullgraph=whole)
+    reasons: list[str] = []
 
-    return trace(function, backend=counting, fullgraph=whole)
+    def note(region: Any) -> None:
+        # A break inside a function that is called ends two regions; it is one break.
+        if region.failure is not None and not region.failure.inside:
+            reasons.append(f"{region.failure.reason.text} at {region.failure.where}")
+
+    call._settings.watchers.append(note)
+    counting.breaks = lambda: reasons
+    return call
 
 
 WAYS: dict[str, Way] = {"eager": eager, "dynamo": dynamo, "traced": traced}
 
 
-def tested() -> Way:
+def under_test() -> Way:
     """Ours. `TORCHREPRO_CORPUS_WAY=dynamo` runs the same tests on torch's own capture, to check the cases."""
     return WAYS[os.environ.get("TORCHREPRO_CORPUS_WAY", "traced")]

@@ -1,4 +1,4 @@
-"""What a captured function depends on changes between two calls: the result is right each time, and back again.
+"""What a captured function depends on changes between two calls: the result is right each time, and after it.
 
 A scenario is told once and played twice, by Python and by the front end. It yields what each call returns.
 """
@@ -18,7 +18,7 @@ from torch import nn
 
 from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import facts_of, first_difference
-from tests.frontend.corpus.ways import eager, tested
+from tests.frontend.corpus.ways import eager, under_test
 
 Capture = Callable[[Callable[..., Any]], Callable[..., Any]]
 Scenario = Callable[[Capture], Iterator[Any]]
@@ -612,7 +612,7 @@ def played(play: Scenario, capture: Capture) -> list[dict[str, str]]:
 def test_a_change_between_calls_is_seen(play: Scenario) -> None:
     counting = Counting()
     expected = played(play, lambda function: eager(function, counting, False))
-    found = played(play, lambda function: tested()(function, counting, False))
+    found = played(play, lambda function: under_test()(function, counting, False))
     assert all("error" not in facts for facts in expected)
     for number, (right, got) in enumerate(zip(expected, found, strict=False), start=1):
         assert first_difference(right, got) is None, f"step {number}"
@@ -622,7 +622,7 @@ def test_a_change_between_calls_is_seen(play: Scenario) -> None:
 def test_going_back_finds_what_was_captured_before() -> None:
     counting = Counting()
     settings = Settings()
-    call = tested()(lambda x: settings.forward(x), counting, False)
+    call = under_test()(lambda x: settings.forward(x), counting, False)
     for settings.scale in (2, 3):
         call(tensor())
     assert len(counting.graphs) == 2
@@ -634,7 +634,7 @@ def test_going_back_finds_what_was_captured_before() -> None:
 def test_what_does_not_matter_is_not_guarded() -> None:
     counting = Counting()
     settings = Settings()
-    call = tested()(lambda x: x * settings.scale, counting, False)
+    call = under_test()(lambda x: x * settings.scale, counting, False)
     call(tensor())
     settings.names.append("more")
     settings.other = 1  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import Facts, facts_of, first_difference
-from tests.frontend.corpus.ways import Way, eager, tested
+from tests.frontend.corpus.ways import Way, eager, under_test
 from tests.frontend.differential.programs import Box, Program, programs
 
 CALLS = ((1, 3, True), (2, 3, True), (3, 3, False), (4, 5, True))
@@ -65,7 +65,7 @@ def behaviour(program: Program, way: Way) -> list[Facts]:
 
 def check(program: Program) -> None:
     for number, (expected, found) in enumerate(
-        zip(behaviour(program, eager), behaviour(program, tested()), strict=True), start=1
+        zip(behaviour(program, eager), behaviour(program, under_test()), strict=True), start=1
     ):
         assert first_difference(expected, found) is None, f"call {number} of\n{program.source}"
 

@@ -528,8 +528,9 @@ def test_two_storages_over_one_memory_count_as_shared() -> None:
 
 def test_storages_without_memory_are_told_apart() -> None:
     meta, empty = torch.ones(2, device="meta"), torch.empty(0)
-    tensors = (meta, meta[1:], torch.ones(2, device="meta"), empty, torch.empty(0), torch.ones(1))
-    assert SharedStorage.of((X,) * 6, tensors).pattern == (0, 0, 1, 2, 3, 4)
+    sparse = torch.ones(2).to_sparse()
+    tensors = (meta, meta[1:], torch.ones(2, device="meta"), empty, torch.empty(0), torch.ones(1), sparse)
+    assert SharedStorage.of((X,) * 7, tensors).pattern == (0, 0, 1, 2, 3, 4, 5)
 
 
 # The state of torch

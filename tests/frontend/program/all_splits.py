@@ -1,7 +1,7 @@
 """Splits functions at every instruction they run, in this Python: `python all_splits.py PLACE [CASE]...`.
 
-Needs `torchrepro` and `bytecode` on the path and no torch. PLACE is a file that says what was entered last, should
-this process crash.
+Needs `torchrepro` and `bytecode` on the path and no torch. PLACE is a file that says what was entered last,
+should this process crash.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class Split:
     """Told what is about to be entered."""
 
     def check(self) -> list[str]:
-        """Compare each way to run the function with a plain call; the kinds of instructions it stepped over."""
+        """Compare each way to run the function with a plain call; the names of the instructions stepped."""
         expected = self.plainly()
         places: list[int] = []
         whole = self.stepwise(sys.maxsize, False, places)
-        assert whole == expected, f"{self.name}: stepped to the end\n  {whole}\nbut plainly\n  {expected}"
+        assert whole == expected, f"{self.name}: stepped to the end\n  {whole}\nnot\n  {expected}"
         for steps in range(1, len(places)):
             for only_live in (False, True):
                 got = self.stepwise(steps, only_live, [])
                 assert got == expected, (
-                    f"{self.name}: resumed at {places[steps]}, {only_live=}\n  {got}\nbut plainly\n  {expected}"
+                    f"{self.name}: resumed at {places[steps]}, {only_live=}\n  {got}\nnot\n  {expected}"
                 )
         function, _ = _started(self.case([]))
         return [program_of(function.__code__).instructions[place].name for place in places]
@@ -83,9 +83,7 @@ class Split:
         function, state = _started(self.case(seen))
 
         def run() -> Any:
-            got: Any = None
-            for got in self._stepped(function, state, steps, places):
-                pass
+            *_, got = self._stepped(function, state, steps, places)
             if not isinstance(got, Continuation):
                 return got
             rest = got.state
@@ -157,7 +155,9 @@ def main(file: str, names: list[str]) -> None:
         place = mmap.mmap(opened.fileno(), 0)
 
     def note(what: str, index: int) -> None:
-        place[:] = f"{what} at {index}".encode().ljust(len(place))  # outlives a crash, and costs no system call
+        place[:] = f"{what} at {index}".encode().ljust(
+            len(place)
+        )  # outlives a crash, and costs no system call
 
     kinds: list[str] = []
     for name in names or CASES:

@@ -3,6 +3,9 @@
 A case takes a list for its side effects and returns the function with its arguments, made anew on every call.
 """
 
+# ruff: noqa: B007, B012, B023, B905, C402, C408, C416, F821, PIE800, PIE804, RET504, RUF021, UP008, UP031
+# The roundabout way to say a thing has its own instructions, and that is what is tested here.
+
 from __future__ import annotations
 
 import contextlib
@@ -763,12 +766,17 @@ def context_from_contextlib(seen):
     return f
 
 
+_LONG = compile(
+    "def f(n):\n    total = 0\n    for i in range(1):\n        if i > n: break\n"
+    + "\n".join(f"        total += n + {1000 + i}" for i in range(40))
+    + "\n    return total\n",
+    __file__,
+    "exec",
+)
+
+
 @case(300)
-def long_jumps(seen):
-    """More constants and instructions than fit one byte of argument."""
-    lines = "\n".join(f"        total += n + {1000 + i}" for i in range(40))
-    head = "def f(n):\n    total = 0\n    for i in range(1):\n        if i > n: break"
-    text = f"{head}\n{lines}\n    return total\n"
+def jumps_over_more_than_a_byte_can_count(seen):
     names: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), names)
+    exec(_LONG, names)
     return names["f"]

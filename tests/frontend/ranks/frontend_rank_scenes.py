@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchrepro.frontend.api import trace
 from torchrepro.frontend.ranks import (
     BreakPoint,
     Proposal,
@@ -130,8 +131,6 @@ def traced(
     function: Any, rank: int, inputs: list[torch.Tensor], failing: int | None = None
 ) -> dict[str, Any]:
     """Call it in lock step; what it returned, and how many graphs were compiled on the way."""
-    from torchrepro.frontend.api import trace
-
     globals()["RANK"] = rank
     compiled = []
 

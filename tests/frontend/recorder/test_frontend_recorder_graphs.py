@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +71,20 @@ def test_factories_are_recorded_with_their_data():
     for found, expected in zip(replay(captured), program(x), strict=True):
         assert torch.equal(found, expected)
         assert found.dtype is expected.dtype
+
+
+def test_arguments_that_fx_cannot_write_are_written_otherwise():
+    def program(x):
+        return x.to(float), x.type(torch.DoubleTensor), x * np.float32(2.5), x[np.int64(1)], x.view(x.shape)
+
+    x = torch.randn(2)
+    captured = capture(program, x)
+
+    for found, expected in zip(replay(captured), program(x), strict=True):
+        assert found.dtype is expected.dtype
+        assert torch.equal(found, expected)
+    written = write_graph(captured.graph_module)
+    assert first_difference(captured.graph_module, read_graph(written.text, written.constants)) is None
 
 
 def test_what_nobody_uses_is_not_in_the_graph():

@@ -106,6 +106,15 @@ def test_a_block_that_is_still_open_at_the_end_is_closed_in_the_graph_and_report
     assert Modes.now().nesting == before.nesting
 
 
+def test_an_open_block_that_changes_nothing_is_counted():
+    recorder = new_recorder()
+    with recorder.active():
+        torch.autocast("cpu", enabled=False).__enter__()
+        captured = recorder.finish([torch.ones(2)])
+    assert captured.end_state is not None
+    assert captured.end_state.nesting == Modes.now().nesting + 1
+
+
 def test_tracing_leaves_no_trace_even_when_it_ends_in_the_middle():
     recorder = new_recorder()
     real = torch.ones(2)

@@ -1,4 +1,4 @@
-"""Every operator that torch has samples for: recorded and replayed it gives what it gives, or it is a break."""
+"""Every operator that torch has samples for: replayed from a graph it gives the same, or it is a break."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from torchrepro.frontend.breaks import Break
 SAMPLES = 3
 SEED = 42
 """Torch's wrappers of random operators set this seed themselves, which no graph shows."""
+
+LEFT_OUT = ("jiterator", "sparse.")
+"""For other devices, and for tensors that are no inputs. So is `empty`: fresh memory holds anything."""
 
 
 def check(operation, sample):
@@ -49,7 +52,7 @@ def test_operators_give_what_they_give():
     wrong, passed, broken = [], 0, set()
     for info in operators:
         types = info.supported_dtypes("cpu")
-        if not types or "empty" in info.name:  # what is in fresh memory is anything
+        if not types or "empty" in info.name or info.name.startswith(LEFT_OUT):
             continue
         dtype = torch.float32 if torch.float32 in types else sorted(types, key=str)[0]
         for sample in itertools.islice(info.sample_inputs("cpu", dtype), SAMPLES):
@@ -58,9 +61,7 @@ def test_operators_give_what_they_give():
                 passed += 1
             except Break:
                 broken.add(info.name)
-            except (RuntimeError, NotImplementedError) as error:
-                wrong.append(f"{info.name}: {error}"[:200])
-            except AssertionError as error:
+            except (RuntimeError, AssertionError) as error:
                 wrong.append(f"{info.name}: {error}"[:200])
     assert not wrong, "\n".join(wrong)
     assert passed > 1500

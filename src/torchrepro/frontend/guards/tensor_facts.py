@@ -64,26 +64,30 @@ def storage_places(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tu
     Storages that overlap count as one; distances are in bytes.
     """
     with no_torch_function():
-        storages = [
-            (each.data_ptr(), each.nbytes(), each._cdata)
-            for each in [tensor.untyped_storage() for tensor in tensors]
-        ]
-        offsets = [int(each.storage_offset()) * each.element_size() for each in tensors]
+        spans = [_span(tensor) for tensor in tensors]
     group_of: dict[int, int] = {}
     reach = group = 0
-    for start, size, identity in sorted(storages):
+    for start, end, identity, _ in sorted(spans):
         # One without memory (of a meta tensor, an empty one) starts at 0 and is known by its identity alone.
         group = group if start and start < reach else identity
-        reach = max(reach, start + size)
+        reach = max(reach, end)
         group_of[identity] = group
-    groups = [group_of[identity] for _, _, identity in storages]
-    places = [start + offset for (start, _, _), offset in zip(storages, offsets, strict=True)]
     numbers: dict[int, int] = {}
     first: dict[int, int] = {}
-    pattern = tuple(numbers.setdefault(group, len(numbers)) for group in groups)
+    pattern = tuple(numbers.setdefault(group_of[identity], len(numbers)) for _, _, identity, _ in spans)
     return pattern, tuple(
-        place - first.setdefault(group, place) for place, group in zip(places, groups, strict=True)
+        start + offset - first.setdefault(number, start + offset)
+        for (start, _, _, offset), number in zip(spans, pattern, strict=True)
     )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    """Where its storage begins and ends, which storage it is, and where in it the tensor begins."""
+    if tensor.layout is not torch.strided:
+        return 0, 0, id(tensor), 0
+    storage = tensor.untyped_storage()
+    start, offset = storage.data_ptr(), int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + storage.nbytes(), storage._cdata, offset
 
 
 @cache

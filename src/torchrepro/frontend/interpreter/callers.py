@@ -4,7 +4,8 @@ from __future__ import annotations
 import __future__
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.interpreter.classes import build_class
@@ -27,6 +28,14 @@ def locals_of(frame: Frame) -> Any:
         except ValueError:  # not bound (yet)
             continue
     return found
+
+
+def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call what is not stepped, with the globals of the stepped frame: `type` reads `__module__` there."""
+    return FunctionType(_CALL, frame.globals)(function, args, kwargs)
+
+
+_CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 
 
 def super_of(interpreter: Interpreter, frame: Frame) -> Any:

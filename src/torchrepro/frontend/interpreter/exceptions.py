@@ -11,7 +11,7 @@ _NOT_CAUGHT = "catching classes that do not inherit from BaseException is not al
 _NO_GROUPS = "catching ExceptionGroup with except* is not allowed. Use except instead."
 
 
-raise_again: Callable[[BaseException], NoReturn] = native("RERAISE", 0, 1)
+raise_again: Callable[[BaseException], NoReturn] = native("RERAISE", 0, 1, globals())
 """Raises an exception where it only goes on. A `raise` statement would also set its `__context__`."""
 
 

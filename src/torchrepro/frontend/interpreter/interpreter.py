@@ -14,7 +14,7 @@ from typing import Any
 
 from torchrepro.frontend.breaks import Control
 from torchrepro.frontend.interpreter.binding import bind_arguments
-from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, super_of
+from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
 from torchrepro.frontend.interpreter.exceptions import chain, raise_again
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
@@ -125,7 +125,7 @@ class Interpreter(Operations):
                 return answer(self, self.frame, *args, **kwargs)
         elif function is super and not args and self.frame is not None:
             return super_of(self, self.frame)
-        return function(*args, **kwargs)
+        return call_from(self.frame, function, args, kwargs) if self.frame else function(*args, **kwargs)
 
     def inline_user_function_return(
         self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -28,7 +28,7 @@ def next_indexes(program: Program, index: int) -> tuple[int, ...]:
 def exceptions_before(program: Program) -> tuple[int | None, ...]:
     """Per instruction, how many exceptions the stack holds before it; None where the program never comes.
 
-    An exception is there from a handler's first instruction until `POP_EXCEPT`. `RERAISE` has one in any case.
+    An exception is there from a handler's first instruction until `POP_EXCEPT`. `RERAISE` always has one.
     """
     found: list[int | None] = [None] * len(program.instructions)
     # An exception that is raised and not yet handled counts for itself: some handlers only pass it on.

@@ -1,8 +1,8 @@
 """Enters a function midway: code that takes a frame's variables and stack as arguments and goes on there.
 
 The code made here is the function's own, behind a few instructions that put the stack back and jump. Its
-arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then is
-where the original code has put it, so that `super()`, closures and `locals()` find what they look for.
+arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then
+is where the original code has put it, so that `super()`, closures and `locals()` find what they look for.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _HandBack:
 
 
 def _arguments(program: Program, point: Point, bound: frozenset[str]) -> tuple[str, ...]:
-    """Slots that a frame is entered with. The first argument stays the first, where `super()` looks for it."""
+    """Slots that a frame is entered with. The first argument stays first, where `super()` looks for it."""
     code = program.code
     passed = bound | _first_argument(program)
     names = dict.fromkeys(name for name in code.co_varnames + code.co_cellvars if name in passed)

@@ -1,4 +1,4 @@
-"""Capture: from a frame to a region. Trace, start again at what cannot be captured, compile, write the code around."""
+"""Capture: from a frame to a region. Trace, start again at what fails, compile, write the code around it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torchrepro.frontend.program.point import Point
 from torchrepro.frontend.program.program import Program
 from torchrepro.frontend.program.reading import program_of
 from torchrepro.frontend.program.resume import point_of, why_not_enterable
+from torchrepro.frontend.ranks.regions import agree_on
 from torchrepro.frontend.rebuild.effects import Effects
 from torchrepro.frontend.rebuild.recipe import CannotRebuild
 from torchrepro.frontend.rebuild.region import compile_region, frame_state
 from torchrepro.frontend.rebuild.values import Rebuilder
-from torchrepro.frontend.runtime.ranks import agree_on
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.state import FrameState
@@ -97,7 +97,10 @@ class _Capture:
             except CannotRebuild as error:
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
                 return None
-        if self.settings.agree and not agree_on(self.log, self.function, self.index, draft.captured):
+        graph = draft.captured.graph_module
+        if self.settings.agree and not agree_on(
+            self.log, self.function, self.index, graph, finish=self.finish
+        ):
             return None
         return self.compile_subgraph(draft)
 
@@ -220,4 +223,3 @@ class _Capture:
         if is_boxed(compiled):
             return lambda *args: compiled(list(args))
         return compiled
-

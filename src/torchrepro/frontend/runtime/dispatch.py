@@ -9,8 +9,8 @@ import functools
 import threading
 import types
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
-
 
 from torchrepro.frontend.breaks import Where
 from torchrepro.frontend.interpreter.frame import Frame
@@ -27,6 +27,7 @@ from torchrepro.frontend.program.resume import (
     stepped_code,
     why_not_enterable,
 )
+from torchrepro.frontend.ranks.regions import failures_told, some_rank_misses
 from torchrepro.frontend.runtime.cache import FrameCache, caches_of
 from torchrepro.frontend.runtime.capture import capture
 from torchrepro.frontend.runtime.region import Region, Then
@@ -71,9 +72,13 @@ def _region(
     """The region for this call; None where too many have been captured already."""
     cache = _cache(function, point, settings)
     region = cache.find(state)
+    if settings.agree:
+        found = None if region is None else region.captured.graph_module
+        if some_rank_misses(function, point.index, found):
+            region = None
     if region is not None:
         return region
-    with _lock:
+    with _lock, failures_told(function, point.index) if settings.agree else nullcontext():
         if cache.full:
             cache.warn_full(_where(program, point.index), state)
             return None
@@ -86,7 +91,7 @@ def _region(
 
 def _cache(function: types.FunctionType, point: Point, settings: Settings) -> FrameCache[Region]:
     caches = caches_of(function.__code__)
-    key: Hashable = (settings, point, _wrapped(function))
+    key: Hashable = (settings, point, id(function.__globals__), _wrapped(function))
     found = caches.get(key)
     if found is None:
         found = caches.setdefault(key, FrameCache(settings.limit))
@@ -132,5 +137,3 @@ def _callable_slot(instruction: Instruction) -> int | None:
         case _:
             return None
     return -above - (2 if NULL_AFTER_CALLABLE else 1)
-
-

@@ -1,4 +1,4 @@
-"""Region: a captured stretch of a function: guards, a compiled graph with what belongs around it, and its end."""
+"""Region: a captured stretch of a function: guards, a compiled graph, the code around it, and its end."""
 
 from __future__ import annotations
 

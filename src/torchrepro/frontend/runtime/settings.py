@@ -1,4 +1,4 @@
-"""Settings: how a function is captured. One object for a wrapped function and all that is wrapped on its way."""
+"""Settings: how a function is captured. One object for it and for all that is captured on its way."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def traced_callable(function: Any, settings: Settings) -> Any:
         inner = traced_callable(function.__func__, settings)
         return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
     if isinstance(function, functools.partial):
-        return functools.partial(traced_callable(function.func, settings), *function.args, **function.keywords)
+        return functools.partial(
+            traced_callable(function.func, settings), *function.args, **function.keywords
+        )
     if isinstance(function, torch.nn.Module):
         return _traced_module_call(function, settings)
     return function

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -31,7 +31,8 @@ class Modes:
     casts: tuple[tuple[str, bool, torch.dtype], ...]
     """Device, whether mixed precision is on for it, and its dtype."""
     cache: bool
-    nesting: int = field(compare=False)
+    nesting: int
+    """How many blocks of mixed precision are open; torch forgets its casts at zero."""
 
     @classmethod
     def now(cls) -> Modes:

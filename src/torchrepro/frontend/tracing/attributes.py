@@ -1,7 +1,7 @@
-"""Attributes: `object.name` as Python finds it, with properties, `__getattr__` and the like stepped and not run.
+"""Attributes: `object.name` as Python finds it, with properties, `__getattr__` and the like stepped, not run.
 
-The order is Python's: a data descriptor of the class, the instance, what else the class defines, `__getattr__`. What
-is found in an old object is adopted from there; that a name is *not* in the instance is guarded as well.
+The order is Python's: data descriptors of the class, the instance, the rest of the class, `__getattr__`.
+What is found in an old object is adopted from there; that a name is *not* in it is guarded as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls: who runs a function that traced code calls. Stepped, recorded as one operation, done by C, or a break."""
+"""Calls: what becomes of a call in traced code. Stepped, recorded as one operation, done by C, or a break."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import operator
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import Any
 
@@ -82,6 +83,13 @@ class Calls(Operators):
         if leaves.is_leaf(function):
             return self._call_leaf(function, args, kwargs)
         return self._call_object(function, args, kwargs)
+
+    def note_inlined(self, function: types.FunctionType) -> None:
+        """A function is about to be stepped."""
+
+    def inside_module(self, module: torch.nn.Module) -> AbstractContextManager[None]:
+        """A module is about to be called."""
+        return nullcontext()
 
     # Python
 
@@ -245,12 +253,12 @@ class Calls(Operators):
     # C
 
     def _call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A function of torch, or one that is as good as written in C: called, and what it records is recorded."""
+        """A function of torch, or one as good as written in C: called; the recorder sees what it does."""
         self.world.complete_all((*args, *kwargs.values()))
         result = function(*args, **kwargs)
         if type(result) is types.GeneratorType:
             return iter(list(result))
-        return self._keep_class(result) if function.__module__ in _MAKE_CLASSES else result
+        return self._keep_class(result) if getattr(function, "__module__", "") in _MAKE_CLASSES else result
 
     def _call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, owner = _unbound(function)
@@ -287,10 +295,11 @@ class Calls(Operators):
     def _for_native(
         self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Arguments as C can use them: iterables of Python classes and functions of the user's are stepped."""
-        if getattr(function, "__name__", "") not in BY_REFERENCE | {"isinstance", "issubclass"}:
-            args = [self.iterable(value) for value in args]
-        elif getattr(function, "__name__", "") == "extend":
+        """Arguments as C can use them: iterables and functions of the user's own are stepped."""
+        if (
+            getattr(function, "__name__", "") not in BY_REFERENCE | {"isinstance", "issubclass"}
+            or getattr(function, "__name__", "") == "extend"
+        ):
             args = [self.iterable(value) for value in args]
         if plain in HIGHER_ORDER or plain is list.sort:
             args = [self._callback(value) for value in args]
@@ -338,5 +347,3 @@ def _unbound(function: Any) -> tuple[Any, Any]:
 
 def _hashable(value: Any) -> bool:
     return type(value).__hash__ is not None
-
-

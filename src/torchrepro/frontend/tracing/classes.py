@@ -1,4 +1,4 @@
-"""What kind of class an object has: written in Python or in C, the user's or a library's that is taken as it is."""
+"""Classes: written in Python or in C, the user's or of a library that does not change; what they define."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ _IN_C = frozenset(
 )
 
 
+def is_python_class(kind: Any) -> bool:
+    """Whether a class was made by a `class` statement, or a call that does the same. Tensors are apart."""
+    return _is_python_class(kind)
+
+
 @functools.cache
-def is_python_class(kind: type) -> bool:
-    """Whether a class was made by a `class` statement (or a call that does the same). Tensors have their own rules."""
+def _is_python_class(kind: Any) -> bool:
     if not kind.__flags__ & _HEAP_TYPE or kind in _IN_C or issubclass(kind, torch.Tensor):
         return False
     if kind.__module__.startswith("torchrepro.frontend."):
@@ -64,7 +68,7 @@ def is_trusted_space(space: dict[str, Any]) -> bool:
 
 
 @functools.cache
-def is_trusted_class(kind: type) -> bool:
+def is_trusted_class(kind: Any) -> bool:
     module = sys.modules.get(kind.__module__)
     if module is None:
         return False

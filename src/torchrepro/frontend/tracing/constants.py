@@ -1,4 +1,4 @@
-"""Which values are constants: equal ones are the same to any program, so a guard on equality is all they need."""
+"""Constants: values of which equal ones are the same to any program, so that a guard on equality will do."""
 
 from __future__ import annotations
 
@@ -65,5 +65,7 @@ def is_single(value: Any) -> bool:
         owner = value.__self__
         if owner is None or isinstance(owner, type | types.ModuleType):
             return True
-        return type(owner).__module__.startswith("pybind11")  # a function of a module, bound to its own record
+        return type(owner).__module__.startswith(
+            "pybind11"
+        )  # a function of a module, bound to its own record
     return isinstance(value, BY_IDENTITY)

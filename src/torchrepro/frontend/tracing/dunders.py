@@ -1,4 +1,4 @@
-"""Special methods: operators, truth, length, items and iteration of objects whose classes are written in Python."""
+"""Special methods: which methods of Python classes stand behind operators, and in which order."""
 
 from __future__ import annotations
 

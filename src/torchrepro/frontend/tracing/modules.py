@@ -14,11 +14,10 @@ _GLOBAL_HOOKS = (
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether a call of the module is more than its `forward`. Checked on torch 2.11 to 2.13 (`_call_impl`)."""
+    """Whether a call is more than `forward`. Checked on torch 2.11 to 2.13 (`_call_impl`)."""
     space = vars(module)
     if space.get("_compiled_call_impl") is not None:
         return True
     return any(space.get(name) for name in _HOOKS) or any(
         getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
     )
-

@@ -1,6 +1,7 @@
-"""Native functions: what of Python in C may be called while tracing, because it depends on its arguments alone.
+"""Native functions: what in C may be called while tracing, because it depends on its arguments alone.
 
-A function not listed ends the region: Python calls it, every time. What is listed runs once, on values of the trace.
+A function not listed ends the region: Python calls it, every time. What is listed runs once, on values of the
+trace.
 """
 
 from __future__ import annotations
@@ -20,9 +21,36 @@ from torchrepro.frontend.breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.generator import _drive
 
 _PURE_MODULES = frozenset(
-    """math cmath operator _operator itertools _functools functools _collections collections _bisect _heapq _string
-    string unicodedata _struct _json _sre re _abc abc _typing typing _statistics binascii colorsys numbers types
-    copyreg""".split()
+    [
+        "math",
+        "cmath",
+        "operator",
+        "_operator",
+        "itertools",
+        "_functools",
+        "functools",
+        "_collections",
+        "collections",
+        "_bisect",
+        "_heapq",
+        "_string",
+        "string",
+        "unicodedata",
+        "_struct",
+        "_json",
+        "_sre",
+        "re",
+        "_abc",
+        "abc",
+        "_typing",
+        "typing",
+        "_statistics",
+        "binascii",
+        "colorsys",
+        "numbers",
+        "types",
+        "copyreg",
+    ]
 )
 
 _QUESTIONS = frozenset(
@@ -34,7 +62,7 @@ _UNFOLLOWED = frozenset(
     {"exec", "eval", "compile", "__import__", "globals", "locals", "dir", "id", "memoryview"}
 )
 
-_OWNERS = (
+_OWNERS: tuple[Any, ...] = (
     str,
     bytes,
     bytearray,
@@ -72,7 +100,7 @@ _OWNERS = (
 )
 """Types in C whose methods are as pure as they are."""
 
-_ITERATORS = tuple(
+_ITERATORS: tuple[Any, ...] = tuple(
     type(made)
     for made in (
         iter([]),

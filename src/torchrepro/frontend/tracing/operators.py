@@ -1,4 +1,4 @@
-"""Operators, items and iteration during a trace: special methods in Python are stepped, the rest is done by C."""
+"""Operators, items and iteration during a trace: special methods in Python are stepped, C does the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchrepro.frontend.tracing.native import is_native_iterator
 from torchrepro.frontend.tracing.stepped import SteppedIterator
 
 
-def _text_method(kind: type, conversion: str) -> str:
+def _text_method(kind: Any, conversion: str) -> str:
     """The method that makes text of an object, where those of `object` lead to another."""
     if not conversion and kind.__format__ is not object.__format__:
         return "__format__"
@@ -124,7 +124,8 @@ class Operators(Attributes):
         if isinstance(container, dict):
             return self._dict_item(container, key)
         if isinstance(container, type):
-            return container[key]
+            generic: Any = container
+            return generic[key]
         result = self.special(container, "__getitem__", key)
         if result is not MISSING:
             return result

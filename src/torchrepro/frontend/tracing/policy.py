@@ -1,4 +1,4 @@
-"""Policy: which Python functions are not stepped, because they are about the outside world or as good as constants."""
+"""Policy: Python functions that are not stepped: about the outside world, or as good as written in C."""
 
 from __future__ import annotations
 
@@ -11,15 +11,77 @@ from typing import Any
 from torchrepro.frontend.breaks import BreakKind, BreakReason
 
 _OUTSIDE = frozenset(
-    """logging warnings random os posixpath ntpath time datetime threading subprocess multiprocessing socket io
-    tempfile shutil glob asyncio concurrent signal secrets uuid platform getpass queue selectors ssl urllib http
-    traceback pdb sys gc atexit sched calendar select""".split()
+    [
+        "logging",
+        "warnings",
+        "random",
+        "os",
+        "posixpath",
+        "ntpath",
+        "time",
+        "datetime",
+        "threading",
+        "subprocess",
+        "multiprocessing",
+        "socket",
+        "io",
+        "tempfile",
+        "shutil",
+        "glob",
+        "asyncio",
+        "concurrent",
+        "signal",
+        "secrets",
+        "uuid",
+        "platform",
+        "getpass",
+        "queue",
+        "selectors",
+        "ssl",
+        "urllib",
+        "http",
+        "traceback",
+        "pdb",
+        "sys",
+        "gc",
+        "atexit",
+        "sched",
+        "calendar",
+        "select",
+    ]
 )
 """Modules of Python's library that are about more than their arguments."""
 
 _NATIVE = frozenset(
-    """re sre_compile sre_parse enum abc typing inspect textwrap string numbers keyword token tokenize ast types
-    weakref reprlib pprint json difflib fractions decimal struct codecs locale gettext _weakrefset""".split()
+    [
+        "re",
+        "sre_compile",
+        "sre_parse",
+        "enum",
+        "abc",
+        "typing",
+        "inspect",
+        "textwrap",
+        "string",
+        "numbers",
+        "keyword",
+        "token",
+        "tokenize",
+        "ast",
+        "types",
+        "weakref",
+        "reprlib",
+        "pprint",
+        "json",
+        "difflib",
+        "fractions",
+        "decimal",
+        "struct",
+        "codecs",
+        "locale",
+        "gettext",
+        "_weakrefset",
+    ]
 )
 """Modules whose functions are taken as if they were written in C: pure, and long to step."""
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.interpreter.callers import build_class, locals_of
+from torchrepro.frontend.interpreter.callers import locals_of
+from torchrepro.frontend.interpreter.classes import build_class
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.sizes import numel
-from torchrepro.frontend.tracing.classes import MISSING
+from torchrepro.frontend.tracing.classes import MISSING, static_lookup
 from torchrepro.frontend.tracing.dunders import python_method
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def _delattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 @special(object.__setattr__)
 def _object_setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if isinstance(args[0], torch.Tensor | type):
-        raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {args[1]!r} of a {type(args[0]).__name__}")
+        raise Break(
+            BreakKind.UNSUPPORTED, f"assignment to attribute {args[1]!r} of a {type(args[0]).__name__}"
+        )
     tracer.plain_store(*args)
     return None
 
@@ -243,7 +246,7 @@ def _hash(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     result = tracer.special(args[0], "__hash__")
     if result is not MISSING:
         return result
-    if isinstance(args[0], torch.Tensor) or type(args[0]).__hash__ is object.__hash__:
+    if isinstance(args[0], torch.Tensor) or static_lookup(type(args[0]), "__hash__") is object.__hash__:
         raise Break(BreakKind.UNSUPPORTED, f"hash() of a {type(args[0]).__name__} is another in each call")
     return NotImplemented
 
@@ -376,4 +379,3 @@ def _call_method(tracer: Calls, kind: Any, arguments: Any, value: Any) -> Any:
     keywords = kind.keywords if isinstance(kind, functools.partial) else {}
     name, *rest = (*kind.args, *arguments) if isinstance(kind, functools.partial) else arguments
     return tracer.call_method(value, name, tuple(rest), keywords)
-

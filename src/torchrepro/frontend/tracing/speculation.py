@@ -1,7 +1,7 @@
-"""The speculation log: how far a trace got, where it failed, and whether a second attempt takes the same path.
+"""The speculation log: how far a trace got, where it failed, and whether another attempt takes the same path.
 
-A break is known only after the instruction that cannot be captured has been tried. So tracing starts again, with the
-order to stop right before it. Nothing of the user's was changed, so both attempts must meet the same instructions.
+A break is known only after the instruction that cannot be captured has been tried. So tracing starts again,
+with the order to stop right before it. Nothing of the user's was changed: both attempts take the same path.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torchrepro.errors import HarnessError
 from torchrepro.frontend.breaks import BreakReason, Control, Where
+from torchrepro.frontend.program.program import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class Failure:
     where: Where
     inside: bool = False
     """In a function that the instruction calls: that function is traced for itself when Python calls it."""
+    frames: tuple[Where, ...] = ()
+    """From the outermost frame to the place, where known."""
+    position: Position | None = None
+    """Of the instruction in the innermost frame: what a traceback would underline."""
 
 
 class Reached(Control):
@@ -55,7 +60,9 @@ class SpeculationLog:
         """The outermost frame is about to run an instruction."""
         if self.position < len(self.path):
             if self.path[self.position] != index:
-                raise Diverged(f"instruction {index} in place of {self.path[self.position]} in a second trace")
+                raise Diverged(
+                    f"instruction {index} in place of {self.path[self.position]} in a second trace"
+                )
         else:
             self.path.append(index)
         self._visits[index] += 1

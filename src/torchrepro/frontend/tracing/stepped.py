@@ -1,4 +1,4 @@
-"""Stepped callables and iterators: what code in C is given in place of the user's, so that it is stepped too."""
+"""Stepped callables and iterators: given to code in C in place of the user's, which are so stepped too."""
 
 from __future__ import annotations
 

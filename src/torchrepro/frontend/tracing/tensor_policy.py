@@ -113,16 +113,22 @@ def check_operation(
 
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""What torch takes Python's types for, as in `x.to(float)`. FX cannot write them."""
 
 
 def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: str) -> Any:
     """A value as an argument of a node: the node of a tensor, data that text can hold; a break otherwise."""
     if isinstance(value, torch.Tensor):
         return node_of(value)
-    if value is None or value is ... or type(value) in _PLAIN or _is_number_type(value):
+    if value is None or value is ... or type(value) in _PLAIN:
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, type) and value in _DTYPES:
+        return _DTYPES[value]
+    if type(value).__name__ == "tensortype":  # x.type(torch.FloatTensor)
+        return f"{value.__module__}.{value.__name__}"
     if isinstance(value, dict):
         return {
             as_argument(key, node_of, operation): as_argument(item, node_of, operation)
@@ -155,11 +161,6 @@ def is_plain(value: Any) -> bool:
     if value is None or value is NotImplemented or isinstance(value, _PLAIN):
         return True
     return isinstance(value, torch.qscheme | torch.finfo | torch.iinfo) or is_fake(value)
-
-
-def _is_number_type(value: object) -> bool:
-    """`float` in `x.to(float)`."""
-    return isinstance(value, type) and value in (bool, int, float, complex)
 
 
 def _is_enum_of_torch(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Tracer: the symbolic executor of one frame. Steps it on values of the world until it returns, or must stop."""
+"""Tracer: the symbolic executor of a frame. Steps it on values of the world until it returns or must stop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.program.null import NULL
+from torchrepro.frontend.program.program import Position
 from torchrepro.frontend.program.reading import program_of
 from torchrepro.frontend.source import Cell, Local, StackSlot
 from torchrepro.frontend.state import FrameState
@@ -25,10 +26,28 @@ from torchrepro.frontend.tracing.recorder import ModuleStack, Recorder
 from torchrepro.frontend.tracing.speculation import Failure, Reached, SpeculationLog
 from torchrepro.frontend.tracing.world import Pending, World
 
-
 _MOVERS = frozenset(
-    "RESUME NOP LOAD_FAST STORE_FAST POP_TOP SWAP COPY PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_CLOSURE "
-    "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT PRECALL KW_NAMES CACHE LOAD_FAST_CHECK".split()
+    [
+        "RESUME",
+        "NOP",
+        "LOAD_FAST",
+        "STORE_FAST",
+        "POP_TOP",
+        "SWAP",
+        "COPY",
+        "PUSH_NULL",
+        "LOAD_CONST",
+        "LOAD_GLOBAL",
+        "LOAD_DEREF",
+        "LOAD_CLOSURE",
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+        "PRECALL",
+        "KW_NAMES",
+        "CACHE",
+        "LOAD_FAST_CHECK",
+    ]
 )
 """Instructions that only move values."""
 
@@ -78,6 +97,8 @@ class Tracer(Calls):
         self.world = World(self.recorder)
         self.world.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
+        self._raised: BaseException | None = None
+        self._raised_at: tuple[tuple[Where, ...], Position | None] = ((), None)
         self._modules: list[tuple[str, torch.nn.Module]] = []
 
     def trace(self, index: int, state: FrameState) -> Outcome:
@@ -117,11 +138,11 @@ class Tracer(Calls):
         return frame
 
     def _failure(self, reason: BreakReason) -> Failure:
-        places = self.places()
-        root = self.root
-        assert root is not None
-        inside = len(places) > 1 and reason.kind is not BreakKind.RAISES
-        return Failure(reason, places[-1] if places else root.where, inside)
+        assert self.root is not None
+        frames, position = self._raised_at
+        frames = frames or (self.root.where,)
+        inside = len(frames) > 1 and reason.kind is not BreakKind.RAISES
+        return Failure(reason, frames[-1], inside, frames, position)
 
     # The outermost frame
 
@@ -130,7 +151,13 @@ class Tracer(Calls):
             self.log.visit(frame.index)
             if frame.program.instructions[frame.index].name not in _MOVERS:
                 self._settle(frame)
-        return super().step(frame)
+        try:
+            return super().step(frame)
+        except BaseException as error:
+            if error is not self._raised:  # known to the frames that it has come through, which are gone above
+                self._raised = error
+                self._raised_at = self.places(), frame.program.instructions[frame.index].position
+            raise
 
     def _settle(self, frame: Frame) -> None:
         stack = frame.stack
@@ -166,9 +193,7 @@ class Tracer(Calls):
             self._modules.pop()
 
     def module_stack(self) -> ModuleStack:
-        return {
-            f"{place}_{name}": (name, type(module)) for place, (name, module) in enumerate(self._modules)
-        }
+        return {f"{place}_{name}": (name, type(module)) for place, (name, module) in enumerate(self._modules)}
 
     # Variables
 
@@ -228,4 +253,3 @@ class Tracer(Calls):
         if isinstance(module, types.ModuleType) and name in vars(module):
             return self.load_attr(module, name)
         return super().import_from(module, name)
-

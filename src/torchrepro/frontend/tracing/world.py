@@ -1,9 +1,9 @@
-"""World: the values of one trace. Where each came from, what stands in for it, and what guards that made necessary.
+"""World: the values of one trace. Where each came from, what stands in for it, and which guards that needs.
 
-A value that existed before the call is *adopted* when it is first read: constants are guarded and are constants from
-then on; tensors become fakes and inputs of the graph; containers are replaced by copies, which may be changed freely;
-objects of Python classes stay themselves, and only their `__dict__` has a copy. So tracing changes nothing of the
-user's, and starting again needs no undoing.
+A value that existed before the call is *adopted* when it is first read: constants are guarded and are
+constants from then on; tensors become fakes and inputs of the graph; containers are replaced by copies, which may be
+changed freely; objects of Python classes stay themselves, and only their `__dict__` has a copy. So tracing
+changes nothing of the user's, and starting again needs no undoing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ TABLES = ("_parameters", "_buffers", "_modules")
 """Where an `nn.Module` keeps what `__getattr__` finds."""
 
 _CONTAINERS = (ShadowKind.LIST, ShadowKind.SET, ShadowKind.DEQUE)
+_MANY = 256
+"""Elements of a set: of more than that the order is not guarded."""
+
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _LISTS = (list, collections.deque)
 
@@ -138,7 +141,10 @@ class World:
     def identities(self) -> list[Source]:
         """Tensors and containers that the trace took for different objects."""
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
-        return [*self._tensors, *(shadow.source for shadow in containers if not isinstance(shadow.source, Held))]
+        return [
+            *self._tensors,
+            *(shadow.source for shadow in containers if not isinstance(shadow.source, Held)),
+        ]
 
     def _register(self, original: Any, stand_in: Any, source: Source) -> Any:
         self._alive.append((original, stand_in))
@@ -291,7 +297,13 @@ class World:
         ):
             self._opaque.add(id(value))
             return self._register(value, value, source)
-        self.guards.add(SetEquals(source, frozenset(value)))
+        if len(value) > _MANY:
+            self.guards.add(SetEquals(source, frozenset(value)))
+        else:
+            # Equal sets may be iterated over in different orders.
+            self.guards.add(Length(source, len(value)))
+            for index, item in enumerate(value):
+                self._guard_key(item, KeyOf(source, index))
         if type(value) is frozenset:
             return self._register(value, value, source)
         copy = set(value)
@@ -435,7 +447,7 @@ class World:
         return copy
 
     def instance_value(self, owner: Any, name: str) -> Any:
-        """An attribute kept in the instance; `MISSING`, with a guard that it stays so, where there is none."""
+        """An attribute kept in the instance; `MISSING`, and guarded to stay so, where there is none."""
         space = self.instance_of(owner)
         if space is None:
             return MISSING

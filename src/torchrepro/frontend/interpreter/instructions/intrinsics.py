@@ -30,17 +30,17 @@ def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
     elif which in _FRAMES_OWN:
         raise Break(BreakKind.UNSUPPORTED, f"the instruction CALL_INTRINSIC_1 {which} is not stepped")
     else:
-        frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1)(frame.stack[-1])
+        frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1, frame.globals)(frame.stack[-1])
 
 
 @instruction("CALL_INTRINSIC_2")
 def call_intrinsic_2(op: Interpreter, frame: Frame, which: int) -> None:
-    frame.stack.append(native("CALL_INTRINSIC_2", int(which), 2)(*take(frame.stack, 2)))
+    frame.stack.append(native("CALL_INTRINSIC_2", int(which), 2, frame.globals)(*take(frame.stack, 2)))
 
 
 @instruction("PREP_RERAISE_STAR")
 def prep_reraise_star(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(native("PREP_RERAISE_STAR", 0, 2)(*take(frame.stack, 2)))
+    frame.stack.append(native("PREP_RERAISE_STAR", 0, 2, frame.globals)(*take(frame.stack, 2)))
 
 
 def _without_stop_iteration(error: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.interpreter.exceptions import matches, raise_again, split_group
@@ -15,11 +16,17 @@ if TYPE_CHECKING:
 
 
 @instruction("RAISE_VARARGS")
-def raise_varargs(op: Interpreter, frame: Frame, count: int) -> None:
+def raise_varargs(op: Interpreter, frame: Frame, count: int) -> int | None:
     """By CPython's own instruction, which checks what is raised and sets `__context__` and `__cause__`."""
     if count == 0:
-        raise  # what the stepped frame handles, CPython handles too (`Interpreter.proceed`)
-    native("RAISE_VARARGS", count, count)(*[_instance(op, value) for value in take(frame.stack, count)])
+        # What the stepped frame handles, CPython handles too (`Interpreter.proceed`).
+        handled = sys.exception()
+        if handled is None:
+            raise RuntimeError("No active exception to reraise")
+        return _go_on(op, frame, handled)
+    raising = native("RAISE_VARARGS", count, count, frame.globals)
+    raising(*[_instance(op, value) for value in take(frame.stack, count)])
+    return None
 
 
 def _instance(op: Interpreter, error: Any) -> Any:
@@ -35,8 +42,18 @@ def _instance(op: Interpreter, error: Any) -> Any:
 
 
 @instruction("RERAISE")
-def reraise(op: Interpreter, frame: Frame, argument: Any) -> None:
-    raise_again(frame.stack.pop())
+def reraise(op: Interpreter, frame: Frame, argument: Any) -> int:
+    return _go_on(op, frame, frame.stack.pop())
+
+
+def _go_on(op: Interpreter, frame: Frame, error: BaseException) -> int:
+    """To the next handler. Raising the exception for one in this frame would make its traceback longer."""
+    try:
+        if not op.handle(frame, error):
+            raise_again(error)
+        return frame.index
+    finally:
+        del error  # its traceback may refer to this function
 
 
 @instruction("PUSH_EXC_INFO")
