@@ -1,9 +1,9 @@
-"""Captured: what one way of capturing made of a call, against Python, and how long it took."""
+"""Captured: what one way of capturing made of a model, against Python, and how long it took."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import Facts, facts_of, first_difference
 from tests.frontend.corpus.ways import WAYS
-from torchrepro.judge import same
+from torchrepro.judge.compare import same
 
 BITWISE = "bitwise"
 JUDGED = "by the judge"
@@ -22,15 +22,14 @@ JUDGED = "by the judge"
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    way: str
     agrees: str
     """`BITWISE`, `JUDGED`, or the first difference from what Python gives."""
     graphs: int = 0
     ops: int = 0
     breaks: tuple[str, ...] = ()
     """Why the first call is not one graph."""
-    captured_again: bool = False
-    """Whether a second call with other values was captured again."""
+    again: bool = False
+    """Whether a later call with other values was captured again."""
     seconds: float = 0.0
     """Of the first call."""
 
@@ -39,28 +38,20 @@ class Captured:
         return self.agrees in (BITWISE, JUDGED)
 
 
-def capture(
-    way: str, build: Callable[[], nn.Module], calls: Mapping[int, Callable[[], dict[str, Any]]]
+def captured(
+    way: str, build: Callable[[], nn.Module], calls: Sequence[Callable[[], dict[str, Any]]]
 ) -> Captured:
-    """Call a model that is built anew, once by Python and once captured, with the arguments of each seed."""
-    expected = [_outcome(build(), make()) for make in calls.values()]
-    model, counting = build(), Counting()
-    call = WAYS[way](model, counting, False)
-    found, graphs, seconds = [], [], []
-    for make in calls.values():
-        arguments = make()
-        started = time.perf_counter()
-        found.append(_outcome(call, arguments))
-        seconds.append(time.perf_counter() - started)
-        graphs.append(len(counting.graphs))
-    return Captured(
-        way,
-        _agreement(expected, found),
-        graphs[0],
-        counting.ops_of_first(graphs[0]),
-        captured_again=graphs[-1] > graphs[0],
-        seconds=seconds[0],
-    )
+    """Call a model that is built anew, once by Python and once captured, with the arguments that are made."""
+    plain = build()
+    expected = [_outcome(plain, make()) for make in calls]
+    counting = Counting()
+    call = WAYS[way](build(), counting, False)
+    started = time.perf_counter()
+    found = [_outcome(call, calls[0]())]
+    seconds = time.perf_counter() - started
+    graphs, ops, breaks = len(counting.graphs), counting.ops, tuple(counting.breaks())
+    found += [_outcome(call, make()) for make in calls[1:]]
+    return Captured(_agreement(expected, found), graphs, ops, breaks, len(counting.graphs) > graphs, seconds)
 
 
 def _outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -71,17 +62,17 @@ def _outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, A
         return {"error": error}
 
 
-def _agreement(expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+def _agreement(expected: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> str:
     agreed = BITWISE
     for right, got in zip(expected, found, strict=True):
         one, other = facts_of(right), facts_of(got)
         difference = first_difference(one, other)
-        if difference is not None:
-            if first_difference(_without_values(one), _without_values(other)) is not None:
-                return difference
-            if not same(_tensors(right), _tensors(got)):
-                return difference
-            agreed = JUDGED
+        if difference is None:
+            continue
+        alike = first_difference(_without_values(one), _without_values(other)) is None
+        if not alike or not same(_tensors(right), _tensors(got)):
+            return difference
+        agreed = JUDGED
     return agreed
 
 

@@ -6,7 +6,7 @@ attention, the cache of a decoder, the type of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,3 +248,13 @@ MODELS: tuple[Model, ...] = (
         series,
     ),
 )
+
+
+def chosen(names: Sequence[str]) -> list[Model]:
+    """Those that are named, in the order of the table; all where none is."""
+    unknown = set(names) - {model.name for model in MODELS}
+    if unknown:
+        raise SystemExit(
+            f"no model {', '.join(sorted(unknown))}; there are {', '.join(m.name for m in MODELS)}"
+        )
+    return [model for model in MODELS if not names or model.name in names]

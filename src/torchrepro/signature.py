@@ -17,6 +17,7 @@ _MESSAGE_LIMIT = 300
 # In order: what contains others comes first.
 _VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"0x[0-9a-fA-F]+"), "<addr>"),
+    (re.compile(r"<torchrepro_source_\w+>"), "<path>"),  # the user's code, run from a bundle
     (re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+\-@]+){2,}"), "<path>"),
     (re.compile(r"\b(?=\w*\d)[0-9a-z]{20,}\b"), "<hash>"),
     (re.compile(r"\b[A-Za-z_]+\d\w*\b"), "<name>"),

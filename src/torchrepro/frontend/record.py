@@ -7,6 +7,7 @@ now. `torchrepro check` replays it: plain Python against the function as capture
 
 from __future__ import annotations
 
+import dis
 import inspect
 import traceback
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,11 @@ import torch
 
 from torchrepro.ambient import Ambient
 from torchrepro.bundle.graph_source import write_with_source
+from torchrepro.bundle.naming import new_run_id
 from torchrepro.bundle.save import save_bundle
 from torchrepro.bundle.source_closure.locals import EMPTY, contents
 from torchrepro.bundle.user_calls import UserCall, repro_of_call
-from torchrepro.errors import CannotSerialise
+from torchrepro.errors import CannotSerialise, TorchReproError
 from torchrepro.frontend.state import FrameState
 from torchrepro.judge.raised import verdict_of
 from torchrepro.repro import Compiler, Frontend, Repro
@@ -121,10 +123,28 @@ class FrameRecord:
             yield from ((f"the {kind} {name}", value) for name, value in named.items())
 
 
+def keep_failure(
+    function: FunctionType, state: FrameState, error: Exception, directory: Path, compiler: Compiler
+) -> None:
+    """Record the frame in which capture failed, and say so in a note on its error. Raises nothing.
+
+    `state` is that of the function's start; what Python has run since may have changed objects in it.
+    """
+    try:
+        kind = verdict_of(error).kind
+        path = record_frame(
+            function, state, None, error, directory / f"{new_run_id()}-{kind}", compiler=compiler
+        )
+    except (TorchReproError, OSError) as refused:
+        error.add_note(f"torchrepro could not record the frame: {refused}")
+    else:
+        error.add_note(f"torchrepro has recorded the frame: torchrepro check --trust source {path}")
+
+
 def record_frame(
     function: FunctionType,
     state: FrameState,
-    globals_read: Mapping[str, Any],
+    globals_read: Mapping[str, Any] | None,
     error: BaseException | None,
     path: Path,
     *,
@@ -132,9 +152,11 @@ def record_frame(
 ) -> Path:
     """Save a frame as a bundle that `torchrepro check` replays. Call it outside of tracing.
 
-    `CannotSerialise`, naming the variable, where a value is neither data nor code.
+    Without `globals_read` it is all that the function's own code names. `CannotSerialise`, naming the
+    variable, where a value is neither data nor code.
     """
-    record = FrameRecord.of(function, state, globals_read, error)
+    named = _globals_named_by(function) if globals_read is None else globals_read
+    record = FrameRecord.of(function, state, named, error)
     repro = record.repro(compiler)
     verdict = None if error is None else verdict_of(error)
     try:
@@ -156,6 +178,11 @@ def _naming_the_value(record: FrameRecord, refused: CannotSerialise) -> CannotSe
                 next_step="make it inside the function, or pass plain data",
             )
     return refused
+
+
+def _globals_named_by(function: FunctionType) -> dict[str, Any]:
+    found = (each.argval for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
+    return {name: function.__globals__[name] for name in found if name in function.__globals__}
 
 
 def _source_of(function: FunctionType) -> str:

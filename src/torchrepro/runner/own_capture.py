@@ -34,7 +34,7 @@ def compile_with_own_capture(
 
 
 class NotCaptured(Exception):
-    """Capture was to give one graph and could not: what a judge has to see, and no error of the tool's user."""
+    """Capture was to give one graph and could not: for a judge that is a result, like any other error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

@@ -25,6 +25,7 @@ def test_a_captured_function_does_what_python_does(row: Case) -> None:
         assert first_difference(right.facts, got.facts) is None, call
     if row.breaks is not None:
         assert found[0].breaks == row.breaks
-        assert found[0].graphs <= row.breaks + 1
+    if row.breaks == 0:
+        assert found[0].graphs <= 1
     if row.hits:
         assert found[1].graphs == 0, "the second call was captured again"

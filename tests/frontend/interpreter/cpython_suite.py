@@ -1,86 +1,125 @@
-"""Steps CPython's own tests: each test that passes natively is run again with its method stepped."""
+"""Steps CPython's own tests: each test that passes natively runs again with its method stepped, and must pass again.
+
+Runs on a bare Python: needs no pytest and no torch. `python -m tests.frontend.interpreter.cpython_table` prints a
+table for all Pythons of the machine.
+"""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import json
 import signal
 import sys
 import unittest
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+from tests.frontend.interpreter.left_out import LEFT_OUT
 
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 
+SECONDS = 60
+"""For one test, stepped."""
 
-def tests_in(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+
+@dataclass
+class Counts:
+    """What became of the tests of one module."""
+
+    module: str
+    passed: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    not_native: int = 0
+    """Tests that do not pass natively: skipped, expected to fail, or failing."""
+    missing: str = ""
+    """Why the module cannot be imported."""
+
+
+def step_module(name: str) -> Counts:
+    counts = Counts(name)
+    try:
+        support = importlib.import_module("test.support")
+        module = importlib.import_module(f"test.{name}")
+    except (ImportError, unittest.SkipTest) as error:
+        counts.missing = str(error)
+        return counts
+    support.use_resources = []  # no network, no huge files
+    for test in _tests(unittest.defaultTestLoader.loadTestsFromModule(module)):
+        step_test(test, counts)
+    return counts
+
+
+def step_test(test: unittest.TestCase, counts: Counts) -> None:
+    identity = test.id().removeprefix("test.")
+    reason = _left_out(test, identity)
+    if reason:
+        counts.left_out[identity] = reason
+        return
+    if _complaint(test):
+        counts.not_native += 1
+        return
+    stepped = type(test)(test._testMethodName)
+    method = getattr(stepped, test._testMethodName)
+    setattr(stepped, test._testMethodName, _stepping(method))
+    if complaint := _complaint(stepped):
+        counts.failed[identity] = complaint
+    else:
+        counts.passed += 1
+
+
+def _stepping(method: Callable[[], Any]) -> Callable[[], Any]:
+    def run() -> Any:
+        return Interpreter().call_function(method, (), {})
+
+    return run
+
+
+def _left_out(test: unittest.TestCase, identity: str) -> str:
+    if isinstance(test, unittest.IsolatedAsyncioTestCase):
+        return "asynchronous"
+    for pattern, reason in LEFT_OUT.items():
+        if fnmatch(identity, pattern):
+            return reason
+    return ""
+
+
+def _tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from tests_in(test)
-        else:
+            yield from _tests(test)
+        elif type(test).__module__ != "doctest":  # a doctest is text, not a function
             yield test
 
 
-def outcome(test, seconds=20):
-    def late(*_):
-        raise TimeoutError("too slow")
+def _complaint(test: unittest.TestCase) -> str:
+    """Empty if the test passes."""
     result = unittest.TestResult()
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    out, err = sys.stdout, sys.stderr
-    sys.stdout = sys.stderr = io.StringIO()
+    previous = signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(SECONDS)
     try:
-        suite = unittest.TestSuite([test]); suite(result)
-    except BaseException as e:
-        result.errors.append((test, "escaped " + repr(e)))
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            # A suite of its own, for `setUpClass` and `setUpModule`.
+            unittest.TestSuite([test])(result)
     finally:
-        sys.stdout, sys.stderr = out, err
         signal.alarm(0)
-    if result.skipped or result.expectedFailures: return "skipped", ""
-    if result.wasSuccessful() and result.testsRun: return "passed", ""
-    return "failed", "".join(t for _, t in result.errors + result.failures)
+        signal.signal(signal.SIGALRM, previous)
+    if result.skipped or result.expectedFailures or not result.testsRun:
+        return "skipped"
+    for _, text in result.errors + result.failures:
+        return text.strip().splitlines()[-1][:200] or "failed"
+    return "passed unexpectedly" if result.unexpectedSuccesses else ""
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("modules", nargs="+")
-    parser.add_argument("-k")
-    parser.add_argument("-v", action="store_true")
-    o = parser.parse_args()
-    sys.setrecursionlimit(5000)
-    for name in o.modules:
-        try:
-            module = importlib.import_module("test."+name)
-        except (ImportError, unittest.SkipTest) as e:
-            print(name, "no module", e); continue
-        counts = {}
-        for test in tests_in(unittest.defaultTestLoader.loadTestsFromModule(module)):
-            if not hasattr(test, '_testMethodName') or 'DocTest' in type(test).__name__ or not hasattr(test, test._testMethodName): continue
-            ident = test.id().removeprefix("test.")
-            if o.k and o.k not in ident: continue
-            import inspect
-            if inspect.iscoroutinefunction(getattr(test, test._testMethodName)) or "Async" in type(test).__mro__[1].__name__:
-                continue
-            kind = type(test)
-            first, _ = outcome(kind(test._testMethodName))
-            if first != "passed":
-                counts["native-"+first] = counts.get("native-"+first, 0) + 1
-                continue
-            again = kind(test._testMethodName)
-            method = getattr(again, test._testMethodName)
-            def stepped(method=method):
-                return Interpreter().call_function(method, (), {})
-            for k, v in vars(getattr(method, "__func__", method)).items():
-                setattr(stepped, k, v)
-            setattr(again, test._testMethodName, stepped)
-            second, text = outcome(again)
-            counts[second] = counts.get(second, 0) + 1
-            if second != "passed":
-                lines = text.strip().splitlines() or [""]
-                print("  ", ident, second, "|", lines[-1][:150])
-                if o.v: print(text)
-        print(name, counts, flush=True)
+
+def _too_slow(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
 
 if __name__ == "__main__":
-    main()
+    sys.setrecursionlimit(10_000)  # a stepped call takes six of CPython's
+    for module in sys.argv[1:]:
+        print(json.dumps(asdict(step_module(module))))

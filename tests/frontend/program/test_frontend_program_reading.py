@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import CodeType, ModuleType
 
 import pytest
+
 from torchrepro.frontend.program import normalise
 from torchrepro.frontend.program.point import Point
 from torchrepro.frontend.program.program import Handler, Instruction

@@ -8,6 +8,8 @@ from types import CellType, FunctionType
 from typing import Any
 
 import pytest
+
+from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.program import Program
 from torchrepro.frontend.program.reading import program_of
@@ -83,9 +85,20 @@ def test_a_handled_exception_runs_to_the_end_of_the_function() -> None:
 
 
 def test_a_null_is_handed_back_as_null() -> None:
+    def f(a):
+        return len(a)
+
+    _, index = place_of(f, "LOAD_FAST", "a")
+    slots = (len, NULL) if NULL_AFTER_CALLABLE else (NULL, len)
+    got = stepped(f, index, FrameState({"a": "text"}, {}, slots))
+    assert got.stack == (*slots, "text")
+    assert resumed(f, got.index, got.state) == 4
+
+
+def test_a_stack_of_the_wrong_depth_is_refused() -> None:
     _, index = place_of(guarded, "STORE_FAST", "total")
-    got = stepped(guarded, index, FrameState({}, {}, ("below", NULL, 7)))
-    assert got.stack == ("below", NULL)
+    with pytest.raises(ValueError, match=r"a stack of 0 slots at \d+, where the code has 1"):
+        resumed(guarded, index, FrameState({}, {}, ()))
 
 
 def test_a_closure_keeps_its_cell() -> None:
@@ -137,12 +150,11 @@ def test_an_unbound_variable_raises_as_in_the_function() -> None:
 def test_a_deleted_first_argument_stays_deleted() -> None:
     def f(a):
         del a
-        print()
-        return a
+        return a  # noqa: F821
 
-    _, index = place_of(f, "LOAD_GLOBAL", "print")
+    _, index = place_of(f, "DELETE_FAST")
     with pytest.raises(UnboundLocalError):
-        resumed(f, index, FrameState({}, {}, ()))
+        resumed(f, index + 1, FrameState({}, {}, ()))
 
 
 def generator(n):

@@ -40,6 +40,11 @@ def log(x: torch.Tensor, sink: Any) -> torch.Tensor:
     return x + 1
 
 
+def speaking(x: torch.Tensor) -> torch.Tensor:
+    print("not part of a graph")
+    return x + 1
+
+
 def refusing(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """A backend that cannot compile anything."""
     raise ValueError(f"no kernel for {len(graph.graph.nodes)} nodes")

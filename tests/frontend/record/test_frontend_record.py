@@ -19,7 +19,9 @@ from torchrepro.bundle.read import read_manifest, read_source_text
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.errors import CannotSerialise, TorchReproError
 from torchrepro.flow import check_bundle
-from torchrepro.frontend.record import FrameRecord, record_frame
+from torchrepro.frontend.api import trace
+from torchrepro.frontend.record import FrameRecord, keep_failure, record_frame
+from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.state import FrameState
 from torchrepro.repro import Frontend
 
@@ -131,14 +133,21 @@ def test_in_a_fresh_process_the_code_runs_on_trust_alone(tmp_path: Path) -> None
     assert answer(checked)["verdict"] == "pass"
 
 
+def test_an_error_says_where_its_frame_was_recorded_or_why_not(tmp_path: Path) -> None:
+    step, state, _ = step_frame()
+    error = ValueError("boom")
+    keep_failure(step, state, error, tmp_path, EAGER)
+    (bundle,) = tmp_path.iterdir()
+    assert error.__notes__ == [f"torchrepro has recorded the frame: torchrepro check --trust source {bundle}"]
+    assert "globals read: helper, sum" not in read_manifest(bundle).notes
+    assert "globals read: helper" in read_manifest(bundle).notes
+    other = ValueError("boom")
+    keep_failure(frontend_frames.log, FrameState({"x": object(), "sink": open}, {}), other, tmp_path, EAGER)
+    assert "torchrepro could not record the frame: " in other.__notes__[0]
+
+
 @pytest.mark.slow
 class TestReplayByOurOwnFrontEnd:
-    """Needs `torchrepro.frontend.api`."""
-
-    @pytest.fixture(autouse=True)
-    def api(self) -> None:
-        pytest.importorskip("torchrepro.frontend.api")
-
     def test_a_healthy_frame_passes_with_either_front_end(self, tmp_path: Path) -> None:
         own = Compiler("eager", frontend=Frontend.TORCHREPRO)
         bundle = record_frame(*step_frame(), None, tmp_path / "frame", compiler=own)
@@ -148,8 +157,6 @@ class TestReplayByOurOwnFrontEnd:
             assert answer(checked)["verdict"] == "pass"
 
     def test_a_frame_that_cannot_be_compiled_fails_again_in_the_same_way(self, tmp_path: Path) -> None:
-        from torchrepro.frontend.api import trace
-
         step, state, globals_read = step_frame()
         captured = trace(step, backend=frontend_frames.refusing)
         with pytest.raises(ValueError, match="no kernel") as failed:
@@ -160,7 +167,19 @@ class TestReplayByOurOwnFrontEnd:
         place = Path(frontend_frames.__file__).parent
         checked = torchrepro("check", "--json", *trusting, bundle, cwd=place)
         assert checked.returncode == 1, checked.stderr + checked.stdout
-        assert answer(checked)["verdict"] == "compile_error"
+        assert answer(checked)["signature"].startswith("compile_error | backend | ValueError")
+
+    def test_a_frame_that_is_not_one_graph_fails_again_in_capture(self, tmp_path: Path) -> None:
+        function, x = frontend_frames.speaking, torch.ones(2)
+        with pytest.raises(CaptureError) as failed:
+            trace(function, backend="eager", fullgraph=True)(x)
+        own = Compiler("eager", fullgraph=True, frontend=Frontend.TORCHREPRO)
+        bundle = record_frame(
+            function, state_of(function, x), None, failed.value, tmp_path / "f", compiler=own
+        )
+        checked = torchrepro("check", "--json", "--trust", "source", bundle, cwd=tmp_path)
+        assert checked.returncode == 1, checked.stderr + checked.stdout
+        assert answer(checked)["signature"].startswith("compile_error | capture | CaptureError")
 
     def test_compare_takes_a_front_end(self, tmp_path: Path) -> None:
         model = tmp_path / "model.py"

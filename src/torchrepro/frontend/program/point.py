@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torchrepro.frontend.program.flow import next_indexes
 from torchrepro.frontend.program.program import Instruction, Program
@@ -48,6 +49,25 @@ def reached_from(program: Program, point: Point, bound: frozenset[str]) -> tuple
         for index in next_indexes(program, point.index)
         for jumped in [instruction.target is not None and index != point.index + 1]
     )
+
+
+@lru_cache(maxsize=1024)
+def depth_before(program: Program) -> tuple[int | None, ...]:
+    """Per instruction, how many slots the stack has before it; None where the program never comes."""
+    found: list[int | None] = [None] * len(program.instructions)
+    work = [(0, 0)]
+    while work:
+        index, depth = work.pop()
+        if found[index] is not None:
+            continue
+        found[index] = depth
+        instruction = program.instructions[index]
+        if instruction.handler is not None:
+            handler = instruction.handler
+            work.append((handler.target, handler.depth + 1 + handler.push_last))
+        for after in next_indexes(program, index):
+            work.append((after, depth + _stack_effect(instruction, jumped=after != index + 1)))
+    return tuple(found)
 
 
 def body_start(program: Program) -> int:

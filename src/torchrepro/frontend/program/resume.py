@@ -18,7 +18,7 @@ from torchrepro.frontend.program.assembling import Assembler
 from torchrepro.frontend.program.flow import exceptions_before
 from torchrepro.frontend.program.normalise import FOR_ITER_SKIPS, NULL_AFTER_CALLABLE
 from torchrepro.frontend.program.null import NULL
-from torchrepro.frontend.program.point import Point, Reached, body_start, reached_from
+from torchrepro.frontend.program.point import Point, Reached, body_start, depth_before, reached_from
 from torchrepro.frontend.program.program import Position, Program
 from torchrepro.frontend.state import FrameState
 
@@ -70,6 +70,7 @@ def why_not_enterable(program: Program, index: int) -> str | None:
 
 def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
     """Code that enters at `point` and runs to the end of the function."""
+    _check(program, point)
     assembler = Assembler(program)
     _enter_at(assembler, point, bound, assembler.label(point.index))
     assembler.body()
@@ -82,6 +83,7 @@ def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
     If the instruction returns, so does the code. If it raises and the function handles that, the code runs on
     from there to the end of the function, and returns what the function returns.
     """
+    _check(program, point)
     assembler = Assembler(program)
     step = Label()
     _enter_at(assembler, point, bound, step)
@@ -137,6 +139,16 @@ class _HandBack:
         values = dict(zip(self.names, slots, strict=True))
         inner = {name: values.pop(name) for name in self.shared if isinstance(values.get(name), CellType)}
         return Continuation(self.index, values, stack, dict(zip(self.outer, cells, strict=True)) | inner)
+
+
+def _check(program: Program, point: Point) -> None:
+    """A stack of another depth than the code expects would not raise, it would crash."""
+    reason = why_not_enterable(program, point.index) if point.index else None
+    if reason is not None:
+        raise ValueError(f"{program.code.co_qualname} cannot be entered at {point.index}: {reason}")
+    depth = depth_before(program)[point.index]
+    if depth != len(point.nulls):
+        raise ValueError(f"a stack of {len(point.nulls)} slots at {point.index}, where the code has {depth}")
 
 
 def _arguments(program: Program, point: Point, bound: frozenset[str]) -> tuple[str, ...]:

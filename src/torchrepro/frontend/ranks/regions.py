@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -40,8 +41,11 @@ def agree_on(
     breaks = frozenset(BreakPoint(name, stop.index, stop.visit) for stop in log.failures)
     agreement = run_compiler_collective(Proposal(entry_of(function, index), breaks, ops, digest))
     if agreement.restart:
-        for point in agreement.breaks - breaks:
-            log.failures[Stop(point.index, point.visit)] = _elsewhere(function, point.index)
+        for point in agreement.breaks:
+            stop = Stop(point.index, point.visit)
+            own = log.failures.get(stop) or _elsewhere(function, point.index)
+            # What Python calls there is not traced for itself: on another rank it may be another function.
+            log.failures[stop] = replace(own, inside=False)
         return False
     graph.meta[_AGREED] = digest
     return True

@@ -192,7 +192,8 @@ class _Capture:
             start=self._start(),
             then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
             captured=captured,
-            inlined=tuple(draft.tracer.inlined),
+            inlined=dict(draft.tracer.inlined),
+            entry=self.index,
             end=None if stopped is None else self._end_point(stopped.frame),
             failure=None if stopped is None else stopped.failure,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -32,7 +33,10 @@ class Region:
     start: Where
     then: Then
     captured: Captured
-    inlined: tuple[Inlined, ...]
+    inlined: Mapping[Inlined, int]
+    """Functions that were stepped as part of it, and how often each."""
+    entry: int = 0
+    """Index of the instruction that it begins at; 0: at the start of the function."""
     end: Point | None = None
     """Where Python goes on."""
     failure: Failure | None = None

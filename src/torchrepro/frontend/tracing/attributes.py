@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.kinds import Is
+from torchrepro.frontend.guards.kinds import Equal, Is
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Attribute, InstanceValue
 from torchrepro.frontend.tracing.classes import (
@@ -27,6 +27,9 @@ from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import unseen
 from torchrepro.frontend.tracing.recorder import Recorder
 from torchrepro.frontend.tracing.world import TABLES, World
+
+_UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
+"""Facts of a tensor that the guard on every input does not cover."""
 
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _NATIVE_FUNCTIONS = (
@@ -255,7 +258,10 @@ class Attributes(Interpreter):
             return self.world.adopt(found, Attribute(source, name))
         if name in space:
             return self.world.adopt(space[name], InstanceValue(source, name))
-        return getattr(value, name)
+        result = getattr(value, name)
+        if name in _UNGUARDED:
+            self.world.guards.add(Equal(Attribute(source, name), result))
+        return result
 
     # Writing
 

@@ -31,7 +31,7 @@ def printing(a, b):
     return c * 2
 
 
-@case(breaks=3)
+@case(breaks=None)
 def printing_in_a_loop(a, b):
     for i in range(3):
         a = a + i
