@@ -1,1 +1,1 @@
-"""`make bench-frontend`: the front end against torch's own capture, on models, on small functions, in seconds."""
+"""`make bench-frontend`: the front end against torch's own capture: models, small functions, seconds."""

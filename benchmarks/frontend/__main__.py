@@ -2,8 +2,8 @@
 
     python -m benchmarks.frontend --models BertModel,GPT2Model --json results.jsonl --markdown
 
-Three tables: `models` of transformers, the `corpus` of small functions, the `cost` of a call and of a capture. What
-is measured of a model is written down at once: a run that was interrupted goes on with `--resume`.
+Three tables: `models` of transformers, the `corpus` of small functions, the `cost` of a call and a capture.
+What is measured of a model is written down at once: a run that was interrupted goes on with `--resume`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Row:
 
 
 def measure(themes: Sequence[str] = ()) -> list[Row]:
-    """All cases, or those of some themes. Each is called three times; what is counted belongs to the first."""
+    """All cases, or those of some themes. Each is called three times; the first is what is counted."""
     cases = [case for case in all_cases() if not themes or case.theme in themes]
     found = []
     with warnings.catch_warnings():

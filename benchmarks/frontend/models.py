@@ -1,7 +1,7 @@
 """The models of `transformers` that are captured: small configurations, random weights, nothing downloaded.
 
-Widths are tiny, so that the time is that of capture. Everything else is the default of the library: the kind of
-attention, the cache of a decoder, the type of the output.
+Widths are tiny, so that the time is that of capture. Everything else is the default of the library: the kind
+of attention, the cache of a decoder, the type of the output.
 """
 
 from __future__ import annotations

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from torchrepro.comparison import Comparison as Comparison
     from torchrepro.errors import AccuracyError as AccuracyError
     from torchrepro.errors import TorchReproError as TorchReproError
+    from torchrepro.frontend.api import trace as trace
+    from torchrepro.frontend.explain.call import explain_capture as explain_capture
+    from torchrepro.frontend.explain.explanation import CaptureExplanation as CaptureExplanation
+    from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
     from torchrepro.flow import check_bundle as check_bundle
     from torchrepro.flow import compare_model as compare_model
     from torchrepro.flow import locate_bundle as locate_bundle
@@ -107,6 +111,11 @@ _HOMES = {
     "dump_compiler_graph_state": "capture.wrapping",
     "dump_to_minify": "capture.wrapping",
     "deferred_for_real_inputs": "capture.hook",
+    # capturing Python, by the front end of our own
+    "trace": "frontend.api",
+    "explain_capture": "frontend.explain.call",
+    "CaptureExplanation": "frontend.explain.explanation",
+    "CaptureError": "frontend.runtime.capture",
     # bundles
     "load_bundle": "bundle.load",
     "save_bundle": "bundle.save",

@@ -25,6 +25,7 @@ from torchrepro.verdict import Kind, Verdict
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
+    from torchrepro.frontend.explain.explanation import Agreement, CaptureExplanation
     from torchrepro.locate.answer import Located
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.session.result import Minified
@@ -67,6 +68,29 @@ class Compared:
 
     def _repr_html_(self) -> str:
         return self.verdict._repr_html_()
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """How a user's model becomes graphs, and what was asked about that."""
+
+    explanation: CaptureExplanation
+    fullgraph: bool = False
+    """Whether it was to be one graph."""
+    verified: Agreement | None = None
+    """With plain Python; None: not asked for."""
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What was asked for and is not so, each in one line."""
+        told, dynamo = self.explanation, self.explanation.dynamo
+        found = []
+        if self.fullgraph and not told.whole:
+            found.append("it is not one graph, as was asked for")
+        agreements = [] if self.verified is None else [self.verified]
+        agreements += [] if dynamo is None else dynamo.agreements
+        found += [f"{each.who} differs from Python: {each.detail}" for each in agreements if not each.same]
+        return tuple(dict.fromkeys(found))
 
 
 def check_bundle(
@@ -153,6 +177,45 @@ def compare_model(
         request, verdict, save_to, size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
     )
     return replace(compared, bundle=bundle, notes=notes)
+
+
+def explain_model(
+    request: ModelRequest,
+    *,
+    verify: bool = False,
+    dynamo: bool = False,
+    time_limit: float = 300.0,
+    on_phase: OnPhase = lambda phase: None,
+) -> Explained:
+    """How a user's model becomes graphs by our own front end; nothing but its forward call is run.
+
+    `verify` runs it in plain Python beside; `dynamo` asks TorchDynamo for a second opinion.
+    """
+    from torchrepro.frontend.explain.explanation import Agreement, CaptureExplanation
+    from torchrepro.isolate.process import run_isolated
+    from torchrepro.isolate.supervise import raise_reported
+
+    request = replace(request, environ=telling_environment())
+    outcome = run_isolated(
+        "torchrepro.runner.jobs:explain",
+        {"request": msgspec.to_builtins(request), "verify": verify, "dynamo": dynamo},
+        time_limit=time_limit,
+        environ=compiler_environment(),
+        on_phase=on_phase,
+    )
+    raise_reported(outcome)
+    if outcome.result is None:
+        death = f"no end after {time_limit:g} s" if outcome.timed_out else f"it died ({outcome.signal})"
+        raise TorchReproError(
+            f"nothing can be told of {request.target}: {death}",
+            next_step="raise --time-limit" if outcome.timed_out else "try it with torchrepro compare",
+        )
+    verified = outcome.result["verified"]
+    return Explained(
+        CaptureExplanation.from_dict(outcome.result),
+        fullgraph=outcome.result["fullgraph"],
+        verified=None if verified is None else msgspec.convert(verified, Agreement),
+    )
 
 
 def save_guilty_graph(
@@ -370,6 +433,11 @@ def exit_code_of_compare(compared: Compared) -> int:
     if compared.verdict.kind in (Kind.INVALID, Kind.NOT_COMPARABLE):
         return 125
     return 1 if compared.verdict.fails else 0
+
+
+def exit_code_of_capture(explained: Explained) -> int:
+    """0 captured, in however many graphs; 1 not as was asked for (one graph, the result of Python)."""
+    return 1 if explained.failed else 0
 
 
 def require_testable(verdict: Verdict) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torchrepro import __version__
-from torchrepro.cli import check, compare, locate, minify, report, run, show
+from torchrepro.cli import capture, check, compare, locate, minify, report, run, show
 from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("check")(check.check)
 app.command("minify")(minify.minify)
 app.command("locate")(locate.locate)
 app.command("report")(report.report)
+app.command("capture")(capture.capture)
 app.command("show")(show.show)
 
 

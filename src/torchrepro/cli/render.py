@@ -22,6 +22,7 @@ _PHASES = {
     "run": "running the compiled function",
     "compare": "comparing",
     "record": "recording the graphs",
+    "capture": "capturing",
 }
 _LEAVES_SHOWN = 8
 

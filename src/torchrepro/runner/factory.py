@@ -125,6 +125,12 @@ def load_factory(target: str, *, device: str | None = None, backward: bool | Non
             f"{target} is a {type(function).__name__}, not a function",
             next_step="name a function without arguments that returns the model and its inputs",
         )
+    required = _required_parameters(function)
+    if required:
+        raise TorchReproError(
+            f"{target} takes arguments ({', '.join(required)})",
+            next_step=f"name a function without arguments that returns ({name}, inputs)",
+        )
     return Factory(function, target, read_options(module), device, backward)
 
 
@@ -168,6 +174,15 @@ def call_context(options: CaseOptions, amp: str | None, device: str) -> Abstract
             )
         stack.enter_context(torch.autocast(device, dtype=dtype))
     return stack
+
+
+def _required_parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
 def _with_inputs(model: Callable[..., Any], inputs: Any) -> Built:

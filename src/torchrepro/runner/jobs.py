@@ -44,6 +44,16 @@ def compare(payload: dict[str, Any], phase: Phase) -> Any:
     return msgspec.to_builtins(judge_model(msgspec.convert(payload, ModelRequest), phase))
 
 
+def explain(payload: dict[str, Any], phase: Phase) -> Any:
+    """Tell how a user's own model becomes graphs."""
+    phase("build")
+    from torchrepro.request import ModelRequest
+    from torchrepro.runner.explaining import explain_model
+
+    request = msgspec.convert(payload["request"], ModelRequest)
+    return explain_model(request, verify=payload["verify"], dynamo=payload["dynamo"], phase=phase)
+
+
 def record(payload: dict[str, Any], phase: Phase) -> Any:
     """Write a bundle for every graph that capture makes of a user's model; not judged yet."""
     phase("build")

@@ -1,7 +1,6 @@
-"""Steps CPython's own tests: each test that passes natively runs again with its method stepped, and must pass again.
+"""Steps CPython's own tests: each test that passes natively runs again with its method stepped.
 
-Runs on a bare Python: needs no pytest and no torch. `python -m tests.frontend.interpreter.cpython_table` prints a
-table for all Pythons of the machine.
+Runs on a bare Python, without pytest and torch. `cpython_table.py` runs it on all Pythons of the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from fnmatch import fnmatch
 from typing import Any
 
 from tests.frontend.interpreter.left_out import LEFT_OUT
-
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 
 SECONDS = 60

@@ -11,24 +11,105 @@ from collections import Counter
 from pathlib import Path
 
 import bytecode
+
 from tests.frontend.interpreter.cpython_suite import Counts
 from tests.frontend.program.pythons import python
 
 VERSIONS = ((3, 11), (3, 12), (3, 13))
-MODULES = """
-test_abc test_augassign test_binop test_bisect test_bool test_builtin test_call test_class test_collections
-test_compare test_contains test_contextlib test_copy test_dataclasses test_decorators test_defaultdict test_deque
-test_descr test_dict test_dictcomps test_dictviews test_dynamic test_dynamicclassattribute test_enum test_enumerate
-test_except_star test_exception_group test_exception_hierarchy test_exception_variations test_exceptions
-test_extcall test_format test_fractions test_fstring test_funcattrs test_functools test_generator_stop
-test_generators test_genericclass test_genexps test_getopt test_global test_grammar test_heapq test_index test_int
-test_isinstance test_iter test_iterlen test_itertools test_keywordonlyarg test_list test_listcomps test_metaclass
-test_named_expressions test_opcodes test_operator test_ordered_dict test_patma test_pep646_syntax
-test_positional_only_arg test_pow test_property test_raise test_range test_reprlib test_richcmp test_scope test_set
-test_setcomps test_slice test_sort test_statistics test_string test_string_literals test_structseq test_subclassinit
-test_super test_textwrap test_tuple test_type_aliases test_type_params test_types test_typing test_unary
-test_unpack test_unpack_ex test_userdict test_userlist test_userstring test_with test_yield_from
-""".split()
+MODULES = [
+    "test_abc",
+    "test_augassign",
+    "test_binop",
+    "test_bisect",
+    "test_bool",
+    "test_builtin",
+    "test_call",
+    "test_class",
+    "test_collections",
+    "test_compare",
+    "test_contains",
+    "test_contextlib",
+    "test_copy",
+    "test_dataclasses",
+    "test_decorators",
+    "test_defaultdict",
+    "test_deque",
+    "test_descr",
+    "test_dict",
+    "test_dictcomps",
+    "test_dictviews",
+    "test_dynamic",
+    "test_dynamicclassattribute",
+    "test_enum",
+    "test_enumerate",
+    "test_except_star",
+    "test_exception_group",
+    "test_exception_hierarchy",
+    "test_exception_variations",
+    "test_exceptions",
+    "test_extcall",
+    "test_format",
+    "test_fractions",
+    "test_fstring",
+    "test_funcattrs",
+    "test_functools",
+    "test_generator_stop",
+    "test_generators",
+    "test_genericclass",
+    "test_genexps",
+    "test_getopt",
+    "test_global",
+    "test_grammar",
+    "test_heapq",
+    "test_index",
+    "test_int",
+    "test_isinstance",
+    "test_iter",
+    "test_iterlen",
+    "test_itertools",
+    "test_keywordonlyarg",
+    "test_list",
+    "test_listcomps",
+    "test_metaclass",
+    "test_named_expressions",
+    "test_opcodes",
+    "test_operator",
+    "test_ordered_dict",
+    "test_patma",
+    "test_pep646_syntax",
+    "test_positional_only_arg",
+    "test_pow",
+    "test_property",
+    "test_raise",
+    "test_range",
+    "test_reprlib",
+    "test_richcmp",
+    "test_scope",
+    "test_set",
+    "test_setcomps",
+    "test_slice",
+    "test_sort",
+    "test_statistics",
+    "test_string",
+    "test_string_literals",
+    "test_structseq",
+    "test_subclassinit",
+    "test_super",
+    "test_textwrap",
+    "test_tuple",
+    "test_type_aliases",
+    "test_type_params",
+    "test_types",
+    "test_typing",
+    "test_unary",
+    "test_unpack",
+    "test_unpack_ex",
+    "test_userdict",
+    "test_userlist",
+    "test_userstring",
+    "test_with",
+    "test_yield_from",
+]
 ROOT = Path(__file__).parents[3]
 
 

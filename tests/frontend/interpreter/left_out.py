@@ -1,4 +1,4 @@
-"""CPython's tests that are not stepped, each with the reason: what they ask for is not in a stepped program."""
+"""CPython's tests that are not stepped, each with the reason."""
 
 from __future__ import annotations
 

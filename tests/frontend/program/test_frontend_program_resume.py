@@ -190,6 +190,15 @@ def test_a_frame_that_is_being_set_up_cannot_be_entered_except_at_its_start() ->
     assert why_not_enterable(program, index + 1) is None
 
 
+def test_a_generator_can_be_called_but_not_stepped() -> None:
+    state = FrameState({"n": 4}, {})
+    program = program_of(generator.__code__)
+    code = resumed_code(program, point_of(0, state), bound_in(program, state))
+    assert list(enter(code, generator, state)) == [4]
+    with pytest.raises(ValueError, match="generator cannot be entered at 0: the frame of a generator"):
+        stepped(generator, 0, state)
+
+
 def test_behind_a_handler_a_frame_can_be_entered_again() -> None:
     program, index = place_of(guarded, "POP_EXCEPT")
     assert why_not_enterable(program, index + 1) is None

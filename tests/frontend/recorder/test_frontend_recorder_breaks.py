@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from frontend_recording import break_of, capture, new_recorder
+from frontend_recording import break_of, capture, new_recorder, replay
 from torch import nn
 
 from torchrepro.frontend.breaks import Break, BreakKind
@@ -147,6 +147,28 @@ def test_an_error_of_the_operation_itself_is_not_a_break():
 @torch.library.custom_op("torchrepro_recorder::without_fake", mutates_args=())
 def without_fake(x: torch.Tensor) -> torch.Tensor:
     return x * 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda x: x[:1].expand(3).mul_(2), lambda x: x[1:].add_(x[:-1])],
+    ids=["expanded", "overlapping"],
+)
+def test_a_write_that_only_real_memory_refuses_is_left_to_python(program):
+    with pytest.raises(RuntimeError, match="refer"):
+        program(torch.ones(3))
+    assert break_of(program, torch.ones(3)).kind is BreakKind.RAISES
+
+
+def test_parts_of_one_tensor_may_be_written_from_each_other():
+    def program(x):
+        x[:2].add_(x[2:])
+        x[::2].mul_(x[1::2])
+        return x.add_(x)
+
+    x, y = torch.arange(4.0), torch.arange(4.0)
+
+    assert torch.equal(replay(capture(program, x))[0], program(y))
 
 
 def test_an_operator_without_a_fake_is_a_break_that_names_it():

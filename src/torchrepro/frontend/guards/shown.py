@@ -28,6 +28,8 @@ def shown(value: Any) -> str:
     kind = type(value)
     if kind is torch.device:
         return str(value)
+    if kind is types.CodeType:  # its own text has an address
+        return f"the code of {value.co_qualname}"
     if is_constant(value):
         try:
             return _short.repr(value)

@@ -53,24 +53,29 @@ class SteppedGenerator:
 
 
 def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
-    while interpreter.proceed(frame) is Signal.YIELD:
-        yielded: tuple[Any] | None = (frame.stack.pop(),)
-        while yielded is not None:
-            try:
-                sent = yield yielded[0]
-            except Control:
-                raise
-            except BaseException as error:
-                thrown = error
-            else:
-                frame.stack.append(sent)
-                break
-            # Out of the `except` block: what the frame does next is not done while handling the error.
-            try:
-                yielded = _throw(interpreter, frame, thrown)
-            finally:
-                del thrown
-    return frame.stack.pop()
+    try:
+        while interpreter.proceed(frame) is Signal.YIELD:
+            frame.parent = None  # whoever asks next is its caller
+            yielded: tuple[Any] | None = (frame.stack.pop(),)
+            while yielded is not None:
+                try:
+                    sent = yield yielded[0]
+                except Control:
+                    raise
+                except BaseException as error:
+                    thrown = error
+                else:
+                    frame.stack.append(sent)
+                    break
+                # Out of the `except` block: what the frame does next is not done while handling the error.
+                try:
+                    yielded = _throw(interpreter, frame, thrown)
+                finally:
+                    del thrown
+        return frame.stack.pop()
+    finally:
+        frame.locals.clear()  # a generator that has ended keeps nothing alive
+        frame.cells.clear()
 
 
 def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tuple[Any] | None:

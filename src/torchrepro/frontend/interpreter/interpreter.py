@@ -104,6 +104,7 @@ class Interpreter(Operations):
     def throw(self, frame: Frame, error: BaseException) -> None:
         """Raise `error` at the `yield` where a generator's frame rests."""
         frame.index -= 1
+        frame.stack.append(None)  # in place of what would be sent; a handler may count it
         if frame.handled is not None:
             chain(error, frame.handled)
         try:

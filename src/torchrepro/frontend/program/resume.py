@@ -69,8 +69,9 @@ def why_not_enterable(program: Program, index: int) -> str | None:
 
 
 def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
-    """Code that enters at `point` and runs to the end of the function."""
-    _check(program, point)
+    """Code that enters at `point` and runs to the end of the function. The start will do for a generator too."""
+    if point.index:
+        _check(program, point)
     assembler = Assembler(program)
     _enter_at(assembler, point, bound, assembler.label(point.index))
     assembler.body()
@@ -142,8 +143,8 @@ class _HandBack:
 
 
 def _check(program: Program, point: Point) -> None:
-    """A stack of another depth than the code expects would not raise, it would crash."""
-    reason = why_not_enterable(program, point.index) if point.index else None
+    """A place or a stack that the code does not expect would not raise, it would crash."""
+    reason = why_not_enterable(program, point.index)
     if reason is not None:
         raise ValueError(f"{program.code.co_qualname} cannot be entered at {point.index}: {reason}")
     depth = depth_before(program)[point.index]

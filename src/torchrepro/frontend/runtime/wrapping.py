@@ -14,6 +14,7 @@ from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import ORIGINAL
+from torchrepro.frontend.tracing.classes import is_python_class, static_lookup
 from torchrepro.frontend.tracing.modules import has_hooks
 from torchrepro.frontend.tracing.recorder import Recorder
 
@@ -61,15 +62,24 @@ def traced_callable(function: Any, settings: Settings) -> Any:
         )
     if isinstance(function, torch.nn.Module):
         return _traced_module_call(function, settings)
-    return function
+    return function if isinstance(function, type) else _traced_object_call(function, settings)
 
 
 def _traced_module_call(module: torch.nn.Module, settings: Settings) -> Any:
-    if isinstance(module, torch.jit.ScriptModule) or type(module).__call__ is not torch.nn.Module.__call__:
+    if isinstance(module, torch.jit.ScriptModule):
         return module
+    if type(module).__call__ is not torch.nn.Module.__call__:
+        return _traced_object_call(module, settings)
     if has_hooks(module):
         return traced_callable(module._call_impl, settings)
     return traced_callable(module.forward, settings)
+
+
+def _traced_object_call(value: Any, settings: Settings) -> Any:
+    call = static_lookup(type(value), "__call__")
+    if not isinstance(call, types.FunctionType) or not is_python_class(type(value)):
+        return value
+    return types.MethodType(TracedFunction(call, settings), value)
 
 
 def _is_tracing() -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.kinds import Equal, Is
+from torchrepro.frontend.guards.kinds import Equal, Is, LacksInstanceValue, LacksKey, LacksMember
 from torchrepro.frontend.interpreter.interpreter import Interpreter
-from torchrepro.frontend.source import Attribute, InstanceValue
+from torchrepro.frontend.source import Attribute, InstanceValue, Item
 from torchrepro.frontend.tracing.classes import (
     MISSING,
     is_python_class,
@@ -72,6 +73,7 @@ class Attributes(Interpreter):
         found = static_lookup(kind, name)
         if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+        self.guard_class(kind, name, found)
         return self._bind(found, value, kind, name)
 
     # Reading
@@ -92,18 +94,20 @@ class Attributes(Interpreter):
             return self.world.expose_instance(value)
         found = static_lookup(kind, name)
         if found is not MISSING and _is_data_descriptor(found):
-            self._guard_class(kind, name, found)
+            self.guard_class(kind, name, found)
             return self._bind(found, value, kind, name)
         inside = self.world.instance_value(value, name)
         if inside is not MISSING:
             return inside
         if found is not MISSING:
-            self._guard_class(kind, name, found)
+            self.guard_class(kind, name, found)
             return self._bind(found, value, kind, name)
         otherwise = static_lookup(kind, "__getattr__") if fallback else MISSING
         if otherwise is _MODULE_GETATTR:
             return self._member(value, name)
+        self._guard_namespaces(kind.__mro__, name)
         if otherwise is not MISSING:
+            self.guard_class(kind, "__getattr__", otherwise)
             return self.call_function(otherwise, (value, name), {})
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value)
 
@@ -112,6 +116,9 @@ class Attributes(Interpreter):
             space = self.world.table_of(module, table)
             if name in space:
                 return self.world.item_of(space, name)
+        if not self.world.is_fresh(module):
+            for table in TABLES:
+                self.world.guards.add(LacksMember(self.world.home_of(module), table, name))
         raise AttributeError(
             f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
         )
@@ -159,6 +166,7 @@ class Attributes(Interpreter):
         for base in mro[mro.index(start) + 1 :]:
             if name in base.__dict__:
                 found = base.__dict__[name]
+                self._guard_namespaces(mro[mro.index(start) + 1 :], name)
                 if value is owner or (isinstance(value, type) and issubclass(value, start)):
                     return self._bind_to_class(found, value)
                 return self._bind(found, value, owner, name)
@@ -187,7 +195,7 @@ class Attributes(Interpreter):
                 return self.call_function(fallback, (owner, name), {})
             return getattr(owner, name)
         if isinstance(found, types.FunctionType | classmethod | staticmethod | property):
-            self._guard_class(owner, name, found)
+            self.guard_class(owner, name, found)
             return self._bind_to_class(found, owner) if not isinstance(found, property) else found
         getter = static_lookup(type(found), "__get__")
         if isinstance(getter, types.FunctionType) and not isinstance(found, type):
@@ -202,10 +210,37 @@ class Attributes(Interpreter):
             return found
         return self.world.adopt(found, Attribute(self.world.kept.hold(owner, owner.__name__), name))
 
-    def _guard_class(self, kind: type, name: str, found: Any) -> None:
-        """Methods of the user's classes can be replaced between calls."""
-        if not is_trusted_class(kind) and isinstance(found, types.FunctionType | property):
-            self.world.guards.add(Is(Attribute(self.world.kept.hold(kind, kind.__name__), name), found))
+    def guard_class(self, kind: type, name: str, found: Any) -> None:
+        """What the user's classes define can be replaced between calls."""
+        if is_trusted_class(kind):
+            return
+        home = Attribute(self.world.kept.hold(kind, kind.__name__), name)
+        match found:
+            case property() | types.FunctionType():
+                self.world.guards.add(Is(home, found))
+            case types.MethodDescriptorType() | types.WrapperDescriptorType():
+                self.world.guards.add(Is(home, found))
+            case staticmethod(__func__=types.FunctionType() as function):
+                self.world.guards.add(Is(home, function))
+            case classmethod(__func__=types.FunctionType() as function):
+                self.world.guards.add(Is(Attribute(home, "__func__"), function))
+            case types.MemberDescriptorType() | types.GetSetDescriptorType():
+                return
+            case _ if hasattr(type(found), "__get__"):
+                self._guard_namespaces(kind.__mro__, name)
+
+    def _guard_namespaces(self, classes: Iterable[type], name: str) -> None:
+        """The first of the classes that has the name now has it later, with the same value."""
+        for each in classes:
+            if is_trusted_class(each):
+                if name in each.__dict__:
+                    return
+                continue
+            space = Attribute(self.world.kept.hold(each, each.__name__), "__dict__")
+            if name in each.__dict__:
+                self.world.guards.add(Is(Item.at(space, name), each.__dict__[name]))
+                return
+            self.world.guards.add(LacksKey(space, name))
 
     def _module_attr(self, module: types.ModuleType, name: str) -> Any:
         space = vars(module)
@@ -258,6 +293,8 @@ class Attributes(Interpreter):
             return self.world.adopt(found, Attribute(source, name))
         if name in space:
             return self.world.adopt(space[name], InstanceValue(source, name))
+        if not hasattr(type(real), name):
+            self.world.guards.add(LacksInstanceValue(source, name))
         result = getattr(value, name)
         if name in _UNGUARDED:
             self.world.guards.add(Equal(Attribute(source, name), result))

@@ -27,7 +27,9 @@ from torchrepro.frontend.tracing.classes import (
     is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.tracing.modules import has_hooks
+from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
+from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import BY_REFERENCE, HIGHER_ORDER, NATIVE_CLASSES, why_not
 from torchrepro.frontend.tracing.operators import Operators
 from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
@@ -61,6 +63,8 @@ class Calls(Operators):
         if kind is types.FunctionType:
             return self._call_python(function, args, kwargs)
         if kind is types.MethodType:
+            if function.__name__ == "apply" and _is_autograd_function(function.__self__):
+                return self._call_autograd_function(function.__self__, args, kwargs)
             return self.call_function(function.__func__, (function.__self__, *args), kwargs)
         if isinstance(function, type):
             return self._call_class(function, args, kwargs)
@@ -69,7 +73,7 @@ class Calls(Operators):
         if kind is functools.partial:
             return self.call_function(function.func, (*function.args, *args), {**function.keywords, **kwargs})
         if kind is _CACHED:
-            return self.call_function(function.__wrapped__, args, kwargs)
+            return self._call_cached(function, args, kwargs)
         if kind is staticmethod or kind is SteppedCallable:
             inner = function.__func__ if kind is staticmethod else function.function
             return self.call_function(inner, args, kwargs)
@@ -162,6 +166,28 @@ class Calls(Operators):
             if self.world.source_of(cell) is None and not self.world.is_fresh(cell):
                 self.world.adopt_cell(cell, Item.at(home, index))
 
+    def _call_cached(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A memoised function of constants answers what it has answered before, whatever has changed since."""
+        if not all(map(is_constant, (*args, *kwargs.values()))):
+            return self.call_function(function.__wrapped__, args, kwargs)
+        with outside_of_trace():
+            result = function(*args, **kwargs)
+        if not (is_constant(result) or is_single(result)):
+            raise Break(BreakKind.OPAQUE, f"{function.__name__} keeps its results, and gave an object")
+        return result
+
+    def _call_autograd_function(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """`apply` of a function with a backward of its own, where no gradient is asked for: its forward."""
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((*args, kwargs))):
+            raise Break(
+                BreakKind.UNSUPPORTED, f"{kind.__qualname__}.apply: a backward of the user's own is not followed"
+            )
+        forward = self.load_attr(kind, "forward")
+        if static_lookup(kind, "setup_context") is not static_lookup(torch.autograd.Function, "setup_context"):
+            return self.call_function(forward, args, kwargs)
+        context = self.world.mark_fresh(ForwardContext(len(args)))
+        return self.call_function(forward, (context, *args), kwargs)
+
     # Objects and modules
 
     def _call_module(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -184,6 +210,7 @@ class Calls(Operators):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
         if not is_python_class(type(function)) or not isinstance(found, types.FunctionType):
             raise Break(BreakKind.OPAQUE, f"a call of a {type(function).__qualname__}")
+        self.guard_class(type(function), "__call__", found)
         return self.call_function(found, (function, *args), kwargs)
 
     # Classes
@@ -220,6 +247,7 @@ class Calls(Operators):
         if isinstance(maker, staticmethod):
             maker = maker.__func__
         if isinstance(maker, types.FunctionType):
+            self.guard_class(kind, "__new__", maker)
             made = self.call_function(maker, (kind, *args), kwargs)
         elif isinstance(kind, type) and issubclass(kind, _ALLOCATORS):
             made = self._allocate(kind, args, kwargs)
@@ -229,6 +257,7 @@ class Calls(Operators):
             return made
         initialise = static_lookup(type(made), "__init__")
         if isinstance(initialise, types.FunctionType):
+            self.guard_class(kind, "__init__", initialise)
             if self.call_function(initialise, (made, *args), kwargs) is not None:
                 raise TypeError("__init__() should return None")
         elif initialise is not object.__init__:
@@ -261,6 +290,8 @@ class Calls(Operators):
         return self._keep_class(result) if getattr(function, "__module__", "") in _MAKE_CLASSES else result
 
     def _call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if getattr(function, "__name__", "") == "apply" and _is_autograd_function(function.__self__):
+            return self._call_autograd_function(function.__self__, args, kwargs)
         plain, owner = _unbound(function)
         handler = SPECIAL.get(plain) if _hashable(plain) else None
         full = args if owner is MISSING else (owner, *args)
@@ -343,6 +374,10 @@ def _unbound(function: Any) -> tuple[Any, Any]:
             return function, MISSING
         return static_lookup(type(owner), function.__name__), owner
     return function, MISSING
+
+
+def _is_autograd_function(owner: Any) -> bool:
+    return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
 
 
 def _hashable(value: Any) -> bool:

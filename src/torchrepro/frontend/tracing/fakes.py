@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 
@@ -60,6 +60,13 @@ def storage_key(fake: torch.Tensor) -> int:
 def unseen() -> AbstractContextManager[Any]:
     """What is done to tensors in it is not recorded. Checked on torch 2.13."""
     return torch._C.DisableTorchFunction()
+
+
+@contextmanager
+def outside_of_trace() -> Iterator[None]:
+    """What runs in it meets real tensors only, as without a trace. Checked on torch 2.11 to 2.13."""
+    with unseen(), _disable_current_modes():
+        yield
 
 
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
@@ -118,7 +125,6 @@ class Watcher(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.forget()
-
         self.watching = False
 
     def forget(self) -> None:
@@ -141,13 +147,37 @@ class Watcher(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.watching:
             raise Break(BreakKind.UNSUPPORTED, f"{func} is called past the functions of torch")
-        if func._schema.is_mutable:
-            for index, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    value = args[index] if index < len(args) else kwargs.get(argument.name)
-                    self.written.update(storage_key(tensor) for tensor in tensors_in(value))
-        elif func._schema.name.partition("::")[2] in _BATCH_NORMS and args[5]:
-            self.written.update(storage_key(tensor) for tensor in tensors_in(args[3:5]))
+        for tensor in _written_by(func, args, kwargs):
+            if any(_refuses_to_write(tensor, other) for other in tensors_in((args, kwargs))):
+                raise Break(
+                    BreakKind.RAISES, f"{func} writes elements that share memory", "clone() the tensor before"
+                )
+            self.written.add(storage_key(tensor))
         self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
         self.foreign = self.foreign or func.namespace not in _OF_TORCH
         return func(*args, **kwargs)
+
+
+def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The arguments that an operator writes, by its schema."""
+    if func._schema.is_mutable:
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from tensors_in(args[index] if index < len(args) else kwargs.get(argument.name))
+    elif func._schema.name.partition("::")[2] in _BATCH_NORMS and args[5]:
+        yield from tensors_in(args[3:5])
+
+
+def _refuses_to_write(written: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether torch refuses this on real memory, which fakes do not: elements written twice, or read after.
+
+    A tensor that was expanded; two parts of one storage that overlap. Compilers would compute something.
+    """
+    if any(size > 1 and stride == 0 for size, stride in zip(written.shape, written.stride(), strict=True)):
+        return True
+    start, offset = written.storage_offset(), other.storage_offset()
+    if other is written or (start == offset and written.shape == other.shape):
+        return False
+    apart = start + written.numel() <= offset or offset + other.numel() <= start
+    both_dense = written.is_contiguous() and other.is_contiguous() and written.dtype == other.dtype
+    return both_dense and not apart and storage_key(written) == storage_key(other)

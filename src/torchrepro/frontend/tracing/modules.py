@@ -1,4 +1,4 @@
-"""Modules of torch: whether a call of one is more than its `forward`."""
+"""Modules and autograd functions of torch: what of a call is more than its `forward`."""
 
 from __future__ import annotations
 
@@ -21,3 +21,22 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(space.get(name) for name in _HOOKS) or any(
         getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
     )
+
+
+class ForwardContext:
+    """The `ctx` of an autograd function whose backward will not be asked for."""
+
+    def __init__(self, inputs: int) -> None:
+        self.needs_input_grad = (False,) * inputs
+
+    def save_for_backward(self, *tensors: object) -> None:
+        self.saved_tensors = tensors
+
+    def mark_dirty(self, *tensors: object) -> None:
+        """An input was changed in place: the graph has it."""
+
+    def mark_non_differentiable(self, *tensors: object) -> None:
+        """Nothing is differentiable here."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """There are no gradients."""

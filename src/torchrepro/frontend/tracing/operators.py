@@ -39,6 +39,7 @@ class Operators(Attributes):
         found = python_method(value, name)
         if found is None:
             return MISSING
+        self.guard_class(type(value), name, found)
         return self.call_function(self._bind(found, value, type(value), name), args, {})
 
     def require_known(self, *values: Any) -> None:

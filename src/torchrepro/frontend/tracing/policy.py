@@ -48,6 +48,8 @@ _OUTSIDE = frozenset(
         "sched",
         "calendar",
         "select",
+        "weakref",
+        "_weakrefset",
     ]
 )
 """Modules of Python's library that are about more than their arguments."""
@@ -69,7 +71,6 @@ _NATIVE = frozenset(
         "tokenize",
         "ast",
         "types",
-        "weakref",
         "reprlib",
         "pprint",
         "json",
@@ -80,7 +81,6 @@ _NATIVE = frozenset(
         "codecs",
         "locale",
         "gettext",
-        "_weakrefset",
     ]
 )
 """Modules whose functions are taken as if they were written in C: pure, and long to step."""

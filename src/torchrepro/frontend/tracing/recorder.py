@@ -53,6 +53,9 @@ class Captured:
     """Inputs whose memory the graph writes."""
     end_state: Modes | None
     """The modes that the user's code left behind, to be applied after the graph; None if as at the start."""
+    start_state: Modes
+    effects: bool
+    """Whether running the graph leaves anything behind: in memory, in a generator, or unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +188,8 @@ class Recorder(TorchFunctionMode):
                 found.source for found in inputs if storage_key(found.fake) in self._written
             ),
             end_state=None if end == self._start else end,
+            start_state=self._start,
+            effects=not left.isdisjoint(self._effects),
         )
 
     # Recording

@@ -34,9 +34,10 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("backward", "grad", "retain_grad", "register_hook", "grad_fn"), _OF_AUTOGRAD),
     **dict.fromkeys(("register_post_accumulate_grad_hook", "_backward_hooks"), _OF_AUTOGRAD),
     **dict.fromkeys(("_grad", "_grad_fn", "_post_accumulate_grad_hooks"), _OF_AUTOGRAD),
-    **dict.fromkeys(("data_ptr", "untyped_storage", "storage", "_typed_storage"), _OF_MEMORY),
+    **dict.fromkeys(("data_ptr", "storage_offset", "untyped_storage", "storage"), _OF_MEMORY),
     **dict.fromkeys(
-        ("storage_type", "share_memory_", "is_shared", "_version", "_base", "_cdata"), _OF_MEMORY
+        ("_typed_storage", "storage_type", "share_memory_", "is_shared", "_version", "_base", "_cdata"),
+        _OF_MEMORY,
     ),
     **dict.fromkeys(("set_", "resize_", "resize_as_", "resize", "resize_as", "detach_"), _OF_METADATA),
     **dict.fromkeys(("as_subclass", "_make_subclass", "rename_", "swap_tensors"), _OF_METADATA),

@@ -93,10 +93,12 @@ class Tracer(Calls):
     inlined: dict[Inlined, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.recorder = Recorder(self.places, self.module_stack)
+        self.recorder = Recorder(self._places_of_operation, self.module_stack)
         self.world = World(self.recorder)
         self.world.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
+        self.protected = False
+        """Whether an operation was recorded of which a handler of the user's would see the error."""
         self._raised: BaseException | None = None
         self._raised_at: tuple[tuple[Where, ...], Position | None] = ((), None)
         self._modules: list[tuple[str, torch.nn.Module]] = []
@@ -176,6 +178,13 @@ class Tracer(Calls):
             found.append(frame.where)
             frame = frame.parent
         return tuple(reversed(found))
+
+    def _places_of_operation(self) -> tuple[Where, ...]:
+        frame = self.frame
+        while frame is not None and not self.protected:
+            self.protected = is_protected(frame)
+            frame = frame.parent
+        return self.places()
 
     def note_inlined(self, function: types.FunctionType) -> None:
         code = function.__code__

@@ -118,7 +118,8 @@ class World:
         """The source of an object that is not fresh; one that was come by otherwise is held for good."""
         source = self._sources.get(id(value))
         if source is None:
-            source = self.kept.hold(value, getattr(value, "__qualname__", type(value).__name__))
+            name = getattr(value, "__qualname__", None)
+            source = self.kept.hold(value, name if isinstance(name, str) else type(value).__name__)
             self._register(value, value, source)
         return source
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.interpreter.frame import Frame
@@ -15,6 +16,7 @@ _SEQUENCE = 1 << 5
 _MAPPING = 1 << 6
 _MATCHES_SELF = 1 << 22
 _MISSING = object()
+_CLASS = "type" if sys.version_info < (3, 12) else "class"
 
 
 @instruction("GET_LEN")
@@ -57,7 +59,7 @@ def match_class(op: Interpreter, frame: Frame, positional: int) -> None:
     stack = frame.stack
     names, kind, subject = stack.pop(), stack.pop(), stack.pop()
     if not isinstance(kind, type):
-        raise TypeError("called match pattern must be a class")
+        raise TypeError(f"called match pattern must be a {_CLASS}")
     if not op.call_function(isinstance, (subject, kind), {}):
         stack.append(None)
         return

@@ -1,0 +1,97 @@
+"""`torchrepro capture`: how the user's own Python becomes graphs, and what stands in the way of one graph."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from torchrepro.cli.failing import failures_as_lines
+from torchrepro.cli.options import Json, TimeLimit, Traceback
+
+
+def capture(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py:FUNCTION", help="Or package.module:FUNCTION.", show_default=False),
+    ],
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend", "-b", help="Who compiles the graphs; eager runs them as they were captured."
+        ),
+    ] = "eager",
+    fullgraph: Annotated[
+        bool, typer.Option("--fullgraph", help="Exit with 1 where it does not become one graph.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run it in plain Python too; exit with 1 where results differ.")
+    ] = False,
+    dynamo: Annotated[
+        bool,
+        typer.Option(
+            "--dynamo",
+            help="Ask TorchDynamo for a second opinion; exit with 1 where anyone's result differs.",
+        ),
+    ] = False,
+    guards: Annotated[
+        bool, typer.Option("--guards", help="Show what must hold for a region to be used again.")
+    ] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Show the graphs and their inputs.")] = False,
+    code: Annotated[bool, typer.Option("--code", help="Show the generated code around each graph.")] = False,
+    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
+    time_limit: TimeLimit = 300.0,
+    json_: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Show how Python becomes graphs: what each graph holds, what ended it, what to write instead.
+
+    FUNCTION takes no arguments and returns model, (model, inputs) or (model, args, kwargs), as for compare.
+    The model is called once, forward, and captured by torchrepro's own front end (static shapes).
+    Exit code: 0 captured, in however many graphs; 1 not as --fullgraph, --verify or --dynamo ask for, or it
+    fails where plain Python does not; 125 it cannot be tested.
+    """
+    from rich.console import Console
+
+    from torchrepro import flow
+    from torchrepro.cli.render import progress
+    from torchrepro.repro import Compiler, Frontend
+    from torchrepro.request import ModelRequest
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        compiler = Compiler(backend, fullgraph=fullgraph, frontend=Frontend.TORCHREPRO)
+        request = ModelRequest(target=target, compiler=compiler, device=device)
+        with progress(enabled=not json_) as on_phase:
+            explained = flow.explain_model(
+                request, verify=verify, dynamo=dynamo, time_limit=time_limit, on_phase=on_phase
+            )
+    verified = explained.verified
+    if json_:
+        told = None if verified is None else {"same": verified.same, "detail": verified.detail}
+        answer = {**explained.explanation.to_dict(), "verified": told, "failed": list(explained.failed)}
+        print(json.dumps(answer))
+    else:
+        console = Console(highlight=False)
+        rendered = explained.explanation.render(guards=guards, graphs=graphs, code=code)
+        if console.is_terminal:
+            console.print(rendered)
+        else:
+            _print_plainly(rendered, console.width)
+        if verified is not None and verified.same:
+            console.print("verified: it gives what plain Python gives", markup=False)
+        for line in explained.failed:
+            console.print(f"[bold red]failed[/]: ", end="")
+            console.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(flow.exit_code_of_capture(explained))
+
+
+def _print_plainly(rendered: object, width: int) -> None:
+    """For a pipe: rich fills lines with blanks to their end."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None, highlight=False).print(rendered)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())

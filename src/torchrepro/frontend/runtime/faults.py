@@ -1,0 +1,111 @@
+"""Faults: what becomes of an error that a compiled graph raises when it runs, such as an index out of range.
+
+The user's code may have a handler around the operation, and may have changed something before it; the graph knows
+neither. So Python runs the stretch again, from where the region began: a region writes nothing before its graph
+has run. What the graph itself changed is put back where a handler may see it; elsewhere the error says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import Control
+from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.program.program import Handler
+from torchrepro.frontend.tracing.recorder import Captured
+from torchrepro.generators import RngState, capture_rng_state, restore_rng_state
+
+Graph = Callable[..., Sequence[Any]]
+
+_CHANGED = (
+    "Raised in a captured graph which had already changed {what}. What the function did in Python before that "
+    "was not done."
+)
+
+
+class RunByPython(Control):
+    """The operation that failed fails without a compiler too: Python is to run the stretch."""
+
+
+def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Graph:
+    """A compiled graph that raises `RunByPython` in place of an error of the program.
+
+    `protected`: a handler of the user's may see the error, so what the graph changes must be put back.
+    An error that the graph has only when it is compiled is an error of the compiler, and is raised as it is.
+    """
+    changed = [
+        index for index, (source, _) in enumerate(captured.inputs) if source in captured.mutated_inputs
+    ]
+
+    def run(*inputs: Any) -> Sequence[Any]:
+        before = _Before(inputs, changed) if protected and captured.effects else None
+        try:
+            return compiled(*inputs)
+        except Exception as error:
+            captured.start_state.apply()
+            if captured.effects and not (before is not None and before.put_back()):
+                what = ", ".join(map(str, captured.mutated_inputs)) or "a generator"
+                error.add_note(_CHANGED.format(what=what))
+                raise
+            if not _fails(captured, inputs):
+                raise
+            if before is not None:
+                before.put_back()
+            raise RunByPython from error
+        except BaseException:
+            captured.start_state.apply()
+            raise
+
+    return run
+
+
+def is_protected(frame: Frame) -> bool:
+    """Whether code of the user's runs in a frame where what it runs now raises.
+
+    A `with` block of torch's own modes is not meant: the modes are put back anyway.
+    """
+    instructions = frame.program.instructions
+    handler = instructions[frame.index].handler
+    while handler is not None:
+        first = instructions[handler.target]
+        if first.name == "PUSH_EXC_INFO" and not _leaves_mode(frame, handler):
+            return True
+        handler = first.handler
+    return False
+
+
+def _leaves_mode(frame: Frame, handler: Handler) -> bool:
+    if frame.program.instructions[handler.target + 1].name != "WITH_EXCEPT_START":
+        return False
+    leave = frame.stack[handler.depth - 1]
+    return type(getattr(leave, "__self__", None)).__module__.partition(".")[0] == "torch"
+
+
+class _Before:
+    """What a graph is about to change: the memory of inputs, and where the generators stand."""
+
+    def __init__(self, inputs: Sequence[Any], changed: Sequence[int]) -> None:
+        self._copies = [(inputs[index], inputs[index].detach().clone()) for index in changed]
+        self._rng: RngState = capture_rng_state()
+
+    def put_back(self) -> bool:
+        """Whether that could be done: what autograd has noted of a write stays."""
+        if any(tensor.requires_grad for tensor, _ in self._copies):
+            return False
+        for tensor, copy in self._copies:
+            tensor.data.copy_(copy)
+        restore_rng_state(self._rng)
+        return True
+
+
+def _fails(captured: Captured, inputs: Sequence[Any]) -> bool:
+    try:
+        with torch._C.DisableTorchFunction():
+            captured.graph_module(*inputs)
+    except Exception:
+        captured.start_state.apply()
+        return True
+    return False

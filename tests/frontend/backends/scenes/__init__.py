@@ -1,0 +1,1 @@
+"""Scenes by theme: small programs that a capture is easily wrong about."""
