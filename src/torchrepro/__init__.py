@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from torchrepro.comparison import Comparison as Comparison
     from torchrepro.errors import AccuracyError as AccuracyError
     from torchrepro.errors import TorchReproError as TorchReproError
-    from torchrepro.frontend.api import trace as trace
-    from torchrepro.frontend.explain.call import explain_capture as explain_capture
-    from torchrepro.frontend.explain.explanation import CaptureExplanation as CaptureExplanation
-    from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
     from torchrepro.flow import check_bundle as check_bundle
     from torchrepro.flow import compare_model as compare_model
     from torchrepro.flow import locate_bundle as locate_bundle
     from torchrepro.flow import minify_bundle as minify_bundle
     from torchrepro.flow import report_on as report_on
+    from torchrepro.frontend.api import trace as trace
+    from torchrepro.frontend.explain.call import explain_capture as explain_capture
+    from torchrepro.frontend.explain.explanation import CaptureExplanation as CaptureExplanation
+    from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
     from torchrepro.judge.compare import same as same
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
     from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss

@@ -83,7 +83,7 @@ def capture(
         if verified is not None and verified.same:
             console.print("verified: it gives what plain Python gives", markup=False)
         for line in explained.failed:
-            console.print(f"[bold red]failed[/]: ", end="")
+            console.print("[bold red]failed[/]: ", end="")
             console.print(line, markup=False, soft_wrap=True)
     raise typer.Exit(flow.exit_code_of_capture(explained))
 

@@ -7,6 +7,7 @@ tensors share memory: a captured function must give back the argument itself whe
 from __future__ import annotations
 
 import enum
+import itertools
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -102,8 +103,21 @@ class _Walk:
             yield f"{path}.keys", repr([key if isinstance(key, (*PLAIN, tuple)) else ... for key in value])
             for index, item in enumerate(value.values()):
                 yield from self.facts(f"{path}.values()[{index}]", item)
-        elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        elif isinstance(value, types.MethodType):
+            yield from self.facts(f"{path}.self", value.__self__)
+            yield from self.facts(f"{path}.function", value.__func__)
+            return
+        elif isinstance(value, types.FunctionType):
             yield f"{path}.name", value.__qualname__
+            yield from self.facts(f"{path}.defaults", (value.__defaults__, value.__kwdefaults__))
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                yield from self.facts(f"{path}.{name}", _contents(cell))
+            return
+        elif isinstance(value, (type, types.BuiltinFunctionType)):
+            yield f"{path}.name", value.__qualname__
+            return
+        elif isinstance(value, Iterator):
+            yield from self.facts(f"{path}.rest", list(itertools.islice(value, 20)))
             return
         elif isinstance(value, BaseException):
             yield from self.facts(f"{path}.args", value.args)
@@ -113,6 +127,13 @@ class _Walk:
                 yield from self.facts(f"{path}.{name}", item)
         for name, item in sorted(_attributes(value).items()):
             yield from self.facts(f"{path}.{name}", item)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "nothing"
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import Facts, facts_of
@@ -67,6 +68,8 @@ def _one_call(
             outcome["result"] = call(*args, **keywords)
         except Exception as error:
             outcome["error"] = error
+        # Gradients of arguments and modules are facts too.
+        backward(outcome.get("result"))
     facts = facts_of(
         {
             "argument": args,
@@ -85,6 +88,17 @@ def _one_call(
         }
     )
     return Observed(facts, len(counting.graphs) - graphs, counting.ops - ops, len(counting.breaks()) - breaks)
+
+
+def backward(result: Any) -> None:
+    """Train on whatever of a result can be trained on; the same weights each time."""
+    tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    wanted = [tensor for tensor in tensors if tensor.requires_grad and tensor.grad_fn is not None]
+    if wanted:
+        weights = [torch.linspace(1, 2, max(tensor.numel(), 1)).reshape(tensor.shape) for tensor in wanted]
+        torch.autograd.backward(
+            wanted, [weight.to(tensor) for weight, tensor in zip(weights, wanted, strict=True)]
+        )
 
 
 @contextlib.contextmanager

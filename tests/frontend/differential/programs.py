@@ -102,6 +102,14 @@ def stops(n: int) -> int:
     return n
 
 
+def noisy(value: Any) -> Any:
+    """Prints between two operations: where it is called a graph ends."""
+    if isinstance(value, torch.Tensor):
+        value = value * 2
+    print("noisy", type(value).__name__)
+    return value + 1 if isinstance(value, torch.Tensor) else value
+
+
 def _layer() -> nn.Module:
     layer = nn.Linear(4, 4)
     with torch.no_grad():
@@ -117,6 +125,8 @@ _HELPERS = {
     "swapped": swapped,
     "counted": counted,
     "stops": stops,
+    "noisy": noisy,
+    "Box": Box,
 }
 
 # Expressions.
@@ -232,6 +242,30 @@ def _simple() -> st.SearchStrategy[Lines]:
         [
             "x, y = y, x",
             "x = y",
+            "x = x.detach()",
+            "z = x[1:]; z = torch.cat([z, x[:1]])",
+            "v = x.view(-1).view(a.shape) if x.is_contiguous() else x",
+            "kept = iter(xs)",
+            "kept = enumerate(xs)",
+            'kept = {"x": x, "xs": xs}',
+            "kept = box.bump",
+            "kept = lambda w=x: w * n",
+            "kept = (w * m for w in list(xs))",
+            "x = next(iter(xs), x)",
+            'x = next(kept, x) if hasattr(kept, "__next__") and not isinstance(kept, enumerate) else x',
+            "box = Box(x)",
+            "box.items = xs",
+            "box.other = box",
+            "xs.extend(w * 0.5 for w in xs[:1])",
+            "xs[:1] = [y, x]",
+            "log.append(type(kept).__name__)",
+            "log += [len(str(n))]",
+            "n = n if n < 3 else 0; i = -i",
+            "n = sum(1 for w in xs if w is x)",
+            "m = len({w.shape for w in xs}) + len([*map(id, [])])",
+            "d = dict(sorted(d.items()))",
+            'd["q"] = d.get("q", x); d["q"] = d.pop("q")',
+            'del d["p"]; d["p"] = y',
             "xs.reverse()",
             "kept = xs",
             "kept = n",
@@ -263,6 +297,13 @@ def _simple() -> st.SearchStrategy[Lines]:
             "n = int(x.sum() > 0)",
             "log.append(str(y.dim()) + str(type(y.max().item())))",
             "torch._dynamo.graph_break()",
+            "noisy(n)",
+            "x = noisy(x) + 1",
+            "xs.append(noisy(y))",
+            "box.value = noisy(x); box.count += 1",
+            "y = torch.where(noisy(x) > 0, noisy(y), x)",
+            "n = max(noisy(m), 1)",
+            "m = [noisy(w).dim() for w in xs][:1] and 1",
         ]
     ).map(lambda text: (text,))
     return st.one_of(

@@ -14,11 +14,18 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import Facts, facts_of, first_difference
+from tests.frontend.corpus.running import backward
 from tests.frontend.corpus.ways import Way, eager, under_test
 from tests.frontend.differential.programs import Box, Program, programs
 
-CALLS = ((1, 3, True), (2, 3, True), (3, 3, False), (4, 5, True))
-"""Seed, size of the tensors, flag: other values, then another branch, then another shape."""
+CALLS = (
+    (1, 3, True, True),
+    (2, 3, True, True),
+    (3, 3, False, True),
+    (4, 5, True, False),
+    (5, 3, True, False),
+)
+"""Seed, size, flag, gradients: other values, then another branch, another shape, no gradients."""
 FAST = settings(
     max_examples=50,
     derandomize=True,
@@ -29,16 +36,19 @@ FAST = settings(
 THOROUGH = settings(FAST, max_examples=3000, derandomize=False)
 
 
-def arguments(seed: int, size: int, flag: bool) -> dict[str, Any]:
+def arguments(seed: int, size: int, flag: bool, gradients: bool) -> dict[str, Any]:
     torch.manual_seed(seed)
+    leaf = torch.randn(size, 4, requires_grad=gradients)
+    box = Box(torch.randn(size, 4))
+    box.leaf = leaf
     return {
         "a": torch.randn(size, 4),
-        "b": torch.randn(size, 4),
+        "b": leaf * 1,
         "n": 2,
         "flag": flag,
         "mode": "up" if flag else "down",
         "xs": [torch.randn(size, 4)],
-        "box": Box(torch.randn(size, 4)),
+        "box": box,
     }
 
 
@@ -50,6 +60,11 @@ def told(call: Callable[..., Any], function: Callable[..., Any], given_arguments
             outcome["result"] = call(**given_arguments)
         except Exception as error:
             outcome["error"] = error
+    try:
+        backward(outcome.get("result"))
+    except RuntimeError as error:
+        # A change in place may have taken away what a gradient needs.
+        outcome["backward"] = type(error).__name__
     state = copy.copy(function.__globals__["state"])
     return facts_of(
         {"argument": given_arguments, "state": state, "printed": printed.getvalue(), **outcome}

@@ -766,6 +766,29 @@ def context_from_contextlib(seen):
     return f
 
 
+@case(1)
+@case(0)
+def branches_with_nothing_in_them(seen):
+    def f(a):
+        if a:
+            pass
+        for _ in range(a):
+            pass
+        while a > 5:
+            pass
+        if a and seen:
+            ...
+        else:
+            pass
+        try:
+            pass
+        finally:
+            pass
+        return a
+
+    return f
+
+
 _LONG = compile(
     "def f(n):\n    total = 0\n    for i in range(1):\n        if i > n: break\n"
     + "\n".join(f"        total += n + {1000 + i}" for i in range(40))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchrepro.errors import TorchReproError
+from torchrepro.frontend.explain.dynamo import prepared
 from torchrepro.frontend.explain.explanation import (
     CapturedRegion,
     CaptureExplanation,
@@ -25,6 +26,7 @@ from torchrepro.frontend.explain.explanation import (
     Place,
 )
 from torchrepro.frontend.explain.lines import expression_at, place_of
+from torchrepro.frontend.explain.outcome import outcome_of
 from torchrepro.frontend.explain.words import hint_of, spoken_reason, spoken_source
 from torchrepro.frontend.guards.shown import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
@@ -42,7 +44,7 @@ Call = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 def explain_capture(function: Any, *args: Any, dynamo: bool = False, **kwargs: Any) -> CaptureExplanation:
     """How a call becomes graphs: what each holds, what ended it, and what to write instead.
 
-    The function really runs, once, on these arguments: it prints, draws and changes what it changes. Its result
+    The function really runs, once, on these arguments: it prints, draws and changes what it does. Its result
     is kept. `dynamo=True` asks TorchDynamo for a second opinion, on copies of function and arguments; then it
     runs three times in all, and Dynamo forgets what it has compiled, as with `torch._dynamo.explain`.
 
@@ -61,8 +63,6 @@ def explain_call(
     call: Call = lambda function, args, kwargs: function(*args, **kwargs),
 ) -> CaptureExplanation:
     """As `explain_capture`; a `backend` compiles the graphs, which otherwise run as they are."""
-    from torchrepro.frontend.explain.outcome import Outcome, outcome_of
-
     watch = _Watch()
     settings = Settings(backend or _as_it_is, watchers=[watch])
     captured = traced_callable(function, settings)
@@ -72,11 +72,7 @@ def explain_call(
             next_step="wrap the call in a function and explain that",
         )
     named = dict(kwargs or {})
-    opinion: Callable[[Outcome], Any] = lambda ours: None
-    if dynamo:
-        from torchrepro.frontend.explain.dynamo import prepared
-
-        opinion = prepared(function, args, named, call)
+    ask = prepared(function, args, named, call) if dynamo else None
     with _limits_as_notes() as notes:
         ours = outcome_of(function, args, named, lambda: call(captured, args, named))
     regions, breaks = _told(watch.seen)
@@ -87,7 +83,7 @@ def explain_call(
         inlined=_inlined([region for region, _ in watch.seen]),
         raised=ours.raised,
         notes=(*_why_not_captured(function), *notes),
-        dynamo=opinion(ours),
+        dynamo=None if ask is None else ask(ours),
         result=ours.result,
         error=ours.error,
     )
@@ -134,7 +130,7 @@ def _limits_as_notes() -> Iterator[list[str]]:
 def _told(
     seen: Sequence[tuple[Region, int]],
 ) -> tuple[tuple[CapturedRegion, ...], tuple[GraphBreak, ...]]:
-    """Regions and breaks. A call in which something breaks ends a region too; the break is told once, inside."""
+    """Regions and breaks. A call in which something breaks ends a region too; it is told once, inside."""
     regions: list[CapturedRegion] = []
     breaks: dict[tuple[Place, str], GraphBreak] = {}
     calls: list[Place] = []

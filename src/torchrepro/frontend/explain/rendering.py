@@ -1,4 +1,4 @@
-"""An explanation for the eye: the paragraph, the breaks with their lines, a row for each region, the details."""
+"""An explanation for the eye: a headline, the breaks with their lines, a row for each region, details."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ def _opinion(explanation: CaptureExplanation, dynamo: SecondOpinion) -> Iterator
         ("dynamo", dynamo.graphs, dynamo.ops, len(dynamo.breaks)),
     ):
         counts = (counted(graphs, "graph"), counted(ops, "operation"), counted(breaks, "break"))
-        yield _indented(Text(f"{who:<12}{', '.join(counts)}"))
+        told = ", ".join(counts) if graphs or breaks else "no graph, no break"
+        yield _indented(Text(f"{who:<12}{told}"))
     for reason, place in dynamo.breaks:
         yield _indented(Text(f"dynamo breaks{f' at {place}' if place else ''}: {reason}"))
     for each in dynamo.agreements:

@@ -1,4 +1,4 @@
-"""The words of an explanation: why a place breaks a graph, and what a call became, for who knows no compiler."""
+"""The words of an explanation, for who knows no compiler: what a call became, why a place breaks a graph."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torchrepro.frontend.breaks import BreakKind
 from torchrepro.frontend.explain.explanation import CaptureExplanation, GraphBreak, Place
 
 _WHY = {
-    BreakKind.DATA: "While a graph is captured, tensors have shapes and dtypes but no values, so Python has to run "
-    "this with the real tensor.",
+    BreakKind.DATA: "While a graph is captured, tensors have shapes and dtypes but no values, so Python has "
+    "to run this with the real tensor.",
     BreakKind.OUTSIDE: "A graph holds nothing but tensor operations, so Python does it, each time.",
     BreakKind.OPAQUE: "Nothing can be known of what it does, so Python runs it on every call.",
     BreakKind.UNSUPPORTED: "This front end does not follow it, so Python runs it.",
     BreakKind.RAISES: "Python runs it, so that the error and its traceback are the real ones.",
-    BreakKind.REBUILD: "Something that lives across this place cannot be made again by generated code, so Python "
-    "keeps it.",
+    BreakKind.REBUILD: "Something that lives across this place cannot be made again by generated code, so "
+    "Python keeps it.",
     BreakKind.REQUESTED: "Your program asks for a break here.",
     BreakKind.OTHER_RANK: "Another rank of the job breaks here, and all must compile the same.",
 }
@@ -27,20 +27,22 @@ _HINTS = {
     BreakKind.REQUESTED: "remove the request, if it is no longer needed",
 }
 _SPOKEN = {
-    "__bool__ needs the value of a tensor": "a decision (if, while, and, or, not) needs the value of a tensor",
-    "__index__ needs the value of a tensor": "an index of Python's needs the value of a tensor",
-    "__int__ needs the value of a tensor": "int() needs the value of a tensor",
-    "__float__ needs the value of a tensor": "float() needs the value of a tensor",
-    "item needs the value of a tensor": "item() needs the value of a tensor",
+    "__bool__": "a decision (if, while, and, or, not)",
+    "__index__": "an index of Python's",
+    "__int__": "int()",
+    "__float__": "float()",
+    "item": "item()",
 }
-"""Methods that Python calls by itself, as they are written."""
+"""Methods that Python calls by itself, as the user writes them."""
+_NEEDS = " needs the value of a tensor"
 _TOLD = 3
 """Breaks that the paragraph tells of; `str()` of an explanation has them all."""
 
 
 def spoken_reason(text: str) -> str:
     """The fact, in words of who wrote the line."""
-    return _SPOKEN.get(text, text)
+    method = text.removesuffix(_NEEDS)
+    return _SPOKEN[method] + _NEEDS if method in _SPOKEN and method != text else text
 
 
 def hint_of(kind: BreakKind, hint: str) -> str:

@@ -67,10 +67,16 @@ def conditions(guard: kinds.Guard, names: Sequence[str], writer: Writer) -> list
             return [f"{x}.{table}" for table in HOOKS]
         case kinds.NoGlobalHooks():
             return [f"{writer.held(nn_module, 'nn_module')}.{table}" for table in GLOBAL_HOOKS]
+        case kinds.Answers(function, args, value):
+            given = ", ".join(writer.constant(each, "argument") for each in args)
+            call = f"{writer.held(function, function.__name__)}({given})"
+            return [f"{call} != {writer.constant(value, 'answer')}"]
         case kinds.AmbientIs(facts):
             return [f"{writer.held(AmbientFacts.now, 'ambient_now')}() != {writer.held(facts, 'ambient')}"]
         case kinds.TensorLike(_, facts):
             return _tensor_like(x, facts, writer)
+        case kinds.StorageOffset(_, offset):
+            return [f"{x}.storage_offset() != {offset}"]
         case kinds.Distinct():
             identities = ", ".join(f"{writer.held(id, 'id')}({name})" for name in names)
             return [f"{writer.held(len, 'len')}({{{identities}}}) != {len(names)}"]

@@ -179,6 +179,16 @@ class NoGlobalHooks(Guard):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Answers(Guard):
+    """A question to torch that has the same answer: how many devices there are, which rank this is."""
+
+    cost: ClassVar[int] = SURROUNDINGS
+    function: Any
+    args: tuple[Any, ...]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AmbientIs(Guard):
     cost: ClassVar[int] = SURROUNDINGS
     facts: AmbientFacts
@@ -188,6 +198,14 @@ class AmbientIs(Guard):
 class TensorLike(OfSource):
     cost: ClassVar[int] = TENSOR
     facts: TensorFacts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StorageOffset(OfSource):
+    """Where in its memory a tensor begins: of interest only where a program asks for it."""
+
+    cost: ClassVar[int] = TENSOR
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

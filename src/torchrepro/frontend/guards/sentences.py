@@ -38,6 +38,8 @@ def _about(guard: kinds.Guard) -> str:
             return shown_source(source)
         case kinds.NoGlobalHooks():
             return "torch.nn"
+        case kinds.Answers(function, args, _):
+            return f"{function.__module__}.{function.__name__}({', '.join(map(shown, args))})"
         case kinds.AmbientIs():
             return "torch"
     return ", ".join(map(shown_source, guard.reads))
@@ -94,6 +96,10 @@ def _aspect(guard: kinds.Guard) -> tuple[str, str, Callable[..., str]]:
             return "set of hooks", "empty", lambda module: _filled(module, HOOKS)
         case kinds.NoGlobalHooks():
             return "set of hooks", "empty", lambda: _filled(nn_module, GLOBAL_HOOKS)
+        case kinds.Answers(function, args, value):
+            return "answer", shown(value), lambda: shown(function(*args))
+        case kinds.StorageOffset(_, offset):
+            return "storage offset", str(offset), lambda tensor: str(tensor.storage_offset())
         case kinds.Distinct():
             return "object", "one for each", lambda *_: "shared"
         case kinds.SharedStorage(_, pattern, offsets):

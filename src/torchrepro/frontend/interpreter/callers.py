@@ -5,6 +5,7 @@ import __future__
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -88,12 +89,13 @@ def _compile(
     mode: Any,
     flags: int = 0,
     dont_inherit: bool = False,
+    optimize: int = -1,
     **options: Any,
 ) -> Any:
     """With the `from __future__ import` of the stepped function, not of this file."""
     if not dont_inherit:
-        flags |= frame.program.code.co_flags & _FUTURE
-    return compile(source, filename, mode, flags, True, **options)
+        flags = index(flags) | (frame.program.code.co_flags & _FUTURE)
+    return compile(source, filename, mode, flags, True, optimize, **options)
 
 
 def _running(run: Callable[..., Any], mode: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from torchrepro.frontend.program.program import Program
 
@@ -12,16 +12,22 @@ _NEVER_RAISE: Final = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "NOP", "
 """Among these are all that stand in the range of a handler that expects another stack than theirs."""
 
 
-def next_indexes(program: Program, index: int) -> tuple[int, ...]:
+class Edge(NamedTuple):
+    """A way from one instruction to another."""
+
+    to: int
+    jumped: bool
+
+
+def edges(program: Program, index: int) -> tuple[Edge, ...]:
     """What may run next if nothing is raised; of a conditional jump, the place behind it first."""
     instruction = program.instructions[index]
     if instruction.name in _ENDS:
         return ()
     if instruction.target is None:
-        return (index + 1,)
-    if instruction.name == "JUMP":
-        return (instruction.target,)
-    return (index + 1, instruction.target)
+        return (Edge(index + 1, jumped=False),)
+    jump = Edge(instruction.target, jumped=True)
+    return (jump,) if instruction.name == "JUMP" else (Edge(index + 1, jumped=False), jump)
 
 
 @lru_cache(maxsize=1024)
@@ -45,5 +51,5 @@ def exceptions_before(program: Program) -> tuple[int | None, ...]:
             handled, raised = handled + 1, False
         elif instruction.name == "POP_EXCEPT":
             handled -= 1
-        work.extend((after, handled, raised) for after in next_indexes(program, index))
+        work.extend((edge.to, handled, raised) for edge in edges(program, index))
     return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from torchrepro.frontend.program.flow import next_indexes
+from torchrepro.frontend.program.flow import edges
 from torchrepro.frontend.program.program import Instruction, Program
 
 _USES: Final = frozenset(
@@ -39,7 +39,7 @@ def _live(program: Program) -> tuple[frozenset[str], ...]:
         changed = False
         for index in reversed(range(len(instructions))):
             instruction = instructions[index]
-            after = always.union(*(live[place] for place in next_indexes(program, index)))
+            after = always.union(*(live[edge.to] for edge in edges(program, index)))
             before = _uses(instruction) | (after - _overwrites(instruction)) | always
             if instruction.handler is not None:
                 before |= live[instruction.handler.target]

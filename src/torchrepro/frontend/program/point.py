@@ -6,7 +6,7 @@ import dis
 from dataclasses import dataclass
 from functools import lru_cache
 
-from torchrepro.frontend.program.flow import next_indexes
+from torchrepro.frontend.program.flow import edges
 from torchrepro.frontend.program.program import Instruction, Program
 
 
@@ -40,14 +40,10 @@ def reached_from(program: Program, point: Point, bound: frozenset[str]) -> tuple
         made = {str(each.argument) for each in program.instructions[:index] if each.name == "MAKE_CELL"}
         return (Reached(Point(index), bound | made, jumped=False),)
     instruction = program.instructions[point.index]
+    after = _bound_after(instruction, point.nulls, bound)
     return tuple(
-        Reached(
-            Point(index, _nulls_after(instruction, point.nulls, bound, jumped)),
-            _bound_after(instruction, point.nulls, bound),
-            jumped,
-        )
-        for index in next_indexes(program, point.index)
-        for jumped in [instruction.target is not None and index != point.index + 1]
+        Reached(Point(index, _nulls_after(instruction, point.nulls, bound, jumped)), after, jumped)
+        for index, jumped in edges(program, point.index)
     )
 
 
@@ -65,8 +61,8 @@ def depth_before(program: Program) -> tuple[int | None, ...]:
         if instruction.handler is not None:
             handler = instruction.handler
             work.append((handler.target, handler.depth + 1 + handler.push_last))
-        for after in next_indexes(program, index):
-            work.append((after, depth + _stack_effect(instruction, jumped=after != index + 1)))
+        for after, jumped in edges(program, index):
+            work.append((after, depth + _stack_effect(instruction, jumped)))
     return tuple(found)
 
 

@@ -69,7 +69,7 @@ def why_not_enterable(program: Program, index: int) -> str | None:
 
 
 def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
-    """Code that enters at `point` and runs to the end of the function. The start will do for a generator too."""
+    """Code that enters at `point` and runs to the end of the function. Of a generator, the start only."""
     if point.index:
         _check(program, point)
     assembler = Assembler(program)
@@ -92,7 +92,7 @@ def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
     assembler.made.append(step)
     instruction = program.instructions[point.index]
     places = reached_from(program, point, bound)
-    jump = Label() if any(place.jumped for place in places) and len(places) > 1 else None
+    jump = Label() if len(places) > 1 else None
     assembler.guard(instruction.handler)
     if point.index == 0:
         for each in program.instructions[: body_start(program)]:
@@ -216,7 +216,5 @@ def _hand_back(assembler: Assembler, place: Reached, position: Position | None) 
 def _finish(assembler: Assembler, point: Point, bound: frozenset[str]) -> CodeType:
     code = assembler.program.code
     variables = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
-    depth = (
-        code.co_stacksize + 8
-    )  # what a hand-back has on the stack: three tuples in the making and the callee
+    depth = code.co_stacksize + 8  # a hand-back also has its callee there, and a tuple in the making
     return assembler.code(_arguments(assembler.program, point, bound), depth + max(variables, depth))

@@ -22,6 +22,7 @@ from torchrepro.frontend.rebuild.effects import Effects
 from torchrepro.frontend.rebuild.recipe import CannotRebuild
 from torchrepro.frontend.rebuild.region import compile_region, frame_state
 from torchrepro.frontend.rebuild.values import Rebuilder
+from torchrepro.frontend.runtime.faults import with_faults
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.state import FrameState
@@ -177,7 +178,7 @@ class _Capture:
         """Compile the graph and write the code around it."""
         captured, writer, outcome = draft.captured, draft.rebuilder.writer, draft.outcome
         self._guard_aliases(draft.tracer, captured)
-        graph = self.compile_and_call_fx_graph(captured)
+        graph = self.compile_and_call_fx_graph(captured, draft.tracer.protected)
         ambient = []
         if captured.end_state is not None:
             ambient.append(f"{writer.held(captured.end_state, 'modes')}.apply()")
@@ -211,7 +212,9 @@ class _Capture:
             sources, tensors = zip(*captured.inputs, strict=True)
             guards.add(SharedStorage.of(sources, tensors))
 
-    def compile_and_call_fx_graph(self, captured: Captured) -> Callable[..., Sequence[Any]] | None:
+    def compile_and_call_fx_graph(
+        self, captured: Captured, protected: bool
+    ) -> Callable[..., Sequence[Any]] | None:
         """The compiled graph as generated code calls it; None where nothing was recorded."""
         if captured.op_count == 0:
             return None
@@ -222,5 +225,5 @@ class _Capture:
         finally:
             restore_rng_state(state)
         if is_boxed(compiled):
-            return lambda *args: compiled(list(args))
-        return compiled
+            return with_faults(lambda *args: compiled(list(args)), captured, protected=protected)
+        return with_faults(compiled, captured, protected=protected)

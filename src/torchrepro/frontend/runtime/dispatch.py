@@ -15,6 +15,7 @@ from typing import Any
 from torchrepro.frontend.breaks import Where
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
+from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.point import Point
 from torchrepro.frontend.program.program import Instruction, Program
 from torchrepro.frontend.program.reading import program_of
@@ -30,6 +31,7 @@ from torchrepro.frontend.program.resume import (
 from torchrepro.frontend.ranks.regions import failures_told, some_rank_misses
 from torchrepro.frontend.runtime.cache import FrameCache, caches_of
 from torchrepro.frontend.runtime.capture import capture
+from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.runtime.wrapping import traced_callable
@@ -51,7 +53,12 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
         region = _region(function, program, point, state, settings)
         if region is None:
             return enter(_resumed(program, point, bound_in(program, state)), function, state)
-        result = region.code.run(state.locals, state.cells, state.stack)
+        try:
+            result = region.code.run(state.locals, state.cells, state.stack)
+        except RunByPython:
+            region = None
+        if region is None:
+            return enter(_resumed(program, point, bound_in(program, state)), function, state)
         if region.then is Then.RETURN:
             return result
         assert region.end is not None
@@ -119,7 +126,7 @@ def _where(program: Program, index: int) -> Where:
 
 def _with_traced_callee(instruction: Instruction, state: FrameState, settings: Settings) -> FrameState:
     """Python is to call a function in which capture failed: what comes before and after is captured there."""
-    slot = _callable_slot(instruction)
+    slot = _callable_slot(instruction, state)
     if slot is None:
         return state
     stack = list(state.stack)
@@ -127,7 +134,7 @@ def _with_traced_callee(instruction: Instruction, state: FrameState, settings: S
     return FrameState(state.locals, state.cells, tuple(stack))
 
 
-def _callable_slot(instruction: Instruction) -> int | None:
+def _callable_slot(instruction: Instruction, state: FrameState) -> int | None:
     """Where on the stack the callable of a call is, from the top."""
     match instruction.name, instruction.argument:
         case ("CALL", int(count)) | ("CALL_KW", (int(count), _)):
@@ -136,4 +143,6 @@ def _callable_slot(instruction: Instruction) -> int | None:
             above = 1 + (flags & 1)
         case _:
             return None
-    return -above - (2 if NULL_AFTER_CALLABLE else 1)
+    lower = -above - 2
+    # Up to Python 3.12 the callable is above a NULL, or below its first argument.
+    return lower if NULL_AFTER_CALLABLE or state.stack[lower] is not NULL else lower + 1

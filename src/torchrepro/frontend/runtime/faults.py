@@ -1,8 +1,8 @@
 """Faults: what becomes of an error that a compiled graph raises when it runs, such as an index out of range.
 
-The user's code may have a handler around the operation, and may have changed something before it; the graph knows
-neither. So Python runs the stretch again, from where the region began: a region writes nothing before its graph
-has run. What the graph itself changed is put back where a handler may see it; elsewhere the error says so.
+The user's code may have a handler around the operation, and may have changed something before it; the graph
+knows neither. So Python runs the stretch again, from where the region began: nothing is written before a
+graph has run. What the graph itself changed is put back where a handler may see it; else the error says so.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from torchrepro.frontend.breaks import Control
-from torchrepro.frontend.interpreter.frame import Frame
-from torchrepro.frontend.program.program import Handler
 from torchrepro.frontend.tracing.recorder import Captured
 from torchrepro.generators import RngState, capture_rng_state, restore_rng_state
 
 Graph = Callable[..., Sequence[Any]]
 
 _CHANGED = (
-    "Raised in a captured graph which had already changed {what}. What the function did in Python before that "
-    "was not done."
+    "Raised in a captured graph, which may have changed {what} before. What the function did in Python "
+    "since the graph began was not done."
 )
 
 
@@ -62,28 +58,6 @@ def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Grap
     return run
 
 
-def is_protected(frame: Frame) -> bool:
-    """Whether code of the user's runs in a frame where what it runs now raises.
-
-    A `with` block of torch's own modes is not meant: the modes are put back anyway.
-    """
-    instructions = frame.program.instructions
-    handler = instructions[frame.index].handler
-    while handler is not None:
-        first = instructions[handler.target]
-        if first.name == "PUSH_EXC_INFO" and not _leaves_mode(frame, handler):
-            return True
-        handler = first.handler
-    return False
-
-
-def _leaves_mode(frame: Frame, handler: Handler) -> bool:
-    if frame.program.instructions[handler.target + 1].name != "WITH_EXCEPT_START":
-        return False
-    leave = frame.stack[handler.depth - 1]
-    return type(getattr(leave, "__self__", None)).__module__.partition(".")[0] == "torch"
-
-
 class _Before:
     """What a graph is about to change: the memory of inputs, and where the generators stand."""
 
@@ -103,8 +77,7 @@ class _Before:
 
 def _fails(captured: Captured, inputs: Sequence[Any]) -> bool:
     try:
-        with torch._C.DisableTorchFunction():
-            captured.graph_module(*inputs)
+        captured.graph_module(*inputs)
     except Exception:
         captured.start_state.apply()
         return True

@@ -45,6 +45,12 @@ class TracedFunction:
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else types.MethodType(self, owner)
 
+    def __deepcopy__(self, memo: Any) -> TracedFunction:
+        return self
+
+    def __reduce__(self) -> str:
+        return self._function.__qualname__  # as functions are pickled: by name
+
     def __repr__(self) -> str:
         return f"<traced {self._function!r}>"
 

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.kinds import Equal, Is, LacksInstanceValue, LacksKey, LacksMember
+from torchrepro.frontend.guards.kinds import (
+    Equal,
+    Is,
+    LacksInstanceValue,
+    LacksKey,
+    LacksMember,
+    StorageOffset,
+)
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Attribute, InstanceValue, Item
 from torchrepro.frontend.tracing.classes import (
@@ -282,10 +289,13 @@ class Attributes(Interpreter):
         """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
         if name == "__class__":
             return self.recorder.real_type_of(value)
+        if name == "storage_offset" and self.recorder.owns(value):
+            for where, tensor in self.recorder.inputs_in_memory_of(value):
+                self.world.guards.add(StorageOffset(where, int(tensor.storage_offset())))
         source = self.world.source_of(value)
         real = self.recorder.real_of(value)
         if real is None or source is None:
-            return getattr(value, name)
+            return self.recorder.attribute(value, name)
         with unseen():
             space = real.__dict__
             found = getattr(real, name) if name in ("grad", "grad_fn") else MISSING
@@ -295,7 +305,7 @@ class Attributes(Interpreter):
             return self.world.adopt(space[name], InstanceValue(source, name))
         if not hasattr(type(real), name):
             self.world.guards.add(LacksInstanceValue(source, name))
-        result = getattr(value, name)
+        result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
             self.world.guards.add(Equal(Attribute(source, name), result))
         return result

@@ -6,6 +6,7 @@ import enum
 import functools
 import operator
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
@@ -13,8 +14,8 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.kinds import NoGlobalHooks, NoHooks
+from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import super_of
 from torchrepro.frontend.interpreter.frame import Frame
@@ -101,6 +102,8 @@ class Calls(Operators):
         self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         reason = leaves.why_break(function) or why_not_stepped(function)
+        if function.__module__ in ("weakref", "_weakrefset"):
+            reason = self._why_not_weak(function)
         if reason is not None:
             raise Break(reason.kind, reason.text, reason.hint)
         original = leaves.original_of(function)
@@ -112,12 +115,20 @@ class Calls(Operators):
             if result is not NotImplemented:
                 return result
         if leaves.is_constant_fold(function):
-            return leaves.answer(function, args, kwargs)
+            return self._answer(function, args, kwargs)
         if leaves.is_leaf(function) or runs_natively(function):
             if function.__module__ == AUTOCAST and args and not self.world.is_fresh(args[0]):
                 raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
             return self._call_leaf(function, args, kwargs)
         return self.inline_user_function_return(function, args, kwargs)
+
+    def _why_not_weak(self, function: types.FunctionType) -> BreakReason | None:
+        if not self.in_standard_library():
+            return BreakReason(BreakKind.OUTSIDE, "which objects are still alive cannot be guarded")
+        if function is weakref.WeakKeyDictionary.__getitem__:
+            # `functools.singledispatch` looks here before it looks at what is registered, which is guarded.
+            raise KeyError
+        return None
 
     def inline_user_function_return(
         self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -180,10 +191,13 @@ class Calls(Operators):
         """`apply` of a function with a backward of its own, where no gradient is asked for: its forward."""
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((*args, kwargs))):
             raise Break(
-                BreakKind.UNSUPPORTED, f"{kind.__qualname__}.apply: a backward of the user's own is not followed"
+                BreakKind.UNSUPPORTED,
+                f"{kind.__qualname__}.apply: a backward of the user's own is not followed",
             )
         forward = self.load_attr(kind, "forward")
-        if static_lookup(kind, "setup_context") is not static_lookup(torch.autograd.Function, "setup_context"):
+        if static_lookup(kind, "setup_context") is not static_lookup(
+            torch.autograd.Function, "setup_context"
+        ):
             return self.call_function(forward, args, kwargs)
         context = self.world.mark_fresh(ForwardContext(len(args)))
         return self.call_function(forward, (context, *args), kwargs)
@@ -281,6 +295,15 @@ class Calls(Operators):
 
     # C
 
+    def _answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A question to torch about constants, modes or the process."""
+        answer = leaves.answer(function, args, kwargs)
+        if leaves.needs_guard(function):
+            if kwargs or not all(map(is_constant, (*args, answer))):
+                raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
+            self.world.guards.add(Answers(function, tuple(args), answer))
+        return answer
+
     def _call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A function of torch, or one as good as written in C: called; the recorder sees what it does."""
         self.world.complete_all((*args, *kwargs.values()))
@@ -300,7 +323,7 @@ class Calls(Operators):
             if result is not NotImplemented:
                 return result
         if leaves.is_constant_fold(function):
-            return leaves.answer(function, args, kwargs)
+            return self._answer(function, args, kwargs)
         self.require_known(function)
         reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
         if reason is not None:

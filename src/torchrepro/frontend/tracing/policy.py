@@ -48,8 +48,6 @@ _OUTSIDE = frozenset(
         "sched",
         "calendar",
         "select",
-        "weakref",
-        "_weakrefset",
     ]
 )
 """Modules of Python's library that are about more than their arguments."""
@@ -71,6 +69,7 @@ _NATIVE = frozenset(
         "tokenize",
         "ast",
         "types",
+        "weakref",
         "reprlib",
         "pprint",
         "json",
@@ -81,6 +80,7 @@ _NATIVE = frozenset(
         "codecs",
         "locale",
         "gettext",
+        "_weakrefset",
     ]
 )
 """Modules whose functions are taken as if they were written in C: pure, and long to step."""

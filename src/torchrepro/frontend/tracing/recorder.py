@@ -127,6 +127,13 @@ class Recorder(TorchFunctionMode):
         found = self._by_fake.get(id(fake))
         return None if found is None else found.real
 
+    def inputs_in_memory_of(self, fake: torch.Tensor) -> list[tuple[Source, torch.Tensor]]:
+        """Inputs of which it is a view, or which it shares memory with: source and real tensor."""
+        memory = storage_key(fake)
+        return [
+            (found.source, found.real) for found in self._inputs.values() if storage_key(found.fake) == memory
+        ]
+
     def real_type_of(self, fake: torch.Tensor) -> type:
         """What `type(x)` would say of the real tensor."""
         found = self._by_fake.get(id(fake))

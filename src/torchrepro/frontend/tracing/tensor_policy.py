@@ -34,7 +34,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("backward", "grad", "retain_grad", "register_hook", "grad_fn"), _OF_AUTOGRAD),
     **dict.fromkeys(("register_post_accumulate_grad_hook", "_backward_hooks"), _OF_AUTOGRAD),
     **dict.fromkeys(("_grad", "_grad_fn", "_post_accumulate_grad_hooks"), _OF_AUTOGRAD),
-    **dict.fromkeys(("data_ptr", "storage_offset", "untyped_storage", "storage"), _OF_MEMORY),
+    **dict.fromkeys(("data_ptr", "untyped_storage", "storage"), _OF_MEMORY),
     **dict.fromkeys(
         ("_typed_storage", "storage_type", "share_memory_", "is_shared", "_version", "_base", "_cdata"),
         _OF_MEMORY,

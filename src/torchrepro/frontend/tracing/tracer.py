@@ -22,6 +22,7 @@ from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import Calls
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_space
 from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.protected import is_protected
 from torchrepro.frontend.tracing.recorder import ModuleStack, Recorder
 from torchrepro.frontend.tracing.speculation import Failure, Reached, SpeculationLog
 from torchrepro.frontend.tracing.world import Pending, World

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -568,6 +569,7 @@ def a_weak_reference(capture: Capture) -> Iterator[Any]:
     holder.value = 4  # type: ignore[attr-defined]
     yield call(tensor())
     del holder
+    gc.collect()  # what a trace has seen lives until then
     yield call(tensor())
 
 

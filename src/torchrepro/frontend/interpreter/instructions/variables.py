@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.table import instruction
 from torchrepro.frontend.program.null import NULL
@@ -64,6 +65,11 @@ def _restore_slot(frame: Frame, name: str, value: Any) -> None:
 
 @instruction("MAKE_CELL")
 def make_cell(op: Interpreter, frame: Frame, name: str) -> None:
+    if name in frame.program.code.co_freevars:
+        # As in `[lambda: x for x in x]`, inlined, where the last `x` belongs to an outer function.
+        raise Break(
+            BreakKind.UNSUPPORTED, f"{name} names a variable of {frame.where.function} and an outer one"
+        )
     frame.cells[name] = CellType(frame.locals.pop(name)) if name in frame.locals else CellType()
 
 

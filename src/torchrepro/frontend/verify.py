@@ -1,0 +1,263 @@
+"""`trace(verify=True)`: each call runs eagerly beside the captured one; the judge compares what they leave.
+
+Eager goes first, on copies: of the arguments, of the module (or the object of a method) with its buffers and
+attributes, of a function's outer variables and defaults. The captured run goes second, on the real ones, from
+the same state of the random generators. So what the program does happens once as far as its caller can see,
+and no gradient of the caller's is touched. What eager prints is dropped. Not copied are objects that cannot
+be and globals that the function assigns, which a `VerifyWarning` names once; and what is outside of Python.
+
+A call costs twice its time, and a copy of the arguments and the module, in memory and in time: for tests and
+for finding out, not for training a large model to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import io
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchrepro.errors import AccuracyError
+from torchrepro.frontend.module import TracedModule
+from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.tracing.calls import ORIGINAL
+from torchrepro.generators import capture_rng_state, restore_rng_state
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.execute import Run, named_state
+from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison
+from torchrepro.judge.reference import without_compilers
+from torchrepro.judge.rule import Rule
+from torchrepro.judge.side_effects import python_state
+
+_beside = threading.local()
+_EMPTY = object()
+_IDENTITY: Any = object.__eq__
+
+
+class VerifyWarning(UserWarning):
+    """Something could not be copied for the run beside: what eager does to it happens in addition."""
+
+
+def verified(target: Any, traced: Any) -> Any:
+    """`traced`, compared on each call with `target`; `AccuracyError` names the first value that differs."""
+    if isinstance(traced, TracedModule):
+        return VerifiedModule(target, traced._settings)
+    return VerifiedFunction(target, traced)
+
+
+class VerifiedFunction:
+    """A captured function that is compared with the original. Binds like a function where it is a method."""
+
+    def __init__(self, target: Any, traced: Any) -> None:
+        functools.update_wrapper(self, target)
+        setattr(self, ORIGINAL, target)
+        self._check = _Check(target, traced)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._check(args, kwargs)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __deepcopy__(self, memo: Any) -> VerifiedFunction:
+        return self
+
+    def __reduce__(self) -> str:
+        return str(vars(self)["__qualname__"])
+
+    def __repr__(self) -> str:
+        return f"<verified {getattr(self, ORIGINAL)!r}>"
+
+
+class VerifiedModule(TracedModule):
+    """A captured module that is compared with the original."""
+
+    def __init__(self, module: torch.nn.Module, settings: Settings) -> None:
+        super().__init__(module, settings)
+        self.__dict__["_check"] = _Check(module, super().forward)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._check(args, kwargs)
+
+
+class _Check:
+    """One target and its captured twin."""
+
+    def __init__(self, target: Any, traced: Callable[..., Any]) -> None:
+        self._target = target
+        self._traced = traced
+        self._told: set[str] = set()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if getattr(_beside, "running", False):
+            # Called by the run beside of another function: that one is eager throughout.
+            return self._target(*args, **kwargs)
+        start = capture_rng_state()
+        eager = self._eager(args, kwargs)
+        restore_rng_state(start)
+        with eager_randomness():
+            captured = _observed(self._target, self._traced, args, kwargs)
+        self._compare(eager, captured)
+        if captured.error is not None:
+            raise captured.error
+        return captured.result
+
+    def _eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Observed:
+        shared = [f"global {name!r}" for name in _globals_assigned(self._target)]
+        pieces, make = _pieces(self._target)
+        pieces, args, kwargs = clone_inputs((pieces, args, dict(kwargs)), shared=shared)
+        self._say(shared)
+        copied = make(pieces)
+        with _running_beside(), without_compilers(), contextlib.redirect_stdout(io.StringIO()):
+            return _observed(copied, copied, args, kwargs)
+
+    def _say(self, shared: list[str]) -> None:
+        new = [line for line in shared if line not in self._told]
+        self._told.update(new)
+        if new:
+            warnings.warn(
+                f"verify runs {_name(self._target)} twice, and this is not copied: {'; '.join(new)}",
+                VerifyWarning,
+                stacklevel=5,
+            )
+
+    def _compare(self, eager: _Observed, captured: _Observed) -> None:
+        name = _name(self._target)
+        if type(eager.error) is not type(captured.error):
+            raised = captured.error if eager.error is None else eager.error
+            assert raised is not None
+            who = "captured" if eager.error is None else "run eagerly"
+            told = f"{name} raises only when {who}: {type(raised).__name__}: {raised}"
+            raise AccuracyError(told) from raised
+        comparison = compare_runs(eager.run, captured.run, None, rule=Rule())
+        if not comparison:
+            first, more = comparison.differing[0], len(comparison.differing) - 1
+            size = f", by {first.max_abs:.3g} at most" if first.max_abs else ""
+            raise AccuracyError(
+                f"{name} is not what eager gives: {first}{size}" + (f" (and {more} more)" if more else ""),
+                verdict_of_comparison(comparison),
+            ) from captured.error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Observed:
+    result: Any
+    error: Exception | None
+    run: Run
+
+
+def _observed(
+    target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> _Observed:
+    """A call, and all that it left behind; `target` is whose state it may have changed."""
+    result, error = None, None
+    try:
+        result = call(*args, **kwargs)
+    except Exception as raised:
+        error = raised
+    owner = getattr(target, "__self__", target)
+    state = named_state(owner) if isinstance(owner, torch.nn.Module) else {}
+    run = Run(
+        outputs=_shown(result, {}),
+        inputs=_shown((args, dict(kwargs)) if kwargs else args, {}),
+        state=state,
+        changed=frozenset(state),
+        python=python_state(target),
+    )
+    return _Observed(result, error, run)
+
+
+def _shown(value: Any, seen: dict[int, Any]) -> Any:
+    """What can be compared of a value and its copy: modules as their state, other objects by their class."""
+    if isinstance(value, torch.Tensor | int | float | complex | str | bytes | None):
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    seen[id(value)] = f"<{type(value).__qualname__} again>"
+    kind: Any = type(value)
+    shown: Any = value
+    if isinstance(value, torch.nn.Module):
+        shown = {**named_state(value), **python_state(value)}
+    elif isinstance(value, torch.Generator):
+        shown = value.get_state()
+    elif kind in (list, tuple):
+        shown = kind(_shown(item, seen) for item in value)
+    elif kind is dict:
+        shown = {key: _shown(item, seen) for key, item in value.items()}
+    elif kind.__eq__ is _IDENTITY and not isinstance(value, types.FunctionType):
+        shown = {name: _shown(item, seen) for name, item in getattr(value, "__dict__", {}).items()}
+        shown["class"] = kind.__qualname__
+    seen[id(value)] = shown
+    return shown
+
+
+_Pieces = Any
+
+
+def _pieces(target: Any) -> tuple[_Pieces, Callable[[_Pieces], Callable[..., Any]]]:
+    """What a callable keeps between calls, and how a twin is made from copies of that."""
+    match target:
+        case types.FunctionType():
+            cells = tuple(_contents(cell) for cell in target.__closure__ or ())
+            return (cells, target.__defaults__, target.__kwdefaults__), lambda made: _twin(target, *made)
+        case types.MethodType():
+            inner, make = _pieces(target.__func__)
+            return (inner, target.__self__), lambda made: types.MethodType(make(made[0]), made[1])
+        case functools.partial():
+            inner, make = _pieces(target.func)
+            return (inner, target.args, target.keywords), lambda made: functools.partial(
+                make(made[0]), *made[1], **made[2]
+            )
+    return target, lambda made: made
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet
+        return _EMPTY
+
+
+def _twin(function: types.FunctionType, cells: Any, defaults: Any, kwdefaults: Any) -> types.FunctionType:
+    closure = tuple(types.CellType() if held is _EMPTY else types.CellType(held) for held in cells)
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, defaults, closure or None
+    )
+    made.__kwdefaults__ = kwdefaults
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def _globals_assigned(target: Any) -> list[str]:
+    """Globals that a function assigns; functions that it calls are not looked into."""
+    while not isinstance(target, types.FunctionType):
+        inner = getattr(target, "__func__", None) or getattr(target, "func", None)
+        inner = type(target).forward if isinstance(target, torch.nn.Module) else inner
+        if inner is None:
+            return []
+        target = inner
+    stores = (
+        each for each in dis.get_instructions(target) if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
+    )
+    return sorted({each.argval for each in stores})
+
+
+@contextlib.contextmanager
+def _running_beside() -> Iterator[None]:
+    _beside.running = True
+    try:
+        yield
+    finally:
+        _beside.running = False
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__qualname__", type(target).__qualname__)
