@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,49 @@ def test_the_examples_of_minifying_run(tmp_path: Path) -> None:
     minimal, ops, script = told.split(maxsplit=2)
     assert (minimal, ops, large) == ("True", "1", "False")
     assert Path(script).exists()
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_front_end_run_and_print_what_the_page_shows(tmp_path: Path) -> None:
+    page = (DOCS / "frontend.md").read_text()
+    first, *others = BLOCK.findall(page)
+    shown = re.search(r"^```\n(forward became.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    (tmp_path / "model.py").write_text(first)
+    (tmp_path / "others.py").write_text("\n\n".join(others))
+    printed = {}
+    for name in ("model.py", "others.py"):
+        finished = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert finished.returncode == 0, finished.stderr
+        printed[name] = finished.stdout
+    assert printed["model.py"] == shown[1]
+    summary, counts, bundle = printed["others.py"].splitlines()
+    assert summary.startswith("forward became one graph")
+    assert counts.startswith("1 1 ")
+    assert (Path(bundle) / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_capture_prints() -> None:
+    shown = re.search(
+        r"^\$ torchrepro capture (\S+) --dynamo\n(.*?)^\.\.\.$",
+        (DOCS.parent / "README.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert shown is not None
+    finished = subprocess.run(
+        [sys.executable, "-m", "torchrepro", "capture", shown[1], "--dynamo"],
+        cwd=DOCS.parent,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith(shown[2])
 
 
 def _indented(block: str) -> str:

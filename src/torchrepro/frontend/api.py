@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -22,6 +23,7 @@ def trace(
     verify: bool = ...,
     limit: int = ...,
     ranks: str | None = ...,
+    record: str | Path | None = ...,
 ) -> Callable[[Any], Any]: ...
 
 
@@ -34,6 +36,7 @@ def trace(
     verify: bool = ...,
     limit: int = ...,
     ranks: str | None = ...,
+    record: str | Path | None = ...,
 ) -> Any: ...
 
 
@@ -45,6 +48,7 @@ def trace(
     verify: bool = False,
     limit: int = LIMIT,
     ranks: str | None = None,
+    record: str | Path | None = None,
 ) -> Any:
     """Capture a function or module into graphs when it is called, and run the graphs.
 
@@ -57,12 +61,23 @@ def trace(
             by more than the judge allows.
         limit: how many regions one place of a function may have before Python runs it.
         ranks: "agree" makes the ranks of a distributed job agree on each graph before they compile it.
+        record: a directory for bundles of the calls in which capture fails, for `torchrepro check`.
     """
     if target is None:
         return lambda later: trace(
-            later, backend=backend, fullgraph=fullgraph, verify=verify, limit=limit, ranks=ranks
+            later,
+            backend=backend,
+            fullgraph=fullgraph,
+            verify=verify,
+            limit=limit,
+            ranks=ranks,
+            record=record,
         )
-    settings = Settings(backend, fullgraph, limit, agree=ranks == "agree")
+    if ranks not in (None, "agree"):
+        raise TorchReproError(
+            f"ranks={ranks!r} is not known", next_step='write ranks="agree" or leave it out'
+        )
+    settings = Settings(backend, fullgraph, limit, ranks == "agree", None if record is None else Path(record))
     if isinstance(target, torch.nn.Module):
         from torchrepro.frontend.module import TracedModule
 

@@ -37,9 +37,16 @@ from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.side_effects import python_state
 
-_beside = threading.local()
 _EMPTY = object()
 _IDENTITY: Any = object.__eq__
+
+
+class _Running(threading.local):
+    side: Callable[[_Check], Callable[..., Any]] | None = None
+    """During a call that is verified: what stands for a verified function that it calls."""
+
+
+_running = _Running()
 
 
 class VerifyWarning(UserWarning):
@@ -97,13 +104,13 @@ class _Check:
         self._told: set[str] = set()
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if getattr(_beside, "running", False):
-            # Called by the run beside of another function: that one is eager throughout.
-            return self._target(*args, **kwargs)
+        if _running.side is not None:
+            # Called from within a call that is being verified: this one is part of it.
+            return _running.side(self)(*args, **kwargs)
         start = capture_rng_state()
         eager = self._eager(args, kwargs)
         restore_rng_state(start)
-        with eager_randomness():
+        with eager_randomness(), _running_as(lambda check: check._traced):
             captured = _observed(self._target, self._traced, args, kwargs)
         self._compare(eager, captured)
         if captured.error is not None:
@@ -116,7 +123,8 @@ class _Check:
         pieces, args, kwargs = clone_inputs((pieces, args, dict(kwargs)), shared=shared)
         self._say(shared)
         copied = make(pieces)
-        with _running_beside(), without_compilers(), contextlib.redirect_stdout(io.StringIO()):
+        same = _running_as(lambda check: copied if check is self else check._target)
+        with same, without_compilers(), contextlib.redirect_stdout(io.StringIO()):
             return _observed(copied, copied, args, kwargs)
 
     def _say(self, shared: list[str]) -> None:
@@ -251,12 +259,12 @@ def _globals_assigned(target: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def _running_beside() -> Iterator[None]:
-    _beside.running = True
+def _running_as(side: Callable[[_Check], Callable[..., Any]]) -> Iterator[None]:
+    _running.side = side
     try:
         yield
     finally:
-        _beside.running = False
+        _running.side = None
 
 
 def _name(target: Any) -> str:

@@ -1,4 +1,4 @@
-"""Scene: a program told once and played twice, by Python and by the front end. It yields what can be observed."""
+"""Scene: a program told once and played twice, by Python and by the front end. It yields what can be seen."""
 
 from __future__ import annotations
 

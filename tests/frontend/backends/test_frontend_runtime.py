@@ -71,7 +71,7 @@ def in_a_native_step(x: torch.Tensor) -> int:
 def test_a_traceback_shows_the_frames_of_the_user(
     function: Callable[..., Any], args: tuple[Any, ...], others: tuple[Callable[..., Any], ...]
 ) -> None:
-    with pytest.raises(Exception) as eager:  # noqa: PT011
+    with pytest.raises(Exception) as eager:
         function(*args)
     call = captured(function)
     for _ in range(2):
@@ -185,7 +185,7 @@ def test_an_interrupt_while_tracing_leaves_everything_as_it_was(monkeypatch: pyt
         with torch.no_grad():
             return x * box.count
 
-    box, steps = Box(), 0
+    box, steps, limit = Box(), 0, 0
     step = Tracer.step
 
     def interrupted(self: Tracer, frame: Any) -> Any:
@@ -199,8 +199,8 @@ def test_an_interrupt_while_tracing_leaves_everything_as_it_was(monkeypatch: pyt
     monkeypatch.setattr(Tracer, "step", interrupted)
     random = torch.get_rng_state()
     value = box.value
-    for limit in range(2, 40, 3):
-        steps = 0
+    for number in range(2, 40, 3):
+        steps, limit = 0, number
         with pytest.raises(KeyboardInterrupt):
             call(box, torch.ones(2))
         assert (box.count, box.items) == (0, [1])

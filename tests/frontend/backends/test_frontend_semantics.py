@@ -1,4 +1,4 @@
-"""Programs that a capture is easily wrong about: played by Python and by the front end, they tell the same."""
+"""Programs that a capture is easily wrong about: played by Python and by the front end, they are the same."""
 
 from __future__ import annotations
 

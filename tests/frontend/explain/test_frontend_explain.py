@@ -131,6 +131,17 @@ def test_what_is_not_captured_says_why(x: torch.Tensor) -> None:
     )
 
 
+def test_a_loop_with_a_break_in_its_body_is_told_as_such(x: torch.Tensor) -> None:
+    found = [
+        each
+        for each in explain_capture(explained.numbers, x).breaks
+        if each.place.text.strip().startswith("for")
+    ]
+    # A front end that follows running iterators has no such break, and nothing to tell.
+    for each in found:
+        assert each.reason.startswith("the loop began before a break")
+
+
 def test_a_place_that_is_captured_too_often_is_a_note(x: torch.Tensor) -> None:
     told = explain_capture(explained.numbers, x)
     assert any("Python runs it from now on" in note for note in told.notes)
@@ -139,6 +150,19 @@ def test_a_place_that_is_captured_too_often_is_a_note(x: torch.Tensor) -> None:
 def test_what_is_not_python_is_refused_with_the_next_step() -> None:
     with pytest.raises(TorchReproError, match="wrap the call in a function"):
         explain_capture(len, [1])
+
+
+def test_of_a_captured_or_compiled_function_the_original_is_explained(x: torch.Tensor) -> None:
+    for wrapped in (
+        torchrepro.trace(explained.deciding, backend="eager"),
+        torch.compile(explained.deciding, backend="eager"),
+        torchrepro.trace(explained.Gate(), backend="eager"),
+    ):
+        assert len(explain_capture(wrapped, x).breaks) == 1
+
+
+def test_a_notebook_shows_it_escaped(x: torch.Tensor) -> None:
+    assert "y.sum() &gt; 0" in explain_capture(explained.deciding, x)._repr_html_()
 
 
 def test_a_backend_compiles_the_graphs(x: torch.Tensor) -> None:

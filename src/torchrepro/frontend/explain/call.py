@@ -34,6 +34,8 @@ from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import traced_callable
+from torchrepro.frontend.tracing.calls import ORIGINAL
+from torchrepro.frontend.tracing.leaves import original_of
 from torchrepro.frontend.tracing.speculation import Failure
 from torchrepro.frontend.tracing.tracer import Inlined
 
@@ -62,7 +64,11 @@ def explain_call(
     dynamo: bool = False,
     call: Call = lambda function, args, kwargs: function(*args, **kwargs),
 ) -> CaptureExplanation:
-    """As `explain_capture`; a `backend` compiles the graphs, which otherwise run as they are."""
+    """As `explain_capture`; a `backend` compiles the graphs, which otherwise run as they are.
+
+    Of a function that is compiled or captured already it is the original that is explained.
+    """
+    function = original_of(function) or getattr(function, ORIGINAL, None) or function
     watch = _Watch()
     settings = Settings(backend or _as_it_is, watchers=[watch])
     captured = traced_callable(function, settings)
@@ -157,7 +163,7 @@ def _break(failure: Failure, then: Then, calls: Sequence[Place], number: int) ->
         number=number,
         kind=reason.kind,
         reason=spoken_reason(reason.text),
-        hint=hint_of(reason.kind, reason.hint),
+        hint=hint_of(reason),
         place=place_of(failure.where),
         expression=expression,
         column=column,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.breaks import BreakKind
@@ -200,6 +201,9 @@ class CaptureExplanation:
         file = io.StringIO()
         Console(file=file, width=WIDTH, color_system=None, legacy_windows=False).print(self.render())
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; `from_dict` reads it."""

@@ -15,7 +15,7 @@ from torchrepro.frontend.explain.explanation import (
     GraphBreak,
     SecondOpinion,
 )
-from torchrepro.frontend.explain.words import at, counted, headline, short_file, why
+from torchrepro.frontend.explain.words import at, counted, headline, is_installed, short_file, why
 
 _SHOWN = 8
 """Functions that became part of their callers; a large model has hundreds."""
@@ -80,7 +80,7 @@ def _break(found: GraphBreak) -> Iterator[RenderableType]:
         yield _indented(Text(f"called at {at(caller)} in {caller.function}", style="dim"))
     yield from _quoted(found)
     rest = f" From here Python runs the rest of {found.frames[0].function}." if found.rest else ""
-    yield _indented(Text(f"{found.reason}. {why(found.kind)}{rest} [{found.kind.value}]"))
+    yield _indented(Text(f"{found.reason}.{why(found)}{rest} [{found.kind.value}]"))
     if found.hint:
         yield _indented(Text.assemble(("instead: ", "green"), found.hint))
 
@@ -122,10 +122,10 @@ def _details(region: CapturedRegion, guards: bool, graphs: bool, code: bool) -> 
 def _functions(explanation: CaptureExplanation) -> Iterator[RenderableType]:
     if explanation.inlined:
         yield Text("functions that became part of their callers:", style="bold")
-        listed = sorted(explanation.inlined, key=lambda each: -each.times)
+        listed = sorted(explanation.inlined, key=lambda each: (is_installed(each.file), -each.times))
         for each in listed[:_SHOWN]:
-            place = f"{short_file(each.file)}:{each.line}"
-            yield _indented(Text(f"{each.name}, {place}, {counted(each.times, 'call')}"))
+            text = f"{each.times:>3} x {each.name}, {short_file(each.file)}:{each.line}"
+            yield _indented(Text(text, no_wrap=True, overflow="ellipsis"))
         if len(listed) > _SHOWN:
             yield _indented(Text(f"and {len(listed) - _SHOWN} more", style="dim"))
     if explanation.native:

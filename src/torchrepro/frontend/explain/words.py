@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from torchrepro.frontend.breaks import BreakKind
+from torchrepro.frontend.breaks import BreakKind, BreakReason
 from torchrepro.frontend.explain.explanation import CaptureExplanation, GraphBreak, Place
 
 _WHY = {
@@ -34,6 +34,10 @@ _SPOKEN = {
     "item": "item()",
 }
 """Methods that Python calls by itself, as the user writes them."""
+_PACKAGES = "site-packages"
+_LIBRARY = Path(os.__file__).parent
+_ITERATOR = re.compile(r"use of a \w*iterator, which is not followed")
+_LOOP = "the loop began before a break, so Python takes each of its steps"
 _NEEDS = " needs the value of a tensor"
 _TOLD = 3
 """Breaks that the paragraph tells of; `str()` of an explanation has them all."""
@@ -41,17 +45,21 @@ _TOLD = 3
 
 def spoken_reason(text: str) -> str:
     """The fact, in words of who wrote the line."""
+    if _ITERATOR.fullmatch(text):
+        return _LOOP
     method = text.removesuffix(_NEEDS)
     return _SPOKEN[method] + _NEEDS if method in _SPOKEN and method != text else text
 
 
-def hint_of(kind: BreakKind, hint: str) -> str:
-    return hint or _HINTS.get(kind, "")
+def hint_of(reason: BreakReason) -> str:
+    if _ITERATOR.fullmatch(reason.text):
+        return "without the break in its body it becomes part of a graph"
+    return reason.hint or _HINTS.get(reason.kind, "")
 
 
-def why(kind: BreakKind) -> str:
+def why(found: GraphBreak) -> str:
     """Why no graph can contain this kind of thing."""
-    return _WHY[kind]
+    return "" if found.reason == _LOOP else f" {_WHY[found.kind]}"
 
 
 def spoken_source(text: str, *, midway: bool) -> str:
@@ -60,15 +68,22 @@ def spoken_source(text: str, *, midway: bool) -> str:
     return re.sub(r"\bargument (?=\w)", "variable ", text) if midway else text
 
 
-def short_file(file: str) -> str:
-    """Relative to the working directory where it is below it; of an installed package, from its folder on."""
+def is_installed(file: str) -> bool:
+    """Whether it is of a package or of Python's library, and not the user's own."""
     path = Path(file)
-    if "site-packages" in path.parts:
-        return str(Path(*path.parts[path.parts.index("site-packages") + 1 :]))
-    try:
-        return str(path.relative_to(os.getcwd()))
-    except ValueError:
-        return file
+    made = file.startswith(("<frozen ", "<string>"))
+    return made or _PACKAGES in path.parts or path.is_relative_to(_LIBRARY)
+
+
+def short_file(file: str) -> str:
+    """From the working directory on, where it is below it; from the folder of an installed package on."""
+    path = Path(file)
+    if _PACKAGES in path.parts:
+        return str(Path(*path.parts[path.parts.index(_PACKAGES) + 1 :]))
+    for folder in (Path.cwd(), _LIBRARY):
+        if path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return file
 
 
 def at(place: Place) -> str:

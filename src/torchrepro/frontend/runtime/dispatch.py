@@ -10,6 +10,7 @@ import threading
 import types
 from collections.abc import Hashable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torchrepro.frontend.breaks import Where
@@ -36,6 +37,7 @@ from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.runtime.wrapping import traced_callable
 from torchrepro.frontend.state import FrameState
+from torchrepro.repro import Frontend
 
 _lock = threading.RLock()
 _resumed = functools.lru_cache(maxsize=4096)(resumed_code)
@@ -89,11 +91,28 @@ def _region(
         if cache.full:
             cache.warn_full(_where(program, point.index), state)
             return None
-        region = capture(function, point.index, state, settings)
+        try:
+            region = capture(function, point.index, state, settings)
+        except Exception as error:
+            if settings.record is not None and point.index == 0:
+                _keep_failure(function, state, error, settings)
+            raise
         cache.add(region)
     for watcher in settings.watchers:
         watcher(region)
     return region
+
+
+def _keep_failure(
+    function: types.FunctionType, state: FrameState, error: Exception, settings: Settings
+) -> None:
+    from torchrepro.capture.compiler_names import compiler_of
+    from torchrepro.frontend.record import keep_failure
+
+    assert settings.record is not None
+    compiler, _ = compiler_of(settings.backend)
+    own = replace(compiler, frontend=Frontend.TORCHREPRO, fullgraph=settings.fullgraph)
+    keep_failure(function, state, error, settings.record, own)
 
 
 def _cache(function: types.FunctionType, point: Point, settings: Settings) -> FrameCache[Region]:

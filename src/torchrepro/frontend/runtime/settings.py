@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,8 @@ class Settings:
     limit: int = LIMIT
     agree: bool = False
     """Whether the ranks of a distributed job agree on what they compile."""
+    record: Path | None = None
+    """Where a frame is kept in which capture fails."""
     watchers: list[Callable[[Region], None]] = field(default_factory=list)
     """Told of every region that is captured."""
 

@@ -20,7 +20,6 @@ from torchrepro.frontend.guards.kinds import (
     LacksInstanceValue,
     LacksKey,
     LacksMember,
-    StorageOffset,
 )
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Attribute, InstanceValue, Item
@@ -123,6 +122,7 @@ class Attributes(Interpreter):
             space = self.world.table_of(module, table)
             if name in space:
                 return self.world.item_of(space, name)
+        self._guard_namespaces(type(module).__mro__, name)
         if not self.world.is_fresh(module):
             for table in TABLES:
                 self.world.guards.add(LacksMember(self.world.home_of(module), table, name))
@@ -289,9 +289,6 @@ class Attributes(Interpreter):
         """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
         if name == "__class__":
             return self.recorder.real_type_of(value)
-        if name == "storage_offset" and self.recorder.owns(value):
-            for where, tensor in self.recorder.inputs_in_memory_of(value):
-                self.world.guards.add(StorageOffset(where, int(tensor.storage_offset())))
         source = self.world.source_of(value)
         real = self.recorder.real_of(value)
         if real is None or source is None:

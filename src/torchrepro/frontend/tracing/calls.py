@@ -178,7 +178,7 @@ class Calls(Operators):
                 self.world.adopt_cell(cell, Item.at(home, index))
 
     def _call_cached(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A memoised function of constants answers what it has answered before, whatever has changed since."""
+        """A memoised function of constants gives what it gave before, whatever has changed since."""
         if not all(map(is_constant, (*args, *kwargs.values()))):
             return self.call_function(function.__wrapped__, args, kwargs)
         with outside_of_trace():
@@ -340,9 +340,7 @@ class Calls(Operators):
             return function(*args)
         args, kwargs = self._for_native(function, plain, args, kwargs)
         result = function(*args, **kwargs)
-        if plain in (tuple.__new__, dict.__new__, list.__new__, BaseException.__new__) or (
-            getattr(plain, "__name__", "") == "__new__"
-        ):
+        if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
             return self.world.mark_fresh(result)
         return result
 

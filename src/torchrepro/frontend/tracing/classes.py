@@ -31,6 +31,8 @@ def is_python_class(kind: Any) -> bool:
 
 @functools.cache
 def _is_python_class(kind: Any) -> bool:
+    if kind is types.SimpleNamespace:
+        return True  # nothing but a `__dict__`
     if not kind.__flags__ & _HEAP_TYPE or kind in _IN_C or issubclass(kind, torch.Tensor):
         return False
     if kind.__module__.startswith("torchrepro.frontend."):

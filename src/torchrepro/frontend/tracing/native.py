@@ -93,6 +93,7 @@ _OWNERS: tuple[Any, ...] = (
     types.MethodType,
     types.GenericAlias,
     types.MappingProxyType,
+    types.CodeType,
     functools.partial,
     type({}.keys()),
     type({}.values()),
@@ -100,34 +101,34 @@ _OWNERS: tuple[Any, ...] = (
 )
 """Types in C whose methods are as pure as they are."""
 
-_ITERATORS: tuple[Any, ...] = tuple(
-    type(made)
-    for made in (
-        iter([]),
-        iter(()),
-        iter({}),
-        iter({}.values()),
-        iter({}.items()),
-        iter(set()),
-        iter(""),
-        iter(b""),
-        iter(range(0)),
-        iter(range(1 << 70)),
-        reversed([]),
-        reversed({}),
-        reversed({}.values()),
-        reversed({}.items()),
-        iter(collections.deque()),
-        reversed(collections.deque()),
-        iter(collections.OrderedDict()),
-        zip(),
-        enumerate(()),
-        map(str, ()),
-        filter(None, ()),
-        reversed(()),
-        iter(int, 0),
-    )
-) + tuple(kind for kind in vars(itertools).values() if isinstance(kind, type))
+_SOME_ITERATORS: tuple[Any, ...] = (
+    iter([]),
+    iter(()),
+    iter({}),
+    iter({}.values()),
+    iter({}.items()),
+    iter(set()),
+    iter(""),
+    iter(b""),
+    iter(range(0)),
+    iter(range(1 << 70)),
+    reversed([]),
+    reversed({}),
+    reversed({}.values()),
+    reversed({}.items()),
+    iter(collections.deque()),
+    reversed(collections.deque()),
+    iter(collections.OrderedDict()),
+    zip(),
+    enumerate(()),
+    map(str, ()),
+    filter(None, ()),
+    reversed(()),
+    iter(int, 0),
+)
+_ITERATORS = tuple(map(type, _SOME_ITERATORS)) + tuple(
+    kind for kind in vars(itertools).values() if isinstance(kind, type)
+)
 
 HIGHER_ORDER: frozenset[Any] = frozenset(
     {

@@ -130,9 +130,16 @@ class Operators(Attributes):
         result = self.special(container, "__getitem__", key)
         if result is not MISSING:
             return result
-        if python_method(key, "__index__") is not None and not isinstance(container, torch.Tensor):
-            key = self.special(key, "__index__")
-        return container[key]
+        return container[self.as_index(key)]
+
+    def as_index(self, key: Any) -> Any:
+        """A key in which objects with an `__index__` of their own are numbers."""
+        if type(key) is tuple:
+            return tuple(map(self.as_index, key))
+        if type(key) is slice:
+            return slice(self.as_index(key.start), self.as_index(key.stop), self.as_index(key.step))
+        number = self.special(key, "__index__")
+        return key if number is MISSING else number
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
         result = self.special(container, "__getitem__", key)
@@ -155,14 +162,14 @@ class Operators(Attributes):
     def set_item(self, container: Any, key: Any, new: Any) -> None:
         self.require_known(container)
         if isinstance(container, torch.Tensor):
-            container[key] = new
+            container[self.as_index(key)] = new
             return
         if self.special(container, "__setitem__", key, new) is not MISSING:
             return
         if isinstance(container, dict):
             self.plain_set_item(container, key, new)
         else:
-            container[key] = self.iterable(new) if isinstance(key, slice) else new
+            container[self.as_index(key)] = self.iterable(new) if isinstance(key, slice) else new
 
     def plain_set_item(self, container: dict[Any, Any], key: Any, new: Any) -> None:
         if isinstance(container, collections.OrderedDict):

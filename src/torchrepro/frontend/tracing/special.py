@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.kinds import StorageOffset
 from torchrepro.frontend.interpreter.callers import locals_of
 from torchrepro.frontend.interpreter.classes import build_class
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.sizes import numel
 from torchrepro.frontend.tracing.classes import MISSING, static_lookup
 from torchrepro.frontend.tracing.dunders import python_method
+from torchrepro.frontend.tracing.fakes import unseen
 
 if TYPE_CHECKING:
     from torchrepro.frontend.tracing.calls import Calls
@@ -178,6 +180,8 @@ def _build_class(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _locals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     frame = tracer.frame
     assert frame is not None
+    if frame.names is not None:
+        return frame.names
     found = {name: tracer.load_local(frame, name) for name in list(frame.locals)}
     return {**locals_of(frame), **found}
 
@@ -272,6 +276,14 @@ SPECIAL |= {
     complex: _by_method("__complex__"),
     operator.index: _by_method("__index__"),
 }
+
+
+@special(torch.Tensor.storage_offset)
+def _storage_offset(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with unseen():
+        for source, tensor in tracer.recorder.inputs_in_memory_of(args[0]):
+            tracer.world.guards.add(StorageOffset(source, int(tensor.storage_offset())))
+    return NotImplemented
 
 
 @special(torch.Size.numel)

@@ -36,7 +36,17 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("_grad", "_grad_fn", "_post_accumulate_grad_hooks"), _OF_AUTOGRAD),
     **dict.fromkeys(("data_ptr", "untyped_storage", "storage"), _OF_MEMORY),
     **dict.fromkeys(
-        ("_typed_storage", "storage_type", "share_memory_", "is_shared", "_version", "_base", "_cdata"),
+        (
+            "_typed_storage",
+            "storage_type",
+            "share_memory_",
+            "is_shared",
+            "is_pinned",
+            "_is_view",
+            "_version",
+            "_base",
+            "_cdata",
+        ),
         _OF_MEMORY,
     ),
     **dict.fromkeys(("set_", "resize_", "resize_as_", "resize", "resize_as", "detach_"), _OF_METADATA),

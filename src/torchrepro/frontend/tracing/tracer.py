@@ -157,7 +157,7 @@ class Tracer(Calls):
         try:
             return super().step(frame)
         except BaseException as error:
-            if error is not self._raised:  # known to the frames that it has come through, which are gone above
+            if error is not self._raised:  # the frames that it has come through are gone above
                 self._raised = error
                 self._raised_at = self.places(), frame.program.instructions[frame.index].position
             raise

@@ -95,6 +95,8 @@ class World:
         self._slots: dict[int, dict[str, Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._tensors: list[Source] = []
+        self._objects: list[tuple[Any, Source]] = []
+        """Objects, functions and dicts, of which identity alone may tell two."""
         self.outputs: list[torch.Tensor] = []
 
     # Who is who
@@ -140,12 +142,34 @@ class World:
         return id(value) in self._opaque
 
     def identities(self) -> list[Source]:
-        """Tensors and containers that the trace took for different objects."""
+        """What the trace took for different objects, and could be one and the same in another call."""
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
+        alike: dict[Any, list[Source]] = {}
+        written = any(map(self._is_written_module, self.shadows))
+        for value, source in self._objects:
+            if written or not isinstance(value, torch.nn.Module):
+                kind = id(value.__code__) if isinstance(value, types.FunctionType) else type(value)
+                alike.setdefault(kind, []).append(source)
         return [
             *self._tensors,
             *(shadow.source for shadow in containers if not isinstance(shadow.source, Held)),
+            *(source for group in alike.values() if len(group) > 1 for source in group),
         ]
+
+    def _is_written_module(self, shadow: Shadow) -> bool:
+        """Of many modules only one that is changed can be told from another like it."""
+        if shadow.kind is ShadowKind.ATTRIBUTES:
+            before = shadow.before if isinstance(shadow.original, torch.nn.Module) else None
+        else:
+            table = isinstance(shadow.source, InstanceValue) and shadow.source.name in TABLES
+            before = shadow.original if table else None
+        return before is not None and (
+            before.keys() != shadow.stand_in.keys()
+            or any(
+                new is not before[name] and new is not self.stand_in(before[name])
+                for name, new in shadow.stand_in.items()
+            )
+        )
 
     def _register(self, original: Any, stand_in: Any, source: Source) -> Any:
         self._alive.append((original, stand_in))
@@ -183,6 +207,7 @@ class World:
             if not trusted:
                 self.guards.add(TypeIs(source, kind))
                 self.guards.add(Is(Attribute(source, "__code__"), value.__code__))
+                self._objects.append((value, source))
             return self._register(value, value, source)
         self.guards.add(TypeIs(source, kind))
         if kind is types.MethodType:
@@ -205,6 +230,7 @@ class World:
             return self._register(value, value, source)
         if kind is types.CellType:
             return self._register(value, value, source)
+        self._objects.append((value, source))
         if is_python_class(kind):
             if isinstance(value, int | float | str | bytes):
                 self.guards.add(Is(source, value))
@@ -283,6 +309,7 @@ class World:
         if isinstance(value, collections.defaultdict) and value.default_factory is not None:
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self._register(value, copy, source)
+        self._objects.append((value, source))
         self._partial(source, value, copy, lambda key: Item.at(source, key))
         self.shadows.append(Shadow(source, value, copy, ShadowKind.DICT))
         if kind not in _DICTS:
@@ -338,6 +365,7 @@ class World:
 
     def item_of(self, copy: dict[Any, Any], key: Any) -> Any:
         """The value under a key of a dict of the trace, adopted by now; `MISSING` where there is none."""
+        self._pin_key(copy, key)
         partial = self._partials.get(id(copy))
         if partial is None:
             return dict.get(copy, key, MISSING)
@@ -355,7 +383,17 @@ class World:
                 self.guards.add(LacksKey(partial.source, key))
         return value
 
+    def _pin_key(self, copy: dict[Any, Any], key: Any) -> None:
+        """An object that is used as a key counts by its identity."""
+        if is_constant(key) or is_single(key):
+            return
+        if isinstance(key, torch.Tensor):
+            self.complete(copy)
+        elif id(key) not in self._fresh and id(key) in self._sources:
+            self.guards.add(Is(self._sources[id(key)], key))
+
     def has_key(self, copy: dict[Any, Any], key: Any) -> bool:
+        self._pin_key(copy, key)
         partial = self._partials.get(id(copy))
         if partial is not None and partial.guarded:
             kind = HasKey if key in partial.original else LacksKey
@@ -364,6 +402,7 @@ class World:
 
     def forget_unread(self, copy: dict[Any, Any], key: Any) -> None:
         """What was under a key is about to be replaced or deleted."""
+        self._pin_key(copy, key)
         partial = self._partials.get(id(copy))
         if partial is not None:
             partial.unread.discard(key)

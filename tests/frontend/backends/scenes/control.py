@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn import functional as F
-
 from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from torch.nn import functional as F
 
 
 def say(*values: Any) -> None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
-
 from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from torch import nn
 
 
 @scene
@@ -809,3 +808,305 @@ def a_default_dict_filled_by_reading(capture: Capture) -> Iterator[Any]:
     table.default_factory = None
     del table["a"]
     yield outcome(call, table, tensor()), table
+
+
+class Plain:
+    def __init__(self, n: int = 0) -> None:
+        self.n = n
+
+
+@scene
+def objects_compared_by_identity(capture: Capture) -> Iterator[Any]:
+    def function(a: Any, b: Any, x: torch.Tensor) -> Any:
+        a.n += 1
+        return x + b.n, a is b, a == b, a in [b], {a: 1}.get(b)
+
+    call = capture(function)
+    for same in (False, True, False, True):
+        a = Plain(1)
+        b = a if same else Plain(1)
+        yield call(a, b, tensor()), a.n, b.n
+
+
+@scene
+def a_dict_keyed_by_objects(capture: Capture) -> Iterator[Any]:
+    table: dict[Any, Any] = {}
+
+    def function(key: Any, x: torch.Tensor) -> Any:
+        if key not in table:
+            table[key] = len(table)
+        return x + table[key], len(table)
+
+    call = capture(function)
+    keys = [Plain(), Plain(), nn.Identity(), nn.Identity(), Plain, torch.add]
+    for key in [*keys, *reversed(keys)]:
+        yield call(key, tensor())
+
+
+@scene
+def a_dict_keyed_by_tensors(capture: Capture) -> Iterator[Any]:
+    state: Any = defaultdict(dict)
+
+    def function(p: torch.Tensor) -> Any:
+        known = state[p]
+        known["step"] = known.get("step", 0) + 1
+        return p * known["step"], len(state)
+
+    call = capture(function)
+    first, second = tensor(), tensor(seed=1)
+    for p in (first, second, first, first, second):
+        yield call(p)
+
+
+@scene
+def a_dict_keyed_by_tensors_that_is_asked(capture: Capture) -> Iterator[Any]:
+    names: dict[Any, str] = {}
+
+    def function(p: torch.Tensor) -> Any:
+        return p * 2, names.get(p, "none"), p in names
+
+    call = capture(function)
+    first, second = tensor(), tensor(seed=1)
+    yield call(first)
+    names[first] = "first"
+    yield call(first)
+    yield call(second)
+    names[second] = "second"
+    yield call(second)
+
+
+@scene
+def an_optimizer_inside(capture: Capture) -> Iterator[Any]:
+    p = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+
+    def function(x: torch.Tensor) -> Any:
+        optimizer.zero_grad()
+        loss = (p * x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    call = capture(function)
+    for step in range(4):
+        yield call(torch.arange(3.0) + step), p, p.grad
+
+
+@scene
+def a_set_of_objects(capture: Capture) -> Iterator[Any]:
+    seen: set[Any] = set()
+
+    def function(thing: Any, x: torch.Tensor) -> Any:
+        new = thing not in seen
+        seen.add(thing)
+        return x + len(seen), new
+
+    call = capture(function)
+    things = [Plain(), Plain(), nn.Identity()]
+    for thing in [*things, *things]:
+        yield call(thing, tensor())
+
+
+@scene
+def an_attribute_that_is_another_object(capture: Capture) -> Iterator[Any]:
+    def function(box: Any, x: torch.Tensor) -> Any:
+        box.other.n += 1
+        return x * box.n, box.other is box, box.other.n
+
+    call = capture(function)
+    for same in (False, True, False, True):
+        box = Plain(3)
+        box.other = box if same else Plain(3)  # type: ignore[attr-defined]
+        yield call(box, tensor()), box.n
+
+
+@scene
+def modules_that_are_the_same(capture: Capture) -> Iterator[Any]:
+    def function(first: Any, second: Any, x: torch.Tensor) -> Any:
+        first.steps = getattr(first, "steps", 0) + 1
+        return x + getattr(second, "steps", 0)
+
+    call = capture(function)
+    for same in (False, True, False, True):
+        first = nn.Identity()
+        yield call(first, first if same else nn.Identity(), tensor())
+
+
+@scene
+def functions_that_are_the_same(capture: Capture) -> Iterator[Any]:
+    def function(first: Any, second: Any, x: torch.Tensor) -> Any:
+        return first(x) + second(x), first is second
+
+    call = capture(function)
+
+    def made() -> Any:
+        return lambda x: x + 1
+
+    one, other = made(), made()
+    yield call(one, other, tensor())
+    yield call(one, one, tensor())
+    yield call(other, one, tensor())
+
+
+@scene
+def a_function_registered_later(capture: Capture) -> Iterator[Any]:
+    @functools.singledispatch
+    def describe(value: Any) -> str:
+        return "anything"
+
+    def function(value: Any, x: torch.Tensor) -> Any:
+        return x + 1, describe(value)
+
+    call = capture(function)
+    yield call(3, tensor())
+    describe.register(int, lambda value: "int")
+    yield call(3, tensor())
+    yield call("text", tensor())
+    describe.register(str, lambda value: "str")
+    yield call("text", tensor())
+
+
+@scene
+def attributes_that_come_late(capture: Capture) -> Iterator[Any]:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x * getattr(self, "scale", 1.0) + (self.extra if hasattr(self, "extra") else 0)
+
+    model = Model()
+    call = capture(model)
+    yield call(tensor())
+    model.register_buffer("scale", torch.tensor(3.0))
+    yield call(tensor())
+    model.extra = nn.Parameter(torch.ones(4))
+    yield call(tensor())
+    del model.scale
+    yield call(tensor())
+    Model.scale = 5.0
+    yield call(tensor())
+    del model.extra
+    Model.extra = property(lambda self: 100.0)
+    yield call(tensor())
+
+
+@scene
+def special_methods_replaced(capture: Capture) -> Iterator[Any]:
+    class Number:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __add__(self, other: Any) -> Any:
+            return self.n + other
+
+        def __len__(self) -> int:
+            return self.n
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.n
+
+        def __enter__(self) -> int:
+            return self.n
+
+        def __exit__(self, *error: object) -> None:
+            self.n += 1
+
+    def function(number: Any, x: torch.Tensor) -> Any:
+        with number as n:
+            y = number(x) + n
+        return y, number + 1, len(number), Number(7).n
+
+    call = capture(function)
+    number = Number(2)
+    yield call(number, tensor())
+    Number.__add__ = lambda self, other: 1000
+    yield call(number, tensor())
+    Number.__len__ = lambda self: 5
+    yield call(number, tensor())
+    Number.__call__ = lambda self, x: x
+    yield call(number, tensor())
+    Number.__enter__ = lambda self: -1
+    yield call(number, tensor())
+    Number.__init__ = lambda self, n: setattr(self, "n", n * 10)
+    yield call(number, tensor())
+
+
+@scene
+def descriptors_replaced(capture: Capture) -> Iterator[Any]:
+    class Constant:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __get__(self, owner: Any, kind: Any = None) -> int:
+            return self.value
+
+    class Model:
+        size = Constant(3)
+
+    def function(model: Any, x: torch.Tensor) -> Any:
+        return x + model.size
+
+    call = capture(function)
+    model = Model()
+    yield call(model, tensor())
+    vars(Model)["size"].value = 4
+    yield call(model, tensor())
+    Model.size = Constant(9)  # type: ignore[assignment]
+    yield call(model, tensor())
+    Model.size = 1  # type: ignore[assignment]
+    yield call(model, tensor())
+
+
+@scene
+def environment_and_modules(capture: Capture) -> Iterator[Any]:
+    import math
+    import os
+
+    def function(x: torch.Tensor) -> Any:
+        return x * float(os.environ.get("TORCHREPRO_SCENE", "1")) + settings.offset + math.pi
+
+    settings = types.ModuleType("settings")
+    settings.offset = 1  # type: ignore[attr-defined]
+    call = capture(function)
+    os.environ.pop("TORCHREPRO_SCENE", None)
+    yield call(tensor())
+    os.environ["TORCHREPRO_SCENE"] = "2"
+    yield call(tensor())
+    settings.offset = 5  # type: ignore[attr-defined]
+    yield call(tensor())
+    del os.environ["TORCHREPRO_SCENE"]
+    yield call(tensor())
+
+
+@scene
+def code_replaced_between_calls(capture: Capture) -> Iterator[Any]:
+    def helper(x: torch.Tensor) -> Any:
+        return x + 1
+
+    def function(x: torch.Tensor) -> Any:
+        return helper(x) * 2
+
+    call = capture(function)
+    yield call(tensor())
+    helper.__code__ = (lambda x: x - 1).__code__
+    yield call(tensor())
+    helper.__defaults__ = (tensor(seed=5),)
+    yield call(tensor())
+
+
+@scene
+def an_enum_and_a_named_tuple(capture: Capture) -> Iterator[Any]:
+    import enum
+
+    class Mode(enum.Enum):
+        UP = 1
+        DOWN = 2
+
+    Point = collections.namedtuple("Point", "x n")
+
+    def function(mode: Mode, point: Any) -> Any:
+        sign = 1 if mode is Mode.UP else -1
+        return point._replace(x=point.x * sign), {mode: point.n}, mode
+
+    call = capture(function)
+    for mode in (Mode.UP, Mode.DOWN, Mode.UP):
+        for n in (1, 2):
+            yield call(mode, Point(tensor(), n))

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 from torch import nn
 from torch.nn import functional as F
-
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 
 
 @scene
@@ -179,7 +178,13 @@ def no_grad_of_the_caller(capture: Capture) -> Iterator[Any]:
 
     call = capture(function)
     x = tensor().requires_grad_()
-    for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode, contextlib.nullcontext, torch.no_grad):
+    for mode in (
+        torch.no_grad,
+        torch.enable_grad,
+        torch.inference_mode,
+        contextlib.nullcontext,
+        torch.no_grad,
+    ):
         with mode():
             yield call(x)
 
@@ -192,7 +197,12 @@ def autocast_of_the_caller(capture: Capture) -> Iterator[Any]:
         return layer(x), torch.is_autocast_enabled("cpu")
 
     call = capture(function)
-    for enabled, dtype in ((True, torch.bfloat16), (False, torch.bfloat16), (True, torch.float16), (True, torch.bfloat16)):
+    for enabled, dtype in (
+        (True, torch.bfloat16),
+        (False, torch.bfloat16),
+        (True, torch.float16),
+        (True, torch.bfloat16),
+    ):
         with torch.autocast("cpu", dtype, enabled=enabled):
             yield outcome(call, tensor())
     yield call(tensor())
@@ -495,7 +505,12 @@ def complex_and_integer_tensors(capture: Capture) -> Iterator[Any]:
         return x.conj() * y, x.is_conj(), torch.result_type(x, y), x + 1
 
     call = capture(function)
-    for x in (torch.ones(3, dtype=torch.complex64) * 1j, torch.arange(3), torch.ones(3).bool(), torch.ones(3).to(torch.complex64).conj()):
+    for x in (
+        torch.ones(3, dtype=torch.complex64) * 1j,
+        torch.arange(3),
+        torch.ones(3).bool(),
+        torch.ones(3).to(torch.complex64).conj(),
+    ):
         yield call(x, torch.ones(3, dtype=torch.complex64))
 
 
@@ -505,7 +520,11 @@ def zero_dimensional_type_promotion(capture: Capture) -> Iterator[Any]:
         return x + y, x * 2.5, torch.where(x > 0, x, 0.5)
 
     call = capture(function)
-    for x, y in ((torch.tensor(1), torch.ones(2)), (torch.ones(1, dtype=torch.int64), torch.tensor(1.5)), (torch.tensor(1.0, dtype=torch.float64), torch.ones(2))):
+    for x, y in (
+        (torch.tensor(1), torch.ones(2)),
+        (torch.ones(1, dtype=torch.int64), torch.tensor(1.5)),
+        (torch.tensor(1.0, dtype=torch.float64), torch.ones(2)),
+    ):
         yield call(x, y)
 
 
