@@ -100,7 +100,7 @@ def test_a_step_of_training_as_one_function() -> None:
     def run(capture: Any) -> list[Any]:
         torch.manual_seed(0)
         model = Mlp()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             optimizer.zero_grad()

@@ -5,8 +5,12 @@ A scenario is told once and played twice, by Python and by the front end. It yie
 
 from __future__ import annotations
 
+import enum
 import functools
-from collections import OrderedDict, namedtuple
+import itertools
+import os
+import warnings
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -597,14 +601,523 @@ def which_way_the_data_goes(capture: Capture) -> Iterator[Any]:
         yield call(torch.ones(3) * sign)
 
 
+OLD: list[Any] = [1, 0, True, 1.0, None, "one", [1], 1]
+"""What was there before 1 is stored: the first and last are equal to it, others only look so."""
+STORED: Any = 1
+
+
+@scenario
+def what_was_there_before_a_store_to_an_attribute(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, box: Any) -> Any:
+        box.n = 1
+        return x + 1
+
+    call = capture(function)
+    for old in OLD:
+        box = SimpleNamespace(n=old)
+        user = Settings()
+        user.n = old  # type: ignore[attr-defined]
+        yield call(tensor(), box), box, call(tensor(), user), user
+
+
+@scenario
+def what_was_there_before_a_store_to_an_item(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, table: Any, items: Any) -> Any:
+        table["n"] = 1
+        items[0] = 1
+        return x + 1
+
+    call = capture(function)
+    for old in OLD:
+        table, items = {"n": old, "m": 2}, [old, 2]
+        yield call(tensor(), table, items), table, items
+    table = {"m": 2}
+    yield call(tensor(), table, [3]), table
+
+
+@scenario
+def what_was_there_before_a_store_to_a_global(capture: Capture) -> Iterator[Any]:
+    global STORED
+
+    def function(x: torch.Tensor) -> Any:
+        global STORED
+        STORED = 1
+        return x + 1
+
+    call = capture(function)
+    for STORED in OLD:
+        result = call(tensor())
+        yield result, STORED
+    STORED = 1
+
+
+@scenario
+def what_was_there_before_a_store_to_a_closure(capture: Capture) -> Iterator[Any]:
+    stored: Any = 1
+
+    def function(x: torch.Tensor) -> Any:
+        nonlocal stored
+        stored = 1
+        return x + 1
+
+    call = capture(function)
+    for old in OLD:
+        stored = old
+        yield call(tensor()), stored
+
+
+@scenario
+def what_was_there_before_a_store_to_a_module(capture: Capture) -> Iterator[Any]:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+    def function(x: torch.Tensor) -> Any:
+        layer.seen = 1
+        layer.last = x
+        return layer(x)
+
+    call = capture(function)
+    for layer.seen in OLD:
+        yield call(tensor()), layer.seen, layer.last
+
+
+@scenario
+def a_store_of_what_is_there(capture: Capture) -> Iterator[Any]:
+    """`x = x` is no change where it was captured, and must be none elsewhere."""
+
+    def function(x: torch.Tensor, box: Any, other: Any) -> Any:
+        box.value = other
+        box.same = box.same
+        return x + 1
+
+    call = capture(function)
+    first, second = [1], [1]
+    box = SimpleNamespace(value=first, same=first)
+    for old, new in ((first, first), (second, first), (first, second), (first, first)):
+        box.value = old
+        yield call(tensor(), box, new), box.value is new, box.same is first
+
+
+@scenario
+def tensors_stored_over_tensors(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, box: Any, table: dict[str, Any]) -> Any:
+        box.value = x
+        table["x"] = x
+        return x + 1
+
+    call = capture(function)
+    x = tensor()
+    for old in (x, tensor(seed=1), None, x):
+        box, table = SimpleNamespace(value=old), {"x": old}
+        yield call(x, box, table), box.value is x, table["x"] is x
+
+
+@scenario
+def functions_of_one_code_with_other_closures(capture: Capture) -> Iterator[Any]:
+    def make(scale: Any, bias: Any = 0) -> Callable[[Any], Any]:
+        def inner(x: torch.Tensor, factor: Any = bias) -> Any:
+            return x * scale + factor
+
+        return inner
+
+    call = capture(lambda x, function: function(x))
+    for function in (make(2), make(3), make(2.0), make(tensor(4, seed=1)), make(2, 1), make(2)):
+        yield call(tensor(), function)
+
+
+@scenario
+def captured_closures_of_one_code(capture: Capture) -> Iterator[Any]:
+    def make(scale: Any) -> Callable[[Any], Any]:
+        return capture(lambda x: x * scale)
+
+    calls = [make(2), make(3), make(tensor(4, seed=1)), make(tensor(4, seed=2))]
+    for call in (*calls, *calls):
+        yield call(tensor())
+
+
+@scenario
+def methods_of_other_objects(capture: Capture) -> Iterator[Any]:
+    first, second = Settings(), Settings()
+    second.scale = 5
+    call = capture(lambda x, method: method(x))
+    for method in (first.forward, second.forward, first.forward):
+        yield call(tensor(), method)
+
+
+@scenario
+def classes_of_one_name(capture: Capture) -> Iterator[Any]:
+    def make(n: int) -> Any:
+        class Local:
+            scale = n
+
+            def run(self, x: torch.Tensor) -> Any:
+                return x * self.scale
+
+        return Local
+
+    call = capture(lambda x, kind: kind().run(x))
+    first, second = make(2), make(3)
+    for kind in (first, second, first):
+        yield call(tensor(), kind)
+
+
+@scenario
+def other_modules_of_one_class(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, module: module(x))
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        yield call(tensor(), nn.Linear(4, 4))
+    yield call(tensor(), nn.Linear(4, 4, bias=False).requires_grad_(False))
+    yield call(tensor(), nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
+    yield call(tensor(), nn.Sequential(nn.Linear(4, 2), nn.Tanh()))
+
+
+@scenario
+def other_objects_of_one_class(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, settings: settings.forward(x))
+    for scale in (2, 2, 3, tensor(4, seed=1), tensor(4, seed=2)):
+        settings = Settings()
+        settings.scale = scale
+        yield call(tensor(), settings)
+
+
+@scenario
+def two_names_for_one_object(capture: Capture) -> Iterator[Any]:
+    def function(first: Any, second: Any) -> Any:
+        first.scale = 7
+        return second.scale, first is second
+
+    call = capture(function)
+    one = Settings()
+    for pair in ((Settings(), Settings()), (one, one), (Settings(), Settings())):
+        yield call(*pair)
+
+
+@scenario
+def an_item_that_is_also_an_argument(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, items: list[Any], table: dict[str, Any]) -> Any:
+        items[0].append(1)
+        return x + len(table["inner"]), items[0] is table["inner"], x is items[1]
+
+    call = capture(function)
+    for shared in (False, True, False):
+        x, inner = tensor(), [0]
+        items = [inner, x if shared else tensor()]
+        yield call(x, items, {"inner": inner if shared else [0]})
+
+
+@scenario
+def a_tensor_that_is_also_a_parameter(capture: Capture) -> Iterator[Any]:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+    def function(x: torch.Tensor) -> Any:
+        x.add_(1)
+        return layer(x), x is layer.weight
+
+    call = capture(function)
+    for x in (tensor(4, 4), layer.weight, layer.weight.data, tensor(4, 4)):
+        yield call(x)
+
+
+@scenario
+def numbers_deep_in_constants(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, value: (x + 1, value, [type(v).__name__ for v in value]))
+    values: list[Any] = [
+        (1, (2.0,)),
+        (1, (2,)),
+        (True, (2.0,)),
+        (1, (2.0,)),
+        (0.0, (1,)),
+        (-0.0, (1,)),
+        ((1,), 1),
+    ]
+    for value in values:
+        yield call(tensor(), value)
+
+
+@scenario
+def numbers_in_lists(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, items: x * items[0] + items[1][0])
+    for items in ([1, [2]], [1, [3]], [1.0, [2]], [True, [2]], [0.0, [0]], [-0.0, [0]], [1, [2]]):
+        yield call(tensor(), items)
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Width(int):
+    pass
+
+
+@scenario
+def numbers_that_are_more_than_numbers(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, n: (x * n, type(n).__name__, isinstance(n, enum.Enum)))
+    for n in (1, Level.LOW, Width(1), True, Level.HIGH, 2, Width(2), 1):
+        yield call(tensor(), n)
+
+
+class Touchy:
+    """Guards may not run code of the user."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("asked for truth")
+
+    def __len__(self) -> int:
+        raise RuntimeError("asked for length")
+
+
+@scenario
+def objects_that_cannot_be_compared(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, touchy, items: x * touchy.n + items[0].n)
+    for first, second in ((1, 2), (1, 2), (3, 2)):
+        yield call(tensor(), Touchy(first), [Touchy(second)])
+
+
+@scenario
+def a_function_of_torch_is_replaced(capture: Capture) -> Iterator[Any]:
+    before = nn.functional.relu
+    call = capture(lambda x: nn.functional.relu(x))
+    yield call(tensor())
+    nn.functional.relu = lambda x: x * 10  # type: ignore[assignment]
+    try:
+        yield call(tensor())
+    finally:
+        nn.functional.relu = before
+    yield call(tensor())
+
+
+@scenario
+def a_method_of_a_layer_is_replaced(capture: Capture) -> Iterator[Any]:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    call = capture(lambda x: layer(x))
+    yield call(tensor())
+    before = nn.Linear.forward
+    nn.Linear.forward = lambda self, x: x - 1  # type: ignore[method-assign,assignment]
+    try:
+        yield call(tensor())
+    finally:
+        nn.Linear.forward = before  # type: ignore[method-assign]
+    yield call(tensor())
+    layer.forward = lambda x: x + 5  # type: ignore[method-assign]
+    yield call(tensor())
+
+
+@scenario
+def hooks_of_all_modules(capture: Capture) -> Iterator[Any]:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    call = capture(lambda x: layer(x))
+    yield call(tensor())
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: output * 3)
+    try:
+        yield call(tensor())
+    finally:
+        handle.remove()
+    yield call(tensor())
+
+
+@scenario
+def the_base_of_a_class(capture: Capture) -> Iterator[Any]:
+    class One:
+        def run(self, x: torch.Tensor) -> Any:
+            return x + 1
+
+    class Two:
+        def run(self, x: torch.Tensor) -> Any:
+            return x - 1
+
+    class Child(One):
+        pass
+
+    child = Child()
+    call = capture(lambda x: child.run(x))
+    yield call(tensor())
+    Child.__bases__ = (Two,)
+    yield call(tensor())
+    Child.run = lambda self, x: x * 9  # type: ignore[method-assign]
+    yield call(tensor())
+
+
+@scenario
+def a_property_or_a_getattr_appears(capture: Capture) -> Iterator[Any]:
+    class Local:
+        def __init__(self) -> None:
+            self.__dict__["scale"] = 2
+
+    local: Any = Local()
+    call = capture(lambda x: x * local.scale + getattr(local, "bias", 0))
+    yield call(tensor())
+    Local.scale = property(lambda self: 5)  # type: ignore[attr-defined]
+    yield call(tensor())
+    del Local.scale  # type: ignore[attr-defined]
+    Local.__getattr__ = lambda self, name: 7  # type: ignore[attr-defined]
+    yield call(tensor())
+
+
+@scenario
+def iterators_as_arguments(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, values: Any) -> Any:
+        first = next(values)
+        return x * first, list(values)
+
+    call = capture(function)
+    yield call(tensor(), iter([1, 2, 3]))
+    yield call(tensor(), iter([4, 5]))
+    yield call(tensor(), (n for n in (6, 7)))
+    yield call(tensor(), map(abs, [-8]))
+    yield call(tensor(), iter((9,)))
+
+
+@scenario
+def what_is_left_of_an_iterator(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x, values: x * next(values))
+    values, again = iter([1, 2, 3, 4]), itertools.count(5)
+    for _ in range(3):
+        yield call(tensor(), values), call(tensor(), again)
+    yield list(values), next(again)
+
+
+@scenario
+def properties_of_containers(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, queue: Any, table: Any) -> Any:
+        queue.append(9)
+        return x * table["missing"], list(queue)
+
+    call = capture(function)
+    for limit, factory in ((None, int), (2, int), (2, float), (3, lambda: 4)):
+        yield call(tensor(), deque([1, 2], maxlen=limit), defaultdict(factory))
+
+
+@scenario
+def properties_of_tensors(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x * 2, x.is_leaf, x.grad is None, x.is_conj(), type(x).__name__, x.dim()))
+    leaf = tensor().requires_grad_()
+    yield call(leaf)
+    yield call(leaf * 1)
+    leaf.sum().backward()
+    yield call(leaf)
+    yield call(nn.Parameter(tensor()))
+    yield call(torch.tensor(3.0))
+    complex_ = torch.complex(tensor(), tensor(seed=1))
+    yield call(complex_)
+    yield call(complex_.conj())
+
+
+@scenario
+def an_attribute_of_a_tensor(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: x * getattr(x, "scale", 1))
+    for scale in (None, 2, 3):
+        x = tensor()
+        if scale is not None:
+            x.scale = scale
+        yield call(x)
+
+
+@scenario
+def settings_of_torch(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (torch.zeros(2) + 1, torch.are_deterministic_algorithms_enabled(), x + 1))
+    yield call(tensor())
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield call(tensor())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    yield call(tensor())
+
+
+@scenario
+def the_default_device(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (torch.zeros(2).device.type, x + 1))
+    yield call(tensor())
+    with torch.device("meta"):
+        yield call(torch.ones(2, device="cpu"))
+    yield call(tensor())
+
+
+@scenario
+def the_environment(capture: Capture) -> Iterator[Any]:
+    name = "TORCHREPRO_TEST_OF_THE_FRONT_END"
+    call = capture(lambda x: x * int(os.environ.get(name, "1")))
+    try:
+        for value in ("2", "3"):
+            os.environ[name] = value
+            yield call(tensor())
+    finally:
+        os.environ.pop(name, None)
+    yield call(tensor())
+
+
+@scenario
+def inside_transforms_of_functions(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda x: (x * x).sum(-1))
+    yield call(tensor())
+    yield torch.func.vmap(call)(tensor())
+    yield torch.func.grad(lambda x: call(x).sum())(tensor())
+    yield torch.func.jvp(call, (tensor(),), (torch.ones(3, 4),))
+    yield call(tensor())
+
+
+@scenario
+def captured_functions_call_each_other(capture: Capture) -> Iterator[Any]:
+    def inner(x: torch.Tensor, n: int) -> Any:
+        return x if n == 0 else inner_captured(x * 2, n - 1)
+
+    inner_captured = capture(inner)
+    outer = capture(lambda x, n: inner_captured(x, n) + 1)
+    for n in (0, 2, 1, 0):
+        yield outer(tensor(), n)
+
+
+@scenario
+def what_is_done_to_the_result(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        return y, y[0], y
+
+    call = capture(function)
+    for _ in range(2):
+        leaf = tensor().requires_grad_()
+        y, row, again = call(leaf)
+        y.mul_(3)
+        row.sum().backward()
+        yield y, row, again is y, leaf.grad
+
+
+@scenario
+def numbers_that_go_up(capture: Capture) -> Iterator[Any]:
+    """More kinds than the cache holds."""
+    call = capture(lambda x, n: x * n + x.shape[0])
+    for n in (*range(12), 0, 11):
+        yield call(tensor(3 + n % 2, 4), n)
+
+
 def played(play: Scenario, capture: Capture) -> list[dict[str, str]]:
     """What each step returned, as facts; a step that raises is the last."""
     told = []
-    try:
-        for result in play(capture):
-            told.append(facts_of({"result": result}))
-    except Exception as error:
-        told.append(facts_of({"error": error}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for result in play(capture):
+                told.append(facts_of({"result": result}))
+        except Exception as error:
+            told.append(facts_of({"error": error}))
     return told
 
 

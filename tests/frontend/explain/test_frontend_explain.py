@@ -107,7 +107,7 @@ def test_an_error_of_the_function_is_kept_beside_what_was_captured(x: torch.Tens
 def test_the_rest_of_a_function_that_python_runs_is_named(x: torch.Tensor) -> None:
     told = explain_capture(explained.handling, x)
     (found,) = told.breaks
-    assert found.rest
+    assert found.rest_of == "handling"
     assert told.native == ("the rest of handling",)
     assert "From here Python runs the rest of handling." in " ".join(str(told).split())
 

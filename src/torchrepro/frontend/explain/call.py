@@ -168,7 +168,7 @@ def _break(failure: Failure, then: Then, calls: Sequence[Place], number: int) ->
         expression=expression,
         column=column,
         frames=(*calls, *map(place_of, inner)),
-        rest=then is Then.FINISH,
+        rest_of=place_of(inner[0]).function if then is Then.FINISH else "",
     )
 
 

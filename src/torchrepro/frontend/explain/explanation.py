@@ -82,8 +82,8 @@ class GraphBreak:
     """Where in the line the expression begins."""
     frames: tuple[Place, ...] = ()
     """From the explained function to the place, the place last."""
-    rest: bool = False
-    """Python runs the rest of the function too, not this place alone."""
+    rest_of: str = ""
+    """The function of which Python runs all that follows too; empty: this place alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,7 @@ class CaptureExplanation:
     def native(self) -> tuple[str, ...]:
         """What Python runs itself: the expressions at breaks, and the functions whose rest it runs."""
         found = [
-            f"the rest of {each.frames[0].function}"
-            if each.rest
-            else each.expression or each.place.text.strip()
+            f"the rest of {each.rest_of}" if each.rest_of else each.expression or each.place.text.strip()
             for each in self.breaks
         ]
         # The first line of a loop stands for it.

@@ -79,7 +79,7 @@ def _break(found: GraphBreak) -> Iterator[RenderableType]:
     for caller in reversed(found.frames[:-1]):
         yield _indented(Text(f"called at {at(caller)} in {caller.function}", style="dim"))
     yield from _quoted(found)
-    rest = f" From here Python runs the rest of {found.frames[0].function}." if found.rest else ""
+    rest = f" From here Python runs the rest of {found.rest_of}." if found.rest_of else ""
     yield _indented(Text(f"{found.reason}.{why(found)}{rest} [{found.kind.value}]"))
     if found.hint:
         yield _indented(Text.assemble(("instead: ", "green"), found.hint))

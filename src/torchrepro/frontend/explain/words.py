@@ -117,7 +117,9 @@ def headline(explanation: CaptureExplanation) -> str:
         return f"{begun} became {graphs} graphs {ops}."
     become = "no graph" if graphs == 0 else f"{counted(graphs, 'graph')} {ops}"
     places = "one place" if len(breaks) == 1 else f"{len(breaks)} places"
-    after = "and all that follows" if all(each.rest for each in breaks) else "and capture goes on behind it"
+    after = (
+        "and all that follows" if all(each.rest_of for each in breaks) else "and capture goes on behind it"
+    )
     after = "" if explanation.raised else f" There Python runs the line itself, {after}."
     return f"{begun} became {become}, because capture had to stop at {places}.{after}"
 

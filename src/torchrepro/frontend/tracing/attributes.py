@@ -276,11 +276,13 @@ class Attributes(Interpreter):
         return getattr(value, name)
 
     def _function_attr(self, function: types.FunctionType, name: str) -> Any:
-        source = self.world.source_of(function)
+        source = None if self.world.is_fresh(function) else self.world.home_of(function)
         if name in function.__dict__:
             if source is None:
                 return function.__dict__[name]
             return self.world.instance_value(function, name)
+        if source is not None and not hasattr(types.FunctionType, name):
+            self.world.guards.add(LacksInstanceValue(source, name))
         if source is not None and name in ("__defaults__", "__kwdefaults__", "__closure__"):
             return self.world.adopt(getattr(function, name), Attribute(source, name))
         return getattr(function, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import operator
@@ -30,6 +31,7 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
+from torchrepro.frontend.tracing.foreign import no_foreign_code
 from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import BY_REFERENCE, HIGHER_ORDER, NATIVE_CLASSES, why_not
 from torchrepro.frontend.tracing.operators import Operators
@@ -136,7 +138,12 @@ class Calls(Operators):
         """Call a Python function by stepping it; its defaults and outer variables come from where it does."""
         if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
             raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is asynchronous")
-        bound = self._bind_arguments(function, args, kwargs)
+        try:
+            bound = self._bind_arguments(function, args, kwargs)
+        except TypeError as error:
+            code = function.__code__
+            error.add_note(f"{function.__qualname__} is defined at {code.co_filename}:{code.co_firstlineno}")
+            raise
         frame = Frame.of_function(program_of(function.__code__), function, bound)
         self._know_cells(function, frame)
         self.note_inlined(function)
@@ -151,9 +158,11 @@ class Calls(Operators):
     def _bind_arguments(
         self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, Any]:
-        source = self.world.source_of(function)
-        if source is None or not (function.__defaults__ or function.__kwdefaults__):
+        if self.world.is_fresh(function) or not (function.__defaults__ or function.__kwdefaults__):
             return bind_arguments(function, args, kwargs)
+        if is_trusted_space(function.__globals__) and all(map(is_constant, function.__defaults__ or ())):
+            return bind_arguments(function, args, kwargs)
+        source = self.world.home_of(function)
         defaults = _Adopting(self, function.__defaults__ or (), Attribute(source, "__defaults__"))
         kwdefaults = function.__kwdefaults__ or {}
         return bind_arguments(
@@ -334,12 +343,18 @@ class Calls(Operators):
         if not by_reference:
             self.require_known(*full, *kwargs.values())
             self.world.complete_all((*full, *kwargs.values()))
-        elif isinstance(owner, dict):
-            self.world.complete(owner)
+        else:
+            self.require_known(owner)
+            if isinstance(owner, dict):
+                self.world.complete(owner)
         if plain is object.__eq__ or plain is object.__ne__:
             return function(*args)
         args, kwargs = self._for_native(function, plain, args, kwargs)
-        result = function(*args, **kwargs)
+        if any(map(_has_objects, (*full, *kwargs.values()))):
+            with no_foreign_code(getattr(function, "__name__", "a function in C")):
+                result = function(*args, **kwargs)
+        else:
+            result = function(*args, **kwargs)
         if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
             return self.world.mark_fresh(result)
         return result
@@ -399,6 +414,15 @@ def _unbound(function: Any) -> tuple[Any, Any]:
 
 def _is_autograd_function(owner: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether code in C may meet an object with methods in Python here."""
+    if is_python_class(type(value)):
+        return True
+    if isinstance(value, list | tuple | set | frozenset | collections.deque):
+        return any(is_python_class(type(item)) for item in value)
+    return isinstance(value, dict) and any(is_python_class(type(key)) for key in value)
 
 
 def _hashable(value: Any) -> bool:

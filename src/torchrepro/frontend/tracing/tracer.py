@@ -117,7 +117,8 @@ class Tracer(Calls):
         except RecursionError as error:
             return Failed(self._failure(BreakReason(BreakKind.UNSUPPORTED, f"too deep: {error}")))
         except Exception as error:
-            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            text = f"{type(error).__name__}: {error}".splitlines()[0] + notes
             return Failed(self._failure(BreakReason(BreakKind.RAISES, text)))
         return Returned(self.settled(value))
 

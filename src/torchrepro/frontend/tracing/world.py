@@ -1,9 +1,9 @@
 """World: the values of one trace. Where each came from, what stands in for it, and which guards that needs.
 
 A value that existed before the call is *adopted* when it is first read: constants are guarded and are
-constants from then on; tensors become fakes and inputs of the graph; containers are replaced by copies, which may be
-changed freely; objects of Python classes stay themselves, and only their `__dict__` has a copy. So tracing
-changes nothing of the user's, and starting again needs no undoing.
+constants from then on; tensors become fakes and inputs of the graph; containers are replaced by copies, which
+may be changed freely; objects of Python classes stay themselves, and only their `__dict__` has a copy. So
+tracing changes nothing of the user's, and starting again needs no undoing.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Attribute, Held, InstanceValue, Item, KeyOf, ModuleMember, Source
 from torchrepro.frontend.tracing.classes import MISSING, is_python_class
 from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.fakes import tensors_in
 from torchrepro.frontend.tracing.recorder import Recorder
 
 TABLES = ("_parameters", "_buffers", "_modules")
@@ -387,7 +388,10 @@ class World:
         """An object that is used as a key counts by its identity."""
         if is_constant(key) or is_single(key):
             return
-        if isinstance(key, torch.Tensor):
+        if type(key) is tuple:
+            for item in key:
+                self._pin_key(copy, item)
+        elif isinstance(key, torch.Tensor):
             self.complete(copy)
         elif id(key) not in self._fresh and id(key) in self._sources:
             self.guards.add(Is(self._sources[id(key)], key))
@@ -443,7 +447,7 @@ class World:
     def _guard_key(self, key: Any, source: Source) -> None:
         if is_constant(key):
             self.guards.add(Equal(source, key))
-        elif is_single(key) or not isinstance(key, torch.Tensor):
+        elif is_single(key) or next(tensors_in(key), None) is None:
             self.guards.add(Is(source, key))
         else:
             raise Break(BreakKind.UNSUPPORTED, "a dict of the caller has tensors as keys")

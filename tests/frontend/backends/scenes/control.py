@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 from torch.nn import functional as F
+
+from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 
 
 def say(*values: Any) -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 from torch import nn
+
+from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 
 
 @scene

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 from torch import nn
 from torch.nn import functional as F
+
+from tests.frontend.backends.scene import Capture, outcome, scene, tensor
 
 
 @scene
