@@ -22,7 +22,7 @@ from torchrepro.frontend.interpreter.callers import super_of
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.program.reading import program_of
 from torchrepro.frontend.source import Attribute, Item
-from torchrepro.frontend.tracing import leaves
+from torchrepro.frontend.tracing import comparing, leaves  # noqa: F401  (registers its handlers)
 from torchrepro.frontend.tracing.classes import (
     MISSING,
     is_python_class,
@@ -40,6 +40,7 @@ from torchrepro.frontend.tracing.special import SPECIAL, call_getter
 from torchrepro.frontend.tracing.stepped import SteppedCallable
 
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_ORDER = type(functools.cmp_to_key(lambda one, other: 0))
 _CACHED = type(functools.lru_cache(lambda: None))
 _IN_C = (
     types.BuiltinFunctionType,
@@ -80,6 +81,8 @@ class Calls(Operators):
         if kind is staticmethod or kind is SteppedCallable:
             inner = function.__func__ if kind is staticmethod else function.function
             return self.call_function(inner, args, kwargs)
+        if kind is _ORDER:
+            return function(*args)
         if kind in _GETTERS:
             return call_getter(self, function, *args)
         original = leaves.original_of(function) or getattr(function, ORIGINAL, None)

@@ -7,6 +7,7 @@ import builtins
 import collections
 import copyreg
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -274,7 +275,11 @@ SPECIAL |= {
     int: _by_method("__int__", "__index__"),
     float: _by_method("__float__", "__index__"),
     complex: _by_method("__complex__"),
+    bytes: _by_method("__bytes__"),
     operator.index: _by_method("__index__"),
+    math.trunc: _by_method("__trunc__"),
+    math.floor: _by_method("__floor__"),
+    math.ceil: _by_method("__ceil__"),
 }
 
 
@@ -289,6 +294,11 @@ def _storage_offset(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any
 @special(torch.Size.numel)
 def _size_numel(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return numel(args[0])
+
+
+@special(pow)
+def _pow(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.binary("POWER", *args) if len(args) == 2 and not kwargs else NotImplemented
 
 
 @special(operator.contains)

@@ -1,0 +1,178 @@
+"""Builtins that compare or test the items they are given: done in steps where items have methods in Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
+from torchrepro.frontend.tracing.dunders import python_method
+from torchrepro.frontend.tracing.special import SPECIAL, Handler, special
+from torchrepro.frontend.tracing.stepped import SteppedCallable, SteppedIterator
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.tracing.calls import Calls
+
+
+class _Ordered:
+    """An item as C orders it: each comparison is stepped."""
+
+    __slots__ = ("tracer", "value")
+
+    def __init__(self, tracer: Calls, value: Any) -> None:
+        self.tracer = tracer
+        self.value = value
+
+    def __lt__(self, other: _Ordered) -> bool:
+        return self.tracer.is_true(self.tracer.compare("LT", self.value, other.value))
+
+    def __gt__(self, other: _Ordered) -> bool:
+        return self.tracer.is_true(self.tracer.compare("GT", self.value, other.value))
+
+
+def _items(tracer: Calls, values: Any) -> list[Any]:
+    return list(tracer.unpack(values))
+
+
+def _any_with(items: Iterable[Any], *names: str) -> bool:
+    return any(python_method(item, name) is not None for item in items for name in names)
+
+
+def _by(tracer: Calls, key: Any, items: list[Any]) -> list[Any] | None:
+    """What items are ordered by; None where C can order them."""
+    keys = items if key is None else [tracer.call_function(key, (item,), {}) for item in items]
+    return [_Ordered(tracer, value) for value in keys] if _any_with(keys, "__lt__", "__gt__") else None
+
+
+@special(sorted)
+def _sorted(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    items = _items(tracer, args[0])
+    keys = _by(tracer, kwargs.get("key"), items)
+    if keys is None:
+        return sorted(items, **_callbacks(tracer, kwargs))
+    order = sorted(range(len(items)), key=keys.__getitem__, reverse=tracer.is_true(kwargs.get("reverse")))
+    return [items[place] for place in order]
+
+
+@special(functools.cmp_to_key)
+def _cmp_to_key(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return functools.cmp_to_key(SteppedCallable(tracer, args[0]))
+
+
+@special(list.sort)
+def _sort(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if _by(tracer, kwargs.get("key"), args[0]) is None:
+        return NotImplemented
+    args[0][:] = tracer.call_function(sorted, (list(args[0]),), kwargs)
+    return None
+
+
+def _extreme(function: Any, better: str) -> Handler:
+    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        items = _items(tracer, args[0]) if len(args) == 1 else list(args)
+        keys = _by(tracer, kwargs.get("key"), items)
+        if keys is None or not items:
+            return NotImplemented if len(args) > 1 else function(items, **_callbacks(tracer, kwargs))
+        best = 0
+        for place in range(1, len(items)):
+            best = place if getattr(keys[place], better)(keys[best]) else best
+        return items[best]
+
+    return handler
+
+
+def _callbacks(tracer: Calls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    key = kwargs.get("key")
+    return dict(kwargs) if key is None else {**kwargs, "key": SteppedCallable(tracer, key)}
+
+
+SPECIAL[min] = _extreme(min, "__lt__")
+SPECIAL[max] = _extreme(max, "__gt__")
+
+
+@special(any)
+def _any(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return any(map(tracer.is_true, SteppedIterator(tracer, tracer.get_iter(args[0]))))
+
+
+@special(all)
+def _all(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return all(map(tracer.is_true, SteppedIterator(tracer, tracer.get_iter(args[0]))))
+
+
+def _position(tracer: Calls, items: Sequence[Any], value: Any) -> list[int] | None:
+    """Where a value is among items; None where C can tell."""
+    if not _any_with((value, *items), "__eq__"):
+        return None
+    return [
+        place
+        for place, item in enumerate(items)
+        if item is value or tracer.is_true(tracer.compare("EQ", item, value))
+    ]
+
+
+@special(list.index, tuple.index)
+def _index(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    found = _position(tracer, *args[:2]) if len(args) == 2 else None
+    if found is None:
+        return NotImplemented
+    if not found:
+        raise ValueError("the value is not in the list")
+    return found[0]
+
+
+@special(list.count, tuple.count)
+def _count(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    found = _position(tracer, *args)
+    return NotImplemented if found is None else len(found)
+
+
+@special(list.remove)
+def _remove(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    found = _position(tracer, *args)
+    if found is None:
+        return NotImplemented
+    if not found:
+        raise ValueError("list.remove(x): x not in list")
+    del args[0][found[0]]
+    return None
+
+
+@special(divmod)
+def _divmod(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    left, right = args
+    for receiver, name, argument in ((left, "__divmod__", right), (right, "__rdivmod__", left)):
+        result = tracer.special(receiver, name, argument)
+        if result is not MISSING and result is not NotImplemented:
+            return result
+    return NotImplemented
+
+
+def _checked(function: Any, name: str) -> Handler:
+    """A class may decide by itself, through its metaclass, what belongs to it."""
+
+    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        value, kinds = args
+        if isinstance(kinds, tuple):
+            return any(tracer.call_function(function, (value, kind), {}) for kind in kinds)
+        check = python_method(kinds, name)
+        if check is None or is_trusted_class(type(kinds)):
+            return NotImplemented
+        return tracer.is_true(tracer.call_function(check, (kinds, value), {}))
+
+    return handler
+
+
+SPECIAL[isinstance] = _checked(isinstance, "__instancecheck__")
+SPECIAL[issubclass] = _checked(issubclass, "__subclasscheck__")
+
+
+def _of_numbers(function: Any) -> Handler:
+    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return function(*map(tracer.as_index, args), **kwargs)
+
+    return handler
+
+
+SPECIAL |= {function: _of_numbers(function) for function in (hex, oct, bin, chr, range)}
