@@ -75,8 +75,13 @@ class _Walk:
             yield from self._object(path, value)
 
     def _tensor(self, path: str, value: torch.Tensor) -> Iterator[tuple[str, str]]:
-        grad = "grad" if value.requires_grad else "no grad"
-        leaf = "leaf" if value.is_leaf else "computed"
+        try:
+            grad = "grad" if value.requires_grad else "no grad"
+            leaf = "leaf" if value.is_leaf else "computed"
+        except RuntimeError as error:
+            # A view made without gradients whose base was changed with them may not be asked anything.
+            yield path, str(error)
+            return
         kind = type(value).__name__
         yield path, f"{kind} {value.dtype} {tuple(value.shape)} {value.stride()} {value.device} {grad} {leaf}"
         plain = value.detach().resolve_conj().resolve_neg()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Program:
         """A new function, with globals of its own, whose lines a traceback can show."""
         name = f"<random program {next(_NUMBERS)}>"
         linecache.cache[name] = (len(self.source), None, self.source.splitlines(keepends=True), name)
-        namespace = {"torch": torch, "state": {"count": 0}, "layer": _layer(), **_HELPERS}
+        namespace = {"torch": torch, "state": {"count": 0}, "layer": _layer(), "net": Net(), **_HELPERS}
         exec(compile(self.source, name, "exec"), namespace)
         return namespace["program"]  # type: ignore[no-any-return]
 
@@ -76,6 +76,13 @@ class Box:
         self.count += by
         return self.count % 5
 
+    def loud(self, value: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        value = value + self.value
+        print("loud", self.count)
+        self.value = value * 0.5
+        return value
+
     @property
     def half(self) -> torch.Tensor:
         return self.value * 0.5
@@ -110,6 +117,30 @@ def noisy(value: Any) -> Any:
     return value + 1 if isinstance(value, torch.Tensor) else value
 
 
+def noisy_values(values: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    for value in values:
+        print("next")
+        yield value * 2
+
+
+class Net(nn.Module):
+    """A module that changes with every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.scale: Any = 1
+        self.calls = 0
+        self.history: list[Any] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.training:
+            self.mean.mul_(0.5).add_(x.detach().mean())
+            self.history.append(x)
+        return x * self.scale + self.mean
+
+
 def _layer() -> nn.Module:
     layer = nn.Linear(4, 4)
     with torch.no_grad():
@@ -126,6 +157,7 @@ _HELPERS = {
     "counted": counted,
     "stops": stops,
     "noisy": noisy,
+    "noisy_values": noisy_values,
     "Box": Box,
 }
 
@@ -252,6 +284,17 @@ def _simple() -> st.SearchStrategy[Lines]:
             "kept = lambda w=x: w * n",
             "kept = (w * m for w in list(xs))",
             "x = next(iter(xs), x)",
+            "x = net(x)",
+            "net.scale = n",
+            "net.history = xs",
+            "net.train(flag)",
+            'kept = {"k": [x, {"deep": y}]}',
+            'isinstance(kept, dict) and kept.setdefault("ns", []).append(n)',
+            "isinstance(kept, tuple) and log.append(len(kept))",
+            "kept = xs.append; kept(x)",
+            "xs = sorted(xs, key=lambda w: w.dim())",
+            "x = max([x, y], key=lambda w: w.dim())",
+            'x = type("Local", (), {"run": lambda self, w: w * n})().run(x)',
             'x = next(kept, x) if hasattr(kept, "__next__") and not isinstance(kept, enumerate) else x',
             "box = Box(x)",
             "box.items = xs",
@@ -303,6 +346,10 @@ def _simple() -> st.SearchStrategy[Lines]:
             "box.value = noisy(x); box.count += 1",
             "y = torch.where(noisy(x) > 0, noisy(y), x)",
             "n = max(noisy(m), 1)",
+            "x = [*map(noisy, [x, y])][0]",
+            "net.scale = noisy(m); x = net(x)",
+            "x = box.loud(x)",
+            'state["count"] = noisy(n) + 1',
             "m = [noisy(w).dim() for w in xs][:1] and 1",
         ]
     ).map(lambda text: (text,))
@@ -366,6 +413,7 @@ def _compound(inner: st.SearchStrategy[Lines]) -> st.SearchStrategy[Lines]:
             block,
         ),
         built(lambda body: ("{k} = 0", "while {k} < 2:", "    {k} += 1", *body), block),
+        built(lambda body: ("for v in noisy_values(list(xs)[:2]):", *body), block),
         built(lambda body: ("with torch.no_grad():", *body), block),
         built(lambda body: ("with Noting(log):", *body), block),
         built(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +64,7 @@ def told(call: Callable[..., Any], function: Callable[..., Any], given_arguments
     except RuntimeError as error:
         # A change in place may have taken away what a gradient needs.
         outcome["backward"] = type(error).__name__
-    state = copy.copy(function.__globals__["state"])
+    state = [function.__globals__[name] for name in ("state", "net")]
     return facts_of(
         {"argument": given_arguments, "state": state, "printed": printed.getvalue(), **outcome}
         | {"grad mode": torch.is_grad_enabled()}

@@ -53,6 +53,8 @@ def conditions(guard: kinds.Guard, names: Sequence[str], writer: Writer) -> list
             return [f"{_constant(key, writer)} in {x}"]
         case kinds.HasInstanceValue(_, name):
             return [f"{name!r} not in {x}.__dict__"]
+        case kinds.LacksAttribute(_, name):
+            return [f"{writer.held(hasattr, 'hasattr')}({x}, {name!r})"]
         case kinds.LacksInstanceValue(_, name):
             return [f"{name!r} in {x}.__dict__"]
         case kinds.LacksMember(_, table, name):

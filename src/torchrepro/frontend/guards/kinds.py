@@ -128,6 +128,13 @@ class HasInstanceValue(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LacksAttribute(OfSource):
+    """A class that defines nothing under a name, and inherits nothing."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LacksInstanceValue(OfSource):
     """Nothing in the instance hides what its class has under this name."""
 

@@ -88,6 +88,8 @@ def _aspect(guard: kinds.Guard) -> tuple[str, str, Callable[..., str]]:
             return shown(key), "present", lambda _: "absent"
         case kinds.LacksKey(_, key) | kinds.LacksInstanceValue(_, key) | kinds.LacksMember(_, _, key):
             return shown(key), "absent", lambda _: "present"
+        case kinds.LacksAttribute(_, name):
+            return shown(name), "absent", lambda _: "present"
         case kinds.Keys(_, keys):
             return "tuple of keys", shown_all(keys), shown_all
         case kinds.SetEquals(_, members):

@@ -153,6 +153,9 @@ class Operations:
     def is_true(self, value: Any) -> bool:
         return bool(value)
 
+    def as_keys(self, values: Sequence[Any]) -> None:
+        """Values are about to become keys of a dict or members of a set: C asks for their hashes."""
+
     def format(self, value: Any, conversion: str, spec: Any) -> str:
         """A field of an f-string; `conversion` is `""`, `"str"`, `"repr"` or `"ascii"`."""
         if conversion:

@@ -152,7 +152,7 @@ class Effects:
         descriptors = slot_descriptors(type(shadow.original))
         named = {repr(name): self._r.held(descriptor) for name, descriptor in descriptors.items()}
         return self._items(
-            dict(slots(shadow.original)),
+            dict(slots(shadow.original)) if shadow.before is None else shadow.before,
             {name: shadow.stand_in[name] for name in descriptors if name in shadow.stand_in},
             put=lambda key, value: f"{named[key]}.__set__({self._target(shadow)}, {value})",
             drop=lambda key: f"{named[key]}.__delete__({self._target(shadow)})",
@@ -160,6 +160,8 @@ class Effects:
 
     def _cell(self, shadow: Shadow) -> list[str]:
         old, new = shadow.original, shadow.stand_in
+        if shadow.before is not None and is_full(new):  # written, whatever was there
+            return [f"{self._target(shadow)}.cell_contents = {self._r.expression(new.cell_contents)}"]
         if not is_full(new):
             return [f"del {self._target(shadow)}.cell_contents"] if is_full(old) else []
         if is_full(old) and self._unchanged(old.cell_contents, new.cell_contents):

@@ -6,6 +6,7 @@ What is found in an old object is adopted from there; that a name is *not* in it
 
 from __future__ import annotations
 
+import abc
 import functools
 import types
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.kinds import (
     Equal,
     Is,
+    LacksAttribute,
     LacksInstanceValue,
     LacksKey,
     LacksMember,
@@ -103,12 +105,16 @@ class Attributes(Interpreter):
             self.guard_class(kind, name, found)
             return self._bind(found, value, kind, name)
         inside = self.world.instance_value(value, name)
+        if found is MISSING:
+            self._guard_lack(kind, name)
         if inside is not MISSING:
             return inside
         if found is not MISSING:
             self.guard_class(kind, name, found)
             return self._bind(found, value, kind, name)
         otherwise = static_lookup(kind, "__getattr__") if fallback else MISSING
+        if otherwise is MISSING:
+            self._guard_lack(kind, "__getattr__")
         if otherwise is _MODULE_GETATTR:
             return self._member(value, name)
         self._guard_namespaces(kind.__mro__, name)
@@ -217,9 +223,14 @@ class Attributes(Interpreter):
             return found
         return self.world.adopt(found, Attribute(self.world.kept.hold(owner, owner.__name__), name))
 
+    def _guard_lack(self, kind: Any, name: str) -> None:
+        """A descriptor in the class would come before what is in the instance."""
+        if type(kind) in (type, abc.ABCMeta) and not is_trusted_class(kind) and not self.world.is_fresh(kind):
+            self.world.guards.add(LacksAttribute(self.world.kept.hold(kind, kind.__name__), name))
+
     def guard_class(self, kind: type, name: str, found: Any) -> None:
-        """What the user's classes define can be replaced between calls."""
-        if is_trusted_class(kind):
+        """What classes define can be replaced between calls: the user's, and torch's layers too."""
+        if is_trusted_class(kind) and not issubclass(kind, torch.nn.Module):
             return
         home = Attribute(self.world.kept.hold(kind, kind.__name__), name)
         match found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import enum
 import functools
 import operator
@@ -31,7 +30,7 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
-from torchrepro.frontend.tracing.foreign import no_foreign_code
+from torchrepro.frontend.tracing.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import BY_REFERENCE, HIGHER_ORDER, NATIVE_CLASSES, why_not
 from torchrepro.frontend.tracing.operators import Operators
@@ -53,6 +52,9 @@ _MAKE_CLASSES = frozenset({"collections", "dataclasses", "functools"})
 
 ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
+
+_NOT_ITERATING = frozenset({"isinstance", "issubclass", "format", "format_map"})
+"""Names of functions in C that take an iterable object as the object that it is."""
 
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
@@ -353,7 +355,7 @@ class Calls(Operators):
         if plain is object.__eq__ or plain is object.__ne__:
             return function(*args)
         args, kwargs = self._for_native(function, plain, args, kwargs)
-        if any(map(_has_objects, (*full, *kwargs.values()))):
+        if any(map(has_objects, (*full, *kwargs.values()))):
             with no_foreign_code(getattr(function, "__name__", "a function in C")):
                 result = function(*args, **kwargs)
         else:
@@ -367,10 +369,12 @@ class Calls(Operators):
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Arguments as C can use them: iterables and functions of the user's own are stepped."""
         if (
-            getattr(function, "__name__", "") not in BY_REFERENCE | {"isinstance", "issubclass"}
+            getattr(function, "__name__", "") not in BY_REFERENCE | _NOT_ITERATING
             or getattr(function, "__name__", "") == "extend"
         ):
             args = [self.iterable(value) for value in args]
+        if plain is filter and args[0] is None:
+            args = [operator.truth, *args[1:]]
         if plain in HIGHER_ORDER or plain is list.sort:
             args = [self._callback(value) for value in args]
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
@@ -380,7 +384,9 @@ class Calls(Operators):
         if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             return SteppedCallable(self, value)
         if isinstance(value, type):
-            return SteppedCallable(self, value) if is_python_class(value) else value
+            return SteppedCallable(self, value) if is_python_class(value) or value in SPECIAL else value
+        if isinstance(value, types.BuiltinFunctionType) and value in SPECIAL:
+            return SteppedCallable(self, value)
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
             return SteppedCallable(self, value)
         return value
@@ -417,15 +423,6 @@ def _unbound(function: Any) -> tuple[Any, Any]:
 
 def _is_autograd_function(owner: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-
-
-def _has_objects(value: Any) -> bool:
-    """Whether code in C may meet an object with methods in Python here."""
-    if is_python_class(type(value)):
-        return True
-    if isinstance(value, list | tuple | set | frozenset | collections.deque):
-        return any(is_python_class(type(item)) for item in value)
-    return isinstance(value, dict) and any(is_python_class(type(key)) for key in value)
 
 
 def _hashable(value: Any) -> bool:

@@ -1,13 +1,16 @@
-"""Builtins that compare or test the items they are given: done in steps where items have methods in Python."""
+"""Builtins that compare or test their items: done in steps where items have methods in Python."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
 from torchrepro.frontend.tracing.dunders import python_method
+from torchrepro.frontend.tracing.foreign import has_objects, natively, no_foreign_code
 from torchrepro.frontend.tracing.special import SPECIAL, Handler, special
 from torchrepro.frontend.tracing.stepped import SteppedCallable, SteppedIterator
 
@@ -39,20 +42,21 @@ def _any_with(items: Iterable[Any], *names: str) -> bool:
     return any(python_method(item, name) is not None for item in items for name in names)
 
 
-def _by(tracer: Calls, key: Any, items: list[Any]) -> list[Any] | None:
-    """What items are ordered by; None where C can order them."""
+def _keys(tracer: Calls, key: Any, items: list[Any]) -> list[Any]:
+    """What items are ordered by, asked for once."""
     keys = items if key is None else [tracer.call_function(key, (item,), {}) for item in items]
-    return [_Ordered(tracer, value) for value in keys] if _any_with(keys, "__lt__", "__gt__") else None
+    return [_Ordered(tracer, value) for value in keys] if _any_with(keys, "__lt__", "__gt__") else keys
 
 
 @special(sorted)
 def _sorted(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     items = _items(tracer, args[0])
-    keys = _by(tracer, kwargs.get("key"), items)
-    if keys is None:
-        return sorted(items, **_callbacks(tracer, kwargs))
-    order = sorted(range(len(items)), key=keys.__getitem__, reverse=tracer.is_true(kwargs.get("reverse")))
-    return [items[place] for place in order]
+    keys = _keys(tracer, kwargs.get("key"), items)
+    places = list(range(len(items)))
+    backwards = tracer.is_true(kwargs.get("reverse"))
+    with no_foreign_code("sorted") if has_objects(keys) else nullcontext():
+        places.sort(key=keys.__getitem__, reverse=backwards)
+    return [items[place] for place in places]
 
 
 @special(functools.cmp_to_key)
@@ -62,33 +66,28 @@ def _cmp_to_key(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @special(list.sort)
 def _sort(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if _by(tracer, kwargs.get("key"), args[0]) is None:
-        return NotImplemented
     args[0][:] = tracer.call_function(sorted, (list(args[0]),), kwargs)
     return None
 
 
-def _extreme(function: Any, better: str) -> Handler:
+def _extreme(function: Any, better: Any) -> Handler:
     def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         items = _items(tracer, args[0]) if len(args) == 1 else list(args)
-        keys = _by(tracer, kwargs.get("key"), items)
-        if keys is None or not items:
-            return NotImplemented if len(args) > 1 else function(items, **_callbacks(tracer, kwargs))
+        if not items:
+            return function(items, **kwargs)
+        keys = _keys(tracer, kwargs.get("key"), items)
         best = 0
         for place in range(1, len(items)):
-            best = place if getattr(keys[place], better)(keys[best]) else best
+            best = (
+                place if tracer.is_true(natively("a comparison", better, keys[place], keys[best])) else best
+            )
         return items[best]
 
     return handler
 
 
-def _callbacks(tracer: Calls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    key = kwargs.get("key")
-    return dict(kwargs) if key is None else {**kwargs, "key": SteppedCallable(tracer, key)}
-
-
-SPECIAL[min] = _extreme(min, "__lt__")
-SPECIAL[max] = _extreme(max, "__gt__")
+SPECIAL[min] = _extreme(min, operator.lt)
+SPECIAL[max] = _extreme(max, operator.gt)
 
 
 @special(any)
@@ -157,7 +156,8 @@ def _checked(function: Any, name: str) -> Handler:
         if isinstance(kinds, tuple):
             return any(tracer.call_function(function, (value, kind), {}) for kind in kinds)
         check = python_method(kinds, name)
-        if check is None or is_trusted_class(type(kinds)):
+        meta: Any = type(kinds)
+        if check is None or is_trusted_class(meta):
             return NotImplemented
         return tracer.is_true(tracer.call_function(check, (kinds, value), {}))
 

@@ -1,50 +1,71 @@
 """Foreign code: Python of the user's that code in C runs by itself, an `__eq__` while a list is searched.
 
 Such code is not stepped: what it reads is not guarded, and what it changes is changed for good. So it is
-noticed, and the call that led to it becomes a break.
+stopped before its first line, and the call that led to it becomes a break.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.tracing.classes import is_trusted_file
+from torchrepro.frontend.tracing.classes import is_python_class, is_trusted_file
 
 _OWN = "torchrepro.frontend"
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 @contextmanager
 def no_foreign_code(name: str) -> Iterator[None]:
-    """Raises `Break` where the body, a call of `name`, ran a function of the user's."""
-    if sys.getprofile() is not None:  # somebody measures: nothing is noticed, as it is rare
-        yield
+    """Raises `Break` where the body, a call of `name`, would run a function of the user's."""
+    outer = sys.getprofile()
+    if outer is not None and not isinstance(outer, _Watch):
+        yield  # somebody measures: nothing is noticed, as it is rare
         return
-    found: list[str] = []
-    sys.setprofile(_watch(found))
+    sys.setprofile(_Watch(name))
     try:
         yield
     finally:
-        sys.setprofile(None)
-    if found:
-        raise Break(BreakKind.OPAQUE, f"{name} runs {found[0]} by itself, which is not followed")
+        sys.setprofile(outer)
 
 
-def _watch(found: list[str]) -> Any:
-    stepping = 0
+def natively(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in C with values that it may call back."""
+    if not any(has_objects(value) for value in args):
+        return function(*args)
+    with no_foreign_code(name):
+        return function(*args)
 
-    def watch(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal stepping
+
+def has_objects(value: Any, depth: int = 3) -> bool:
+    """Whether code in C may meet an object with methods in Python here."""
+    kind = type(value)
+    if is_python_class(kind):
+        return True
+    if not depth or not isinstance(value, _CONTAINERS):
+        return False
+    inside = (*dict.keys(value), *dict.values(value)) if isinstance(value, dict) else value
+    return any(has_objects(item, depth - 1) for item in inside)
+
+
+class _Watch:
+    """A profile function. What it raises comes out of the call that it is told of."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stepping = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         own = str(frame.f_globals.get("__name__", "")).startswith(_OWN)
         if own:
             # A stepped callable or iterator: what it runs is followed.
             # (The first return is that of the function which began to watch.)
-            stepping = max(0, stepping + (event == "call") - (event == "return"))
-        elif event == "call" and not stepping and not is_trusted_file(frame.f_code.co_filename):
-            found.append(frame.f_code.co_qualname)
-
-    return watch
+            self._stepping = max(0, self._stepping + (event == "call") - (event == "return"))
+        elif event == "call" and not self._stepping and not is_trusted_file(frame.f_code.co_filename):
+            told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not followed"
+            raise Break(BreakKind.OPAQUE, told)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+import operator
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,15 +14,23 @@ from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, UNARY
 from torchrepro.frontend.tracing.attributes import Attributes
-from torchrepro.frontend.tracing.classes import MISSING, is_python_class, static_lookup
+from torchrepro.frontend.tracing.classes import (
+    MISSING,
+    is_python_class,
+    is_trusted_class,
+    static_lookup,
+)
 from torchrepro.frontend.tracing.dunders import (
     COMPARE_METHODS,
     UNARY_METHODS,
     binary_candidates,
     python_method,
 )
+from torchrepro.frontend.tracing.foreign import natively
 from torchrepro.frontend.tracing.native import is_native_iterator
 from torchrepro.frontend.tracing.stepped import SteppedIterator
+
+_CONVERSIONS: Mapping[str, Callable[[object], str]] = {"str": str, "repr": repr, "ascii": ascii}
 
 
 def _text_method(kind: Any, conversion: str) -> str:
@@ -61,7 +70,7 @@ class Operators(Attributes):
                 self.world.complete_all((left, right))
             if name == "INPLACE_ADD" and type(left) is list:
                 right = self.iterable(right)
-            return BINARY[name](left, right)
+            return natively("an operator", BINARY[name], left, right)
         self.world.complete_all((left, right))
         for receiver, method in binary_candidates(name, left, right):
             argument = left if receiver is right and method.startswith("__r") else right
@@ -70,7 +79,7 @@ class Operators(Attributes):
                 native = static_lookup(type(receiver), method)
                 if native is MISSING:
                     continue
-                result = native.__get__(receiver, type(receiver))(argument)
+                result = natively("an operator", native, receiver, argument)
             if result is not NotImplemented:
                 return result
         return BINARY[name](left, right)
@@ -79,7 +88,7 @@ class Operators(Attributes):
         self.require_known(left, right)
         self.world.complete_all((left, right))
         if not (is_python_class(type(left)) or is_python_class(type(right))):
-            return COMPARE[name](left, right)
+            return natively("a comparison", COMPARE[name], left, right)
         method, reflected = COMPARE_METHODS[name]
         asked = [(left, method, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
@@ -116,9 +125,22 @@ class Operators(Attributes):
         if text is not MISSING:
             return str(text) if name == "__format__" else format(text, spec)
         self.world.complete_all((value,))
-        return super().format(value, conversion, spec)
+        if conversion:
+            value = natively("a text", _CONVERSIONS[conversion], value)
+        return str(natively("a text", format, value, spec))
 
     # Items
+
+    def as_keys(self, values: Sequence[Any]) -> None:
+        """What their own `__hash__` and `__eq__` read is guarded by stepping them, before C runs them."""
+        for value in values:
+            if type(value) is tuple:
+                self.as_keys(value)
+                continue
+            kind: Any = type(value)
+            if is_python_class(kind) and not is_trusted_class(kind):
+                self.special(value, "__hash__")
+                self.special(value, "__eq__", value)
 
     def get_item(self, container: Any, key: Any) -> Any:
         self.require_known(container)
@@ -147,6 +169,7 @@ class Operators(Attributes):
 
     def plain_dict_item(self, container: dict[Any, Any], key: Any) -> Any:
         """What `dict.__getitem__` does, `__missing__` and factories included."""
+        self.as_keys((key,))
         value = self.world.item_of(container, key)
         if value is not MISSING:
             return value
@@ -172,6 +195,7 @@ class Operators(Attributes):
             container[self.as_index(key)] = self.iterable(new) if isinstance(key, slice) else new
 
     def plain_set_item(self, container: dict[Any, Any], key: Any, new: Any) -> None:
+        self.as_keys((key,))
         if isinstance(container, collections.OrderedDict):
             # Its order is kept beside the table: only its own method knows of both.
             self.world.forget_unread(container, key)
@@ -195,6 +219,7 @@ class Operators(Attributes):
         if result is not MISSING:
             return self.is_true(result)
         if isinstance(container, dict):
+            self.as_keys((value,))
             return self.world.has_key(container, value)
         if is_python_class(type(container)) and not isinstance(container, list | tuple | set | frozenset):
             for item in SteppedIterator(self, self.get_iter(container)):
@@ -204,7 +229,7 @@ class Operators(Attributes):
         self.world.complete_all((container,))
         if isinstance(container, list | tuple) and self._needs_stepping(value, container):
             return any(item is value or self.is_true(self.compare("EQ", item, value)) for item in container)
-        return value in container
+        return bool(natively("a search", operator.contains, container, value))
 
     def _needs_stepping(self, value: Any, items: Sequence[Any]) -> bool:
         return python_method(value, "__eq__") is not None or any(

@@ -98,6 +98,8 @@ class World:
         self._tensors: list[Source] = []
         self._objects: list[tuple[Any, Source]] = []
         """Objects, functions and dicts, of which identity alone may tell two."""
+        self._written_cells: set[int] = set()
+        self._before: dict[int, dict[Any, Any]] = {}
         self.outputs: list[torch.Tensor] = []
 
     # Who is who
@@ -171,6 +173,13 @@ class World:
                 for name, new in shadow.stand_in.items()
             )
         )
+
+    def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
+        """A copy whose changes are written back."""
+        before = None
+        if isinstance(stand_in, dict):
+            before = self._before[id(stand_in)] = dict(stand_in)
+        self.shadows.append(Shadow(source, original, stand_in, kind, before))
 
     def _register(self, original: Any, stand_in: Any, source: Source) -> Any:
         self._alive.append((original, stand_in))
@@ -284,6 +293,7 @@ class World:
         copy = collections.deque.__new__(kind) if isinstance(value, collections.deque) else list.__new__(kind)
         if isinstance(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
+            self.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items: a list may contain itself.
         self._register(value, copy, source)
         base = collections.deque if isinstance(value, collections.deque) else list
@@ -307,12 +317,12 @@ class World:
             if isinstance(value, collections.defaultdict):
                 collections.defaultdict.__init__(copy, value.default_factory)
             dict.update(copy, value)
-        if isinstance(value, collections.defaultdict) and value.default_factory is not None:
+        if isinstance(value, collections.defaultdict):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self._register(value, copy, source)
         self._objects.append((value, source))
         self._partial(source, value, copy, lambda key: Item.at(source, key))
-        self.shadows.append(Shadow(source, value, copy, ShadowKind.DICT))
+        self._shadow(source, value, copy, ShadowKind.DICT)
         if kind not in _DICTS:
             self.complete(copy)
             if hasattr(value, "__dict__"):
@@ -343,7 +353,7 @@ class World:
         """The attributes of an object that has been copied because it is a container too."""
         for name, item in original.__dict__.items():
             copy.__dict__[name] = self.adopt(item, InstanceValue(source, name))
-        self.shadows.append(Shadow(source, original, copy.__dict__, ShadowKind.ATTRIBUTES))
+        self._shadow(source, original, copy.__dict__, ShadowKind.ATTRIBUTES)
         self._instances[id(copy)] = copy.__dict__
 
     # Dicts, key by key
@@ -405,11 +415,17 @@ class World:
         return dict.__contains__(copy, key)
 
     def forget_unread(self, copy: dict[Any, Any], key: Any) -> None:
-        """What was under a key is about to be replaced or deleted."""
+        """What was under a key is about to be replaced or deleted.
+
+        The new value is written back in any case: nobody has read what another call will find there.
+        """
         self._pin_key(copy, key)
         partial = self._partials.get(id(copy))
         if partial is not None:
             partial.unread.discard(key)
+        before = self._before.get(id(copy))
+        if before is not None and key in before:
+            before[key] = MISSING
 
     def set_key(self, copy: dict[Any, Any], key: Any, value: Any) -> None:
         self.forget_unread(copy, key)
@@ -487,7 +503,7 @@ class World:
         self._partial(source, space, copy, lambda name: InstanceValue(source, name), guarded=False)
         self._stand_ins[id(space)] = copy
         self._sources[id(copy)] = Attribute(source, "__dict__")
-        self.shadows.append(Shadow(source, owner, copy, ShadowKind.ATTRIBUTES, before=dict(space)))
+        self._shadow(source, owner, copy, ShadowKind.ATTRIBUTES)
         return copy
 
     def instance_value(self, owner: Any, name: str) -> Any:
@@ -543,7 +559,7 @@ class World:
         partial.unread.discard(table)
         dict.__setitem__(space, table, copy)
         self._partial(place, original, copy, lambda name: ModuleMember(source, table, name), guarded=False)
-        self.shadows.append(Shadow(place, original, copy, ShadowKind.DICT))
+        self._shadow(place, original, copy, ShadowKind.DICT)
         return copy
 
     def slots_of(self, owner: Any) -> dict[str, Any]:
@@ -555,7 +571,7 @@ class World:
             }
             copy = self._slots[id(owner)] = dict(present)
             self._partial(source, present, copy, lambda name: Attribute(source, name), guarded=False)
-            self.shadows.append(Shadow(source, owner, copy, ShadowKind.SLOTS))
+            self._shadow(source, owner, copy, ShadowKind.SLOTS)
         return self._slots[id(owner)]
 
     # Cells
@@ -572,14 +588,16 @@ class World:
             return cell.cell_contents
         contents = self.adopt(cell.cell_contents, Attribute(source, "cell_contents"))
         self._cells[id(cell)] = types.CellType(contents)
-        self.shadows.append(Shadow(source, cell, self._cells[id(cell)], ShadowKind.CELL))
         return contents
 
     def cell_for_writing(self, cell: types.CellType) -> types.CellType:
-        if id(cell) in self._cells or id(cell) not in self._sources:
-            return self._cells.get(id(cell), cell)
-        copy = self._cells[id(cell)] = types.CellType()
-        self.shadows.append(Shadow(self._sources[id(cell)], cell, copy, ShadowKind.CELL))
+        """The cell that is written in place of an old one; written back in any case, read before or not."""
+        if id(cell) not in self._sources:
+            return cell
+        copy = self._cells.setdefault(id(cell), types.CellType())
+        if id(cell) not in self._written_cells:
+            self._written_cells.add(id(cell))
+            self.shadows.append(Shadow(self._sources[id(cell)], cell, copy, ShadowKind.CELL, before={}))
         return copy
 
     def exposed_globals(self, space: dict[str, Any]) -> dict[str, Any]:
@@ -598,7 +616,7 @@ class World:
         self._register(space, copy, source)
         self._partial(source, space, copy, lambda name: Item.at(source, name))
         del self._unfinished[id(copy)]
-        self.shadows.append(Shadow(source, space, copy, ShadowKind.DICT, before=dict(space)))
+        self._shadow(source, space, copy, ShadowKind.DICT)
         return copy
 
 

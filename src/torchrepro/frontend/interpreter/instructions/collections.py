@@ -33,12 +33,15 @@ def build_list(op: Interpreter, frame: Frame, count: int) -> None:
 
 @instruction("BUILD_SET")
 def build_set(op: Interpreter, frame: Frame, count: int) -> None:
-    frame.stack.append(set(take(frame.stack, count)))
+    items = take(frame.stack, count)
+    op.as_keys(items)
+    frame.stack.append(set(items))
 
 
 @instruction("BUILD_MAP")
 def build_map(op: Interpreter, frame: Frame, count: int) -> None:
     items = take(frame.stack, 2 * count)
+    op.as_keys(items[::2])
     frame.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
 
 
@@ -65,12 +68,14 @@ def list_append(op: Interpreter, frame: Frame, depth: int) -> None:
 @instruction("SET_ADD")
 def set_add(op: Interpreter, frame: Frame, depth: int) -> None:
     value = frame.stack.pop()
+    op.as_keys((value,))
     frame.stack[-depth].add(value)
 
 
 @instruction("MAP_ADD")
 def map_add(op: Interpreter, frame: Frame, depth: int) -> None:
     value, key = frame.stack.pop(), frame.stack.pop()
+    op.as_keys((key,))
     frame.stack[-depth][key] = value
 
 
