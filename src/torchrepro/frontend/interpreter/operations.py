@@ -69,33 +69,27 @@ class Operations:
 
     def load_local(self, frame: Frame, name: str) -> Any:
         """A bound local variable; raises `UnboundLocalError` for an unbound one."""
-        try:
+        if name in frame.locals:
             return frame.locals[name]
-        except KeyError:
-            raise UnboundLocalError(
-                f"cannot access local variable '{name}' where it is not associated with a value"
-            ) from None
+        raise UnboundLocalError(
+            f"cannot access local variable '{name}' where it is not associated with a value"
+        )
 
     def load_global(self, frame: Frame, name: str) -> Any:
-        try:
-            return frame.globals[name]
-        except KeyError:
-            return self.load_builtin(frame, name)
+        return frame.globals[name] if name in frame.globals else self.load_builtin(frame, name)
 
     def load_builtin(self, frame: Frame, name: str) -> Any:
-        try:
+        if name in frame.builtins:
             return frame.builtins[name]
-        except KeyError:
-            raise NameError(f"name '{name}' is not defined", name=name) from None
+        raise NameError(f"name '{name}' is not defined", name=name)
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         frame.globals[name] = value
 
     def delete_global(self, frame: Frame, name: str) -> None:
-        try:
-            del frame.globals[name]
-        except KeyError:
-            raise NameError(f"name '{name}' is not defined", name=name) from None
+        if name not in frame.globals:
+            raise NameError(f"name '{name}' is not defined", name=name)
+        del frame.globals[name]
 
     def load_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
         """What a cell contains; raises `ValueError` for an empty one (the instruction names the variable)."""
@@ -118,8 +112,12 @@ class Operations:
 
     def load_special(self, value: Any, name: str) -> Any:
         """A method that Python looks up on the type, bound: `__enter__`, `__exit__`."""
-        method = getattr(type(value), name)
-        return method.__get__(value, type(value))
+        kind = type(value)
+        for base in kind.__mro__:
+            if name in base.__dict__:
+                method = base.__dict__[name]
+                return method.__get__(value, kind) if hasattr(type(method), "__get__") else method
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
 
     def store_attr(self, value: Any, name: str, new: Any) -> None:
         setattr(value, name, new)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,9 @@ from torchrepro.frontend.writer import Writer
 from torchrepro.generators import capture_rng_state, restore_rng_state
 from torchrepro.judge.execute import is_boxed
 
+RECURSION = 10_000
+"""Python's own limit while tracing; the depth of the user's calls is limited by `Calls.max_depth`."""
+
 ATTEMPTS = 40
 """Traces of one frame before Python runs all of it."""
 
@@ -55,6 +60,17 @@ class _Draft:
     rebuilder: Rebuilder
     result: str
     captured: Captured
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """A call that is stepped takes several of the interpreter's own."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 class _Capture:
@@ -84,7 +100,7 @@ class _Capture:
     def _attempt(self) -> Region | None:
         """One trace; None where it is to be done again, by what the log has learned."""
         tracer = Tracer(self.function, self.log)
-        with tracer.recorder.active():
+        with closing(tracer), tracer.recorder.active(), _deep_recursion():
             try:
                 outcome = tracer.trace(self.index, self.state)
             except Diverged as error:

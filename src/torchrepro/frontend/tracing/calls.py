@@ -32,7 +32,13 @@ from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
 from torchrepro.frontend.tracing.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
-from torchrepro.frontend.tracing.native import BY_REFERENCE, HIGHER_ORDER, NATIVE_CLASSES, why_not
+from torchrepro.frontend.tracing.native import (
+    BY_REFERENCE,
+    FUNCTION_FIRST,
+    HIGHER_ORDER,
+    NATIVE_CLASSES,
+    why_not,
+)
 from torchrepro.frontend.tracing.operators import Operators
 from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
 from torchrepro.frontend.tracing.special import SPECIAL, call_getter
@@ -376,7 +382,10 @@ class Calls(Operators):
         if plain is filter and args[0] is None:
             args = [operator.truth, *args[1:]]
         if plain in HIGHER_ORDER or plain is list.sort:
+            first = args[0] if args else None
             args = [self._callback(value) for value in args]
+            if plain in FUNCTION_FIRST and isinstance(first, (*_IN_C, type)) and first in SPECIAL:
+                args[0] = SteppedCallable(self, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs
 
@@ -384,9 +393,7 @@ class Calls(Operators):
         if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             return SteppedCallable(self, value)
         if isinstance(value, type):
-            return SteppedCallable(self, value) if is_python_class(value) or value in SPECIAL else value
-        if isinstance(value, types.BuiltinFunctionType) and value in SPECIAL:
-            return SteppedCallable(self, value)
+            return SteppedCallable(self, value) if is_python_class(value) else value
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
             return SteppedCallable(self, value)
         return value

@@ -149,6 +149,9 @@ HIGHER_ORDER: frozenset[Any] = frozenset(
 )
 """Natives that call functions which they are given: those are stepped instead."""
 
+FUNCTION_FIRST: frozenset[Any] = frozenset({map, filter, functools.reduce, itertools.starmap})
+"""Those of which the first argument is the function."""
+
 BY_REFERENCE = frozenset(
     {"append", "insert", "appendleft", "extend", "setdefault", "__setitem__", "add", "fromkeys"}
 )

@@ -166,6 +166,7 @@ class Recorder(TorchFunctionMode):
         for tensor in tensors_in((args, dict(kwargs))):
             self._node_of(tensor)
         check_operation(func, name, args, kwargs)
+        outs = [(tensor, tensor.shape) for tensor in tensors_in(kwargs.get("out"))]
         try:
             with self._watcher.expecting():
                 result = func(*args, **kwargs)
@@ -174,6 +175,10 @@ class Recorder(TorchFunctionMode):
             if reason is None:
                 raise
             raise Break(reason.kind, reason.text, reason.hint) from error
+        if any(tensor.shape != shape for tensor, shape in outs):
+            raise Break(
+                BreakKind.UNSUPPORTED, f"{name} changes the shape of out=", "give it a tensor that fits"
+            )
         self._record(func, name, args, kwargs, result)
         return result
 

@@ -98,6 +98,7 @@ class Tracer(Calls):
         self.world = World(self.recorder)
         self.world.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
+        self.closed = False
         self.protected = False
         """Whether an operation was recorded of which a handler of the user's would see the error."""
         self._raised: BaseException | None = None
@@ -147,6 +148,16 @@ class Tracer(Calls):
         frames = frames or (self.root.where,)
         inside = len(frames) > 1 and reason.kind is not BreakKind.RAISES
         return Failure(reason, frames[-1], inside, frames, position)
+
+    def close(self) -> None:
+        """Nothing is stepped any more."""
+        self.closed = True
+
+    def throw(self, frame: Frame, error: BaseException) -> None:
+        # A generator that the trace has left behind is closed when it is forgotten; nothing of it runs then.
+        if self.closed:
+            raise error
+        super().throw(frame, error)
 
     # The outermost frame
 
