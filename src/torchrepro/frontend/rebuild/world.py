@@ -39,8 +39,8 @@ class Shadow:
     kind: ShadowKind
     before: dict[Any, Any] | None = None
     """Of a dict or attributes: what was there when it was copied. Code beside the trace may change the
-    original meanwhile (a lazy import adds to the globals of a module): that is no effect of the trace. What the
-    trace has written unread stands for nothing here, so that it is written back; a written cell has {}."""
+    original meanwhile (a lazy import adds to the globals of a module): that is no effect of the trace. What
+    the trace has written unread stands for nothing here, to be written back; a written cell has {}."""
 
 
 class World(Protocol):

@@ -301,11 +301,6 @@ def _pow(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.binary("POWER", *args) if len(args) == 2 and not kwargs else NotImplemented
 
 
-@special(pow)
-def _pow(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.binary("POWER", *args) if len(args) == 2 else NotImplemented
-
-
 @special(operator.contains)
 def _contains(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.contains(*args)
