@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -260,3 +262,18 @@ def test_a_deep_recursion_is_pythons() -> None:
 
     with pytest.raises(RecursionError):
         captured(forever)(torch.zeros(1))
+
+
+def test_the_tensors_of_a_call_do_not_outlive_it() -> None:
+    def function(x: torch.Tensor, items: list[Any]) -> torch.Tensor:
+        items.append(x * 2)
+        print(end="")
+        return items[0] + x
+
+    call = captured(function)
+    x, items = torch.ones(3), []
+    result = call(x, items)
+    references = [weakref.ref(each) for each in (x, items[0], result)]
+    del x, items, result
+    gc.collect()
+    assert [reference() for reference in references] == [None, None, None]

@@ -26,7 +26,7 @@ CALLS = (
 )
 """Seed, size, flag, gradients: other values, then another branch, another shape, no gradients."""
 FAST = settings(
-    max_examples=50,
+    max_examples=30,
     derandomize=True,
     deadline=None,
     database=None,

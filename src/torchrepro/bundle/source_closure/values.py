@@ -257,7 +257,7 @@ class ValueWriter:
         """An instance of a class that can be named, whose attributes are values in their turn."""
         kind: Any = type(value)
         slots = any(getattr(base, "__slots__", ()) for base in kind.__mro__)
-        if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__") or slots:
+        if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__") or slots or _holds(value):
             raise refused(value, where, "it is neither data nor code")
         class_ = self._around.refer(kind)
         pairs = [
@@ -288,6 +288,15 @@ def refused(value: Any, where: str, why: str) -> CannotSerialise:
         f"{where} is a {kind} that cannot be written as source: {why}",
         next_step="pass it as an argument of the call",
     )
+
+
+def _holds(value: Any) -> bool:
+    """Whether an object is more than its attributes: a file or a lock refuses to be pickled."""
+    try:
+        value.__reduce_ex__(2)
+    except TypeError:
+        return True
+    return False
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

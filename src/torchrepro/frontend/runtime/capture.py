@@ -194,7 +194,8 @@ class _Capture:
         """Compile the graph and write the code around it."""
         captured, writer, outcome = draft.captured, draft.rebuilder.writer, draft.outcome
         self._guard_aliases(draft.tracer, captured)
-        graph = self.compile_and_call_fx_graph(captured, draft.tracer.protected)
+        lasting = captured.without_data()
+        graph = self.compile_and_call_fx_graph(captured, lasting, draft.tracer.protected)
         ambient = []
         if captured.end_state is not None:
             ambient.append(f"{writer.held(captured.end_state, 'modes')}.apply()")
@@ -208,7 +209,7 @@ class _Capture:
             code=code,
             start=self._start(),
             then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
-            captured=captured,
+            captured=lasting,
             inlined=dict(draft.tracer.inlined),
             entry=self.index,
             end=None if stopped is None else self._end_point(stopped.frame),
@@ -229,7 +230,7 @@ class _Capture:
             guards.add(SharedStorage.of(sources, tensors))
 
     def compile_and_call_fx_graph(
-        self, captured: Captured, protected: bool
+        self, captured: Captured, lasting: Captured, protected: bool
     ) -> Callable[..., Sequence[Any]] | None:
         """The compiled graph as generated code calls it; None where nothing was recorded."""
         if captured.op_count == 0:
@@ -241,5 +242,5 @@ class _Capture:
         finally:
             restore_rng_state(state)
         if is_boxed(compiled):
-            return with_faults(lambda *args: compiled(list(args)), captured, protected=protected)
-        return with_faults(compiled, captured, protected=protected)
+            return with_faults(lambda *args: compiled(list(args)), lasting, protected=protected)
+        return with_faults(compiled, lasting, protected=protected)

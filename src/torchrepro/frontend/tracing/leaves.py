@@ -155,8 +155,6 @@ _STEPPED = frozenset({"torch.autograd.grad_mode"})
 def why_break(function: Any) -> BreakReason | None:
     """Why Python must run this function and capture goes on after it; None if it can be traced or called."""
     name, owner = _written(function), getattr(function, "__self__", None)
-    if getattr(function, "_torchdynamo_disable", False) is True:
-        return BreakReason(BreakKind.REQUESTED, f"{name} is under torch.compiler.disable")
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and name.endswith("apply"):
         own = f"{owner.__qualname__}.apply"
         return BreakReason(BreakKind.UNSUPPORTED, f"{own}: a backward of the user's own is not followed")
@@ -173,6 +171,8 @@ def why_break(function: Any) -> BreakReason | None:
         rule = _rule_of_module(function)
     if rule is not None:
         return BreakReason(rule.kind, f"{name}: {rule.why}")
+    if getattr(function, "_torchdynamo_disable", False) is True:  # torch does so to some of its own, in time
+        return BreakReason(BreakKind.REQUESTED, f"{name} is under torch.compiler.disable")
     if _is_hidden_setter(function):
         return BreakReason(BreakKind.UNSUPPORTED, f"{name}: no graph shows what it sets")
     return None

@@ -26,7 +26,7 @@ from torchrepro.frontend.tracing.dunders import (
     binary_candidates,
     python_method,
 )
-from torchrepro.frontend.tracing.foreign import natively
+from torchrepro.frontend.tracing.foreign import has_objects, natively
 from torchrepro.frontend.tracing.native import is_native_iterator
 from torchrepro.frontend.tracing.stepped import SteppedIterator
 
@@ -125,9 +125,21 @@ class Operators(Attributes):
         if text is not MISSING:
             return str(text) if name == "__format__" else format(text, spec)
         self.world.complete_all((value,))
+        if type(value) in (list, tuple, dict) and has_objects(value):
+            return self._text_of_container(value)
         if conversion:
             value = natively("a text", _CONVERSIONS[conversion], value)
         return str(natively("a text", format, value, spec))
+
+    def _text_of_container(self, value: Any) -> str:
+        """As C writes it, with the `__repr__` of each item stepped."""
+        if isinstance(value, dict):
+            pairs = [f"{self.format(k, 'repr', '')}: {self.format(v, 'repr', '')}" for k, v in value.items()]
+            return "{" + ", ".join(pairs) + "}"
+        text = ", ".join(self.format(item, "repr", "") for item in value)
+        if isinstance(value, list):
+            return f"[{text}]"
+        return f"({text},)" if len(value) == 1 else f"({text})"
 
     # Items
 

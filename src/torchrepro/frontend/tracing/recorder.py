@@ -6,7 +6,7 @@ import linecache
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,14 @@ class Captured:
     start_state: Modes
     effects: bool
     """Whether running the graph leaves anything behind: in memory, in a generator, or unknown."""
+
+    def without_data(self) -> Captured:
+        """The same with fakes for inputs: a region outlives the call, the tensors of the call must not."""
+        nodes = self.graph_module.graph.find_nodes(op="placeholder")
+        pairs = zip(self.inputs, nodes, strict=True)
+        return replace(
+            self, inputs=tuple((source, node.meta["example_value"]) for (source, _), node in pairs)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -166,6 +166,11 @@ for _conversion in (str, repr, ascii):
     SPECIAL[_conversion] = _as_text(_conversion.__name__)
 
 
+@special(list.__repr__, tuple.__repr__, dict.__repr__)
+def _repr_of_container(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.format(args[0], "repr", "") if type(args[0]) in (list, tuple, dict) else NotImplemented
+
+
 @special(format)
 def _format(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.format(args[0], "", args[1] if len(args) > 1 else "")
@@ -298,7 +303,10 @@ def _size_numel(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @special(pow)
 def _pow(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.binary("POWER", *args) if len(args) == 2 and not kwargs else NotImplemented
+    if len(args) == 2 and not kwargs:
+        return tracer.binary("POWER", *args)
+    result = tracer.special(args[0], "__pow__", *args[1:]) if len(args) == 3 else MISSING
+    return NotImplemented if result is MISSING else result
 
 
 @special(operator.contains)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 
 from tests.frontend.corpus.registry import case
+
+GONE = []
+
+
+class Finalised:
+    def __del__(self):
+        GONE.append("finalised")
 
 
 class Number:
@@ -485,3 +493,23 @@ def diamond(a, b):
             return ["both", *super().run(x)]
 
     return Both().run(a)
+
+
+@case(state=("GONE",), breaks=None)
+def finaliser(a, b):
+    held = Finalised()
+    items = [Finalised()]
+    items.clear()
+    del held
+    return a + 1
+
+
+@case(state=("GONE",), breaks=None)
+def callback_of_a_weak_reference(a, b):
+    class Local:
+        pass
+
+    local = Local()
+    reference = weakref.ref(local, lambda gone: GONE.append("callback"))
+    del local
+    return a + 1, reference() is None
