@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import enum
 import functools
 import operator
@@ -61,6 +63,8 @@ ORIGINAL = "_torchrepro_original"
 
 _NOT_ITERATING = frozenset({"isinstance", "issubclass", "format", "format_map"})
 """Names of functions in C that take an iterable object as the object that it is."""
+
+_PURE_IN_C = (*_GETTERS, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta)
 
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
@@ -270,6 +274,10 @@ class Calls(Operators):
             return kind(*args, **kwargs)
         if issubclass(kind, torch.Tensor):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
+        if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
+            raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made, by code in C")
+        if isinstance(static_lookup(kind, "__del__"), types.FunctionType):
+            raise Break(BreakKind.UNSUPPORTED, f"a {kind.__qualname__} is made, whose end runs its __del__")
         meta = static_lookup(type(kind), "__call__")
         if isinstance(meta, types.FunctionType):
             return self.call_function(meta, (kind, *args), kwargs)
