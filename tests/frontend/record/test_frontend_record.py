@@ -146,8 +146,19 @@ def test_an_error_says_where_its_frame_was_recorded_or_why_not(tmp_path: Path) -
     assert "torchrepro could not record the frame: " in other.__notes__[0]
 
 
+def test_trace_records_the_call_in_which_the_backend_fails(tmp_path: Path) -> None:
+    step, state, _ = step_frame()
+    captured = trace(step, backend=frontend_frames.refusing, record=tmp_path / "kept")
+    with pytest.raises(ValueError, match="no kernel") as failed:
+        captured(*inspect.signature(step).bind(**state.locals).args[:2])
+    (bundle,) = (tmp_path / "kept").iterdir()
+    assert f"torchrepro check --trust source {bundle}" in failed.value.__notes__[0]
+    assert read_manifest(bundle).compiler.frontend is Frontend.TORCHREPRO
+
+
 @pytest.mark.slow
 class TestReplayByOurOwnFrontEnd:
+    @pytest.mark.thorough
     def test_a_healthy_frame_passes_with_either_front_end(self, tmp_path: Path) -> None:
         own = Compiler("eager", frontend=Frontend.TORCHREPRO)
         bundle = record_frame(*step_frame(), None, tmp_path / "frame", compiler=own)

@@ -12,7 +12,7 @@ from frontend_recording import capture
 from torchrepro.repro import Compiler
 from torchrepro.runner.compilers import backend_function
 
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 
 
 def elementwise(x, w):
@@ -147,3 +147,8 @@ def test_a_graph_recorded_in_inference_mode_compiles(backend):
         arguments = [real for _, real in captured.inputs]
         found = backend_function(Compiler(backend))(captured.graph_module, arguments)(*arguments)
         assert torch.equal(found[0], (x @ w).relu())
+
+
+@pytest.mark.slow
+def test_inductor_computes_values_and_gradients():
+    test_a_backend_computes_values_gradients_and_writes(attention, "inductor")
