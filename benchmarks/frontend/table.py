@@ -51,8 +51,8 @@ def summary(found: Sequence[Measured]) -> str:
 
 
 def reasons(found: Sequence[Measured]) -> list[str]:
-    """Every break of ours, with its model."""
-    return [f"{one.model}: {reason}" for one in found for reason in one.ours.breaks]
+    """Every place where ours breaks, with its model."""
+    return [f"{one.model}: {reason}" for one in found for reason in dict.fromkeys(one.ours.breaks)]
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], told: str) -> str:

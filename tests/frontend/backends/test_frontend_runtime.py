@@ -251,6 +251,7 @@ def test_a_break_in_a_loop_over_data_is_captured_once() -> None:
     assert graphs <= 3
 
 
+@pytest.mark.filterwarnings("ignore::torchrepro.frontend.runtime.cache.CaptureLimitWarning")
 def test_a_deep_recursion_is_pythons() -> None:
     def down(x: torch.Tensor, depth: int) -> torch.Tensor:
         return x if depth == 0 else down(x + 1, depth - 1)

@@ -11,6 +11,7 @@ from torchrepro.frontend.api import trace
 LIMITS_OF_AOT = {
     "gradients_asked_for_inside": "AOTAutograd has no backward of a backward",
     "a_write_that_breaks_backward": "AOTAutograd traces backward, and fails, when the forward is compiled",
+    "recurrent_and_attention_layers": "AOTAutograd cannot save what torch.lstm needs for backward",
 }
 
 scenes = pytest.mark.parametrize("play", all_scenes(), ids=lambda play: play.__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,8 +34,12 @@ def traced(function: Callable[..., Any], counting: Counting, whole: bool) -> Cal
 
     def note(region: Any) -> None:
         # A break inside a function that is called ends two regions; it is one break.
-        if region.failure is not None and not region.failure.inside:
-            reasons.append(f"{region.failure.reason.text} at {region.failure.where}")
+        failure = region.failure
+        if failure is not None and not failure.inside:
+            where = failure.where
+            reasons.append(
+                f"{failure.reason.text} at {Path(where.file).name}:{where.line} in {where.function}"
+            )
 
     call._settings.watchers.append(note)
     counting.breaks = lambda: reasons
