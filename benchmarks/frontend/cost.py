@@ -117,4 +117,6 @@ def cells(costs: Sequence[Cost]) -> list[list[str]]:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 0.5 else f"{seconds * 1e6:.0f} µs"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e6:.0f} µs"

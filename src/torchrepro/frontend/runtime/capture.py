@@ -100,6 +100,12 @@ class _Capture:
     def _attempt(self) -> Region | None:
         """One trace; None where it is to be done again, by what the log has learned."""
         tracer = Tracer(self.function, self.log)
+        try:
+            return self._attempt_with(tracer)
+        finally:
+            tracer.forget()
+
+    def _attempt_with(self, tracer: Tracer) -> Region | None:
         with closing(tracer), tracer.recorder.active(), _deep_recursion():
             try:
                 outcome = tracer.trace(self.index, self.state)

@@ -268,6 +268,8 @@ class Calls(Operators):
         reason = leaves.why_break(kind)
         if reason is not None:
             raise Break(reason.kind, reason.text, reason.hint)
+        if kind.__module__ in ("weakref", "_weakrefset") and not self.in_standard_library():
+            raise Break(BreakKind.OUTSIDE, f"a {kind.__qualname__} is made, which sees when objects die")
         if runs_natively(kind) or leaves.is_leaf(kind):
             return self.world.mark_fresh(self._call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):

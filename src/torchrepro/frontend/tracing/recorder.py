@@ -122,6 +122,12 @@ class Recorder(TorchFunctionMode):
             self._own(fake, node)
         return self._inputs[id(real)].fake
 
+    def forget(self) -> None:
+        """Let go of the tensors."""
+        self._inputs.clear()
+        self._by_fake.clear()
+        self._nodes.clear()
+
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether it is a fake of this recorder: an input or a result."""
         return id(tensor) in self._nodes

@@ -90,6 +90,9 @@ def check_result(tensor: torch.Tensor, operation: str) -> None:
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor of layout {tensor.layout}")
 
 
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
 def check_operation(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
@@ -102,6 +105,8 @@ def check_operation(
         if function(*args) is not None:
             raise Break(BreakKind.UNSUPPORTED, f"grad of a tensor: {_OF_AUTOGRAD}")
         return
+    if name in RECURRENT and torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args)):
+        raise Break(BreakKind.UNSUPPORTED, f"the backward of {name} is more than AOT compilers can follow")
     if name in REFUSED:
         raise Break(BreakKind.UNSUPPORTED, f"{name}: {REFUSED[name]}")
     if name == "requires_grad_":

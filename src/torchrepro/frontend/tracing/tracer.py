@@ -153,6 +153,17 @@ class Tracer(Calls):
         """Nothing is stepped any more."""
         self.closed = True
 
+    def forget(self) -> None:
+        """Let go of the user's objects: they are to die when they would have died without a trace."""
+        self.world.forget()
+        self.recorder.forget()
+        if self.root is not None:
+            self.root.locals.clear()
+            self.root.cells.clear()
+            self.root.stack.clear()
+        self.root = self._raised = None
+        self._modules.clear()
+
     def throw(self, frame: Frame, error: BaseException) -> None:
         # A generator that the trace has left behind is closed when it is forgotten; nothing of it runs then.
         if self.closed:

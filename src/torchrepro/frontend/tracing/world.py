@@ -102,6 +102,12 @@ class World:
         self._before: dict[int, dict[Any, Any]] = {}
         self.outputs: list[torch.Tensor] = []
 
+    def forget(self) -> None:
+        """The trace is over; guards and kept objects have left it."""
+        for table in vars(self).values():
+            if isinstance(table, dict | list | set):
+                table.clear()
+
     # Who is who
 
     def source_of(self, value: Any) -> Source | None:

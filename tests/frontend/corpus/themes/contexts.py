@@ -253,7 +253,7 @@ def no_grad_with_an_error_inside(a, b):
         return c, (a * b).requires_grad
 
 
-@case
+@case(breaks=None)
 def device_context(a, b):
     with torch.device("cpu"):
         return torch.zeros(3) + a.sum(), b
@@ -266,7 +266,7 @@ def a_manager_chosen_by_a_flag(a, b):
         return a * b
 
 
-@case
+@case(breaks=None)
 def scaled_dot_product_backend(a, b):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -274,7 +274,7 @@ def scaled_dot_product_backend(a, b):
         return torch.nn.functional.scaled_dot_product_attention(a[None], b[None], b[None])
 
 
-@case
+@case(breaks=None)
 def profiler_annotation(a, b):
     with torch.profiler.record_function("forward"):
         return a + b

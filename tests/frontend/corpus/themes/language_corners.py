@@ -533,7 +533,7 @@ def docstring_and_name_of_itself(a, b):
     return docstring_and_name_of_itself.__name__, docstring_and_name_of_itself.__doc__, a
 
 
-@case
+@case(breaks=None)
 def bytes_and_memory(a, b):
     data = bytearray(b"abc")
     data[0] = 120

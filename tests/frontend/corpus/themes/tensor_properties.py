@@ -89,7 +89,7 @@ def autograd_properties(a, b):
     return c.requires_grad, a.is_leaf, c.is_leaf, a.grad is None, b.grad_fn is None, c
 
 
-@case
+@case(breaks=None)
 def requires_grad_is_set_inside(a, b):
     c = a.clone()
     c.requires_grad_(True)
@@ -111,7 +111,7 @@ def isinstance_of_tensors(a, b):
     )
 
 
-@case
+@case(breaks=None)
 def identity_of_tensors(a, b):
     c = a
     return c is a, a is b, a is not b, id(a) == id(c), c
@@ -122,7 +122,7 @@ def hasattr_of_tensors(a, b):
     return hasattr(a, "shape"), hasattr(a, "no_such_thing"), hasattr(b, "sum"), a + b
 
 
-@case
+@case(breaks=None)
 def an_attribute_set_on_a_tensor(a, b):
     c = a + b
     c.scale = 3

@@ -87,7 +87,7 @@ class Dynamic:
         return self.keys[layer]
 
 
-@case
+@case(breaks=None)
 def old_constructors(a, b):
     return (
         torch.FloatTensor([1.0, 2.0]) + 1,
@@ -133,7 +133,7 @@ def tensor_of_tensors(a, b):
     return torch.tensor([a[0, 0], b[0, 0]]), torch.as_tensor(a), torch.asarray([1, 2])
 
 
-@case(make=lambda size: (torch.randn(size, 4, requires_grad=True), torch.randn(size, 4)))
+@case(make=lambda size: (torch.randn(size, 4, requires_grad=True), torch.randn(size, 4)), breaks=None)
 def autograd_function(a, b):
     return Cube.apply(a, 2.0) + b
 
@@ -294,7 +294,7 @@ def norm_by_hand(a, b):
     ).sqrt()
 
 
-@case
+@case(breaks=None)
 def parameter_made_inside(a, b):
     p = nn.Parameter(torch.ones(4), requires_grad=False)
     return a * p, isinstance(p, nn.Parameter)
@@ -335,7 +335,7 @@ def tensors_deep_in_an_argument(a, b, table):
     return a * table["scale"] + table["deep"][0]
 
 
-@case
+@case(breaks=None)
 def sparse_and_nested_questions(a, b):
     return (
         a.is_sparse,
