@@ -49,36 +49,43 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
     program = program_of(function.__code__)
     index = 0
     while True:
-        point = point_of(index, state)
-        if why_not_enterable(program, index) is not None:
-            return enter(_resumed(program, point, bound_in(program, state)), function, state)
-        region = _region(function, program, point, state, settings)
+        region = _region(function, program, index, state, settings)
         if region is None:
-            return enter(_resumed(program, point, bound_in(program, state)), function, state)
+            return _finish(function, program, index, state)
         try:
             result = region.code.run(state.locals, state.cells, state.stack)
         except RunByPython:
-            region = None
-        if region is None:
-            return enter(_resumed(program, point, bound_in(program, state)), function, state)
+            result, region = None, None
+        if region is None:  # outside of the handler: what Python now raises has nothing to do with the graph
+            return _finish(function, program, index, state)
         if region.then is Then.RETURN:
             return result
         assert region.end is not None
-        bound = bound_in(program, result)
+        state = result  # what the region left behind may die from here on
         if region.then is Then.FINISH:
-            return enter(_resumed(program, region.end, bound), function, result)
+            return _finish(function, program, region.end.index, state)
         if region.failure is not None and region.failure.inside:
-            result = _with_traced_callee(program.instructions[region.end.index], result, settings)
-        stepped = enter(_stepped(program, region.end, bound), function, result)
+            state = _with_traced_callee(program.instructions[region.end.index], state, settings)
+        del result
+        stepped = enter(_stepped(program, region.end, bound_in(program, state)), function, state)
         if type(stepped) is not Continuation:
             return stepped
         index, state = stepped.index, stepped.state
 
 
+def _finish(function: types.FunctionType, program: Program, index: int, state: FrameState) -> Any:
+    """Python runs the function from here to its end."""
+    code = _resumed(program, point_of(index, state), bound_in(program, state))
+    return enter(code, function, state)
+
+
 def _region(
-    function: types.FunctionType, program: Program, point: Point, state: FrameState, settings: Settings
+    function: types.FunctionType, program: Program, index: int, state: FrameState, settings: Settings
 ) -> Region | None:
-    """The region for this call; None where too many have been captured already."""
+    """The region for this call; None where there can be none, or too many have been captured already."""
+    if why_not_enterable(program, index) is not None:
+        return None
+    point = point_of(index, state)
     cache = _cache(function, point, settings)
     region = cache.find(state)
     if settings.agree:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import weakref
 
 from tests.frontend.corpus.registry import case
 
@@ -502,14 +501,3 @@ def finaliser(a, b):
     items.clear()
     del held
     return a + 1
-
-
-@case(state=("GONE",), breaks=None)
-def callback_of_a_weak_reference(a, b):
-    class Local:
-        pass
-
-    local = Local()
-    reference = weakref.ref(local, lambda gone: GONE.append("callback"))
-    del local
-    return a + 1, reference() is None

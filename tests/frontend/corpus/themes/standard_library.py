@@ -243,7 +243,8 @@ def weak_references(a, b):
 
     box = Box()
     reference = weakref.ref(box)
-    return reference() is box, len(weakref.WeakKeyDictionary({box: 1})), a
+    # A variable that is not read again may die at a break before it: so it is read at the end.
+    return reference() is box, len(weakref.WeakKeyDictionary({box: 1})), a, box is not None
 
 
 @case(breaks=None)
