@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -65,6 +65,10 @@ bench-minify: $(READY)  ## every failing program under torchrepro and under torc
 # A quarter of an hour: `make bench-locate ARGS='--cases 191499,192985'` for a few, ARGS=--resume to go on.
 bench-locate: $(READY)  ## every failing program: who is found guilty, against who is known to be
 	$(BIN)/python -m benchmarks.locate --json .cache/bench-locate/results.jsonl --markdown $(ARGS)
+
+# Half an hour: `make bench-frontend ARGS='--parts cost'` for a part, ARGS=--resume to go on.
+bench-frontend: $(READY)  ## the front end and Dynamo: cost of a call, transformers models, a corpus of functions
+	$(BIN)/python -m benchmarks.frontend --json .cache/bench-frontend/results.jsonl --markdown $(ARGS)
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -81,9 +81,9 @@ def test_the_corpus_is_told_by_theme() -> None:
 
 def test_seconds_are_shown_in_a_unit_that_fits() -> None:
     told = cost.cells(
-        [cost.Cost("a call", 1e-5, 2e-5, 4e-5, 0.5), cost.Cost("a capture", 1.0, 2.0, 4.0, 0.5)]
+        [cost.Cost("a call", 1e-5, 2e-5, 4e-5, 0.5), cost.Cost("a capture", 0.1, 2.0, 4.0, 0.5)]
     )
     assert told == [
         ["a call", "10 µs", "20 µs", "40 µs", "0.50"],
-        ["a capture", "1.0 s", "2.0 s", "4.0 s", "0.50"],
+        ["a capture", "100 ms", "2.0 s", "4.0 s", "0.50"],
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from types import CodeType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -98,6 +98,15 @@ def caches_of(code: CodeType) -> dict[Hashable, FrameCache[Any]]:
     if found is None:
         key = id(code)
         # `setdefault` is atomic: of two threads one wins, and both see the same.
-        reference = weakref.ref(code, lambda _: _caches.pop(key, None))
+        reference = weakref.ref(code, _forgetting(key, _caches))
         found = _caches.setdefault(key, (reference, {}))
     return found[1]
+
+
+def _forgetting(key: int, caches: dict[int, Any]) -> Callable[[Any], None]:
+    """Called when a code object has died. The table is passed: at the end of the program the name is gone."""
+
+    def forget(_: Any) -> None:
+        caches.pop(key, None)
+
+    return forget
