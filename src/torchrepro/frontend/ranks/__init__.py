@@ -4,8 +4,8 @@
 another.
 
 It is asked for (`trace(..., ranks="agree")`) and never assumed: a rank may well call a captured function
-alone (rank 0 evaluates), and every entry into captured code costs a round through the job's store, 1.2 ms for
-two ranks on a machine with two cores, beside the wait for the slowest rank.
+alone (rank 0 evaluates), and every entry into captured code costs a round through the job's store, beside the
+wait for the slowest rank.
 """
 
 from __future__ import annotations
