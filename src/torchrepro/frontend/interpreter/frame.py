@@ -69,7 +69,7 @@ class Frame:
         return cls(
             program,
             function.__globals__,
-            function.__builtins__,  # type: ignore[attr-defined]
+            function.__builtins__,
             locals=locals,
             cells=cells,
             function=function,

@@ -109,7 +109,7 @@ def _stack_effect(instruction: Instruction, jumped: bool) -> int:
             return -1 - count
         case "FOR_ITER", _:
             return -1 if jumped else 1
-        case "LOAD_CLOSURE", _:
+        case "LOAD_CLOSURE" | "LOAD_CONST", _:
             return 1
         case "JUMP", _:
             return 0
@@ -119,5 +119,4 @@ def _stack_effect(instruction: Instruction, jumped: bool) -> int:
             return dis.stack_effect(dis.opmap[name], argument, jump=jumped)
     operation = dis.opmap[instruction.name]
     takes_argument = instruction.argument is not None or instruction.target is not None
-    constant = instruction.name == "LOAD_CONST"
-    return dis.stack_effect(operation, 0 if takes_argument or constant else None, jump=jumped)
+    return dis.stack_effect(operation, 0 if takes_argument else None, jump=jumped)

@@ -6,11 +6,12 @@ stopped before its first line, and the call that led to it becomes a break.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torchrepro.frontend.breaks import Break, BreakKind
@@ -27,11 +28,17 @@ def no_foreign_code(name: str) -> Iterator[None]:
     if outer is not None and not isinstance(outer, _Watch):
         yield  # somebody measures: nothing is noticed, as it is rare
         return
+    # The collector may run code of the user's at any point, which has nothing to do with the call. To raise
+    # in there is more than CPython bears (3.11 crashed).
+    collecting = gc.isenabled()
+    gc.disable()
     sys.setprofile(_Watch(name))
     try:
         yield
     finally:
         sys.setprofile(outer)
+        if collecting:
+            gc.enable()
 
 
 def natively(name: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -66,6 +73,11 @@ class _Watch:
             # A stepped callable or iterator: what it runs is followed.
             # (The first return is that of the function which began to watch.)
             self._stepping = max(0, self._stepping + (event == "call") - (event == "return"))
-        elif event == "call" and not self._stepping and not is_trusted_file(frame.f_code.co_filename):
+        elif event == "call" and not self._stepping and not _is_apart(frame.f_code):
             told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not followed"
             raise Break(BreakKind.OPAQUE, told)
+
+
+def _is_apart(code: CodeType) -> bool:
+    """Code that the call is not about: of torch or Python, or the end of an object that has just died."""
+    return code.co_name == "__del__" or is_trusted_file(code.co_filename)

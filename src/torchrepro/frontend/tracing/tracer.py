@@ -128,7 +128,7 @@ class Tracer(Calls):
         frame = Frame(
             program,
             self.function.__globals__,
-            self.function.__builtins__,  # type: ignore[attr-defined]
+            self.function.__builtins__,
             locals={name: Pending(value, Local(name)) for name, value in state.locals.items()},
             cells=dict(state.cells),
             function=self.function,
