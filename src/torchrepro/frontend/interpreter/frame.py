@@ -69,7 +69,7 @@ class Frame:
         return cls(
             program,
             function.__globals__,
-            function.__builtins__,
+            builtins_of(function),
             locals=locals,
             cells=cells,
             function=function,
@@ -84,3 +84,9 @@ class Frame:
     def where(self) -> Where:
         code = self.program.code
         return Where(code.co_filename, self.line, code.co_qualname)
+
+
+def builtins_of(function: Any) -> Mapping[str, Any]:
+    """What names in a function mean that its globals do not have."""
+    found: Mapping[str, Any] = function.__builtins__
+    return found

@@ -34,8 +34,9 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import unseen
+from torchrepro.frontend.tracing.known import TABLES
 from torchrepro.frontend.tracing.recorder import Recorder
-from torchrepro.frontend.tracing.world import TABLES, World
+from torchrepro.frontend.tracing.world import World
 
 _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
 """Facts of a tensor that the guard on every input does not cover."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
-from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
+from torchrepro.frontend.guards.kinds import NoGlobalHooks, NoHooks
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import super_of
 from torchrepro.frontend.interpreter.frame import Frame
@@ -32,16 +32,11 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
-from torchrepro.frontend.tracing.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import (
-    BY_REFERENCE,
-    FUNCTION_FIRST,
-    HIGHER_ORDER,
     NATIVE_CLASSES,
-    why_not,
 )
-from torchrepro.frontend.tracing.operators import Operators
+from torchrepro.frontend.tracing.native_calls import IN_C, NativeCalls
 from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
 from torchrepro.frontend.tracing.special import SPECIAL, call_getter
 from torchrepro.frontend.tracing.stepped import SteppedCallable
@@ -49,27 +44,15 @@ from torchrepro.frontend.tracing.stepped import SteppedCallable
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _ORDER = type(functools.cmp_to_key(lambda one, other: 0))
 _CACHED = type(functools.lru_cache(lambda: None))
-_IN_C = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-)
-_MAKE_CLASSES = frozenset({"collections", "dataclasses", "functools"})
-
 ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
-
-_NOT_ITERATING = frozenset({"isinstance", "issubclass", "format", "format_map"})
-"""Names of functions in C that take an iterable object as the object that it is."""
 
 _PURE_IN_C = (*_GETTERS, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta)
 
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
 
-class Calls(Operators):
+class Calls(NativeCalls):
     depth = 0
     """How many functions are being inlined."""
     max_depth = 180
@@ -84,8 +67,11 @@ class Calls(Operators):
             return self.call_function(function.__func__, (function.__self__, *args), kwargs)
         if isinstance(function, type):
             return self._call_class(function, args, kwargs)
-        if isinstance(function, _IN_C):
-            return self._call_native(function, args, kwargs)
+        if isinstance(function, IN_C):
+            owner = getattr(function, "__self__", None)
+            if function.__name__ == "apply" and _is_autograd_function(owner):
+                return self._call_autograd_function(owner, args, kwargs)
+            return self.call_native(function, args, kwargs)
         if kind is functools.partial:
             return self.call_function(function.func, (*function.args, *args), {**function.keywords, **kwargs})
         if kind is _CACHED:
@@ -103,7 +89,7 @@ class Calls(Operators):
         if isinstance(function, torch.nn.Module):
             return self._call_module(function, args, kwargs)
         if leaves.is_leaf(function):
-            return self._call_leaf(function, args, kwargs)
+            return self.call_leaf(function, args, kwargs)
         return self._call_object(function, args, kwargs)
 
     def note_inlined(self, function: types.FunctionType) -> None:
@@ -132,11 +118,11 @@ class Calls(Operators):
             if result is not NotImplemented:
                 return result
         if leaves.is_constant_fold(function):
-            return self._answer(function, args, kwargs)
+            return self.answer(function, args, kwargs)
         if leaves.is_leaf(function) or runs_natively(function):
             if function.__module__ == AUTOCAST and args and not self.world.is_fresh(args[0]):
                 raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
-            return self._call_leaf(function, args, kwargs)
+            return self.call_leaf(function, args, kwargs)
         return self.inline_user_function_return(function, args, kwargs)
 
     def _why_not_weak(self, function: types.FunctionType) -> BreakReason | None:
@@ -262,16 +248,16 @@ class Calls(Operators):
             if result is not NotImplemented:
                 return result
         if kind in NATIVE_CLASSES:
-            return self._call_native(kind, args, kwargs)
+            return self.call_native(kind, args, kwargs)
         if kind is type or kind is super:
-            return self._keep_class(kind(*args, **kwargs))
+            return self.keep_class(kind(*args, **kwargs))
         reason = leaves.why_break(kind)
         if reason is not None:
             raise Break(reason.kind, reason.text, reason.hint)
         if kind.__module__ in ("weakref", "_weakrefset") and not self.in_standard_library():
             raise Break(BreakKind.OUTSIDE, f"a {kind.__qualname__} is made, which sees when objects die")
         if runs_natively(kind) or leaves.is_leaf(kind):
-            return self.world.mark_fresh(self._call_leaf(kind, args, kwargs))
+            return self.world.mark_fresh(self.call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
             return kind(*args, **kwargs)
         if issubclass(kind, torch.Tensor):
@@ -320,97 +306,6 @@ class Calls(Operators):
         self.world.complete_all((*args, *kwargs.values()))
         return self.world.mark_fresh(maker(kind, *map(self.iterable, args), **kwargs))
 
-    def _keep_class(self, made: Any) -> Any:
-        return self.world.mark_fresh(made) if isinstance(made, type) else made
-
-    # C
-
-    def _answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A question to torch about constants, modes or the process."""
-        answer = leaves.answer(function, args, kwargs)
-        if leaves.needs_guard(function):
-            if kwargs or not all(map(is_constant, (*args, answer))):
-                raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
-            self.world.guards.add(Answers(function, tuple(args), answer))
-        return answer
-
-    def _call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A function of torch, or one as good as written in C: called; the recorder sees what it does."""
-        self.world.complete_all((*args, *kwargs.values()))
-        result = function(*args, **kwargs)
-        if type(result) is types.GeneratorType:
-            return iter(list(result))
-        return self._keep_class(result) if getattr(function, "__module__", "") in _MAKE_CLASSES else result
-
-    def _call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if getattr(function, "__name__", "") == "apply" and _is_autograd_function(function.__self__):
-            return self._call_autograd_function(function.__self__, args, kwargs)
-        plain, owner = _unbound(function)
-        handler = SPECIAL.get(plain) if _hashable(plain) else None
-        full = args if owner is MISSING else (owner, *args)
-        if handler is not None:
-            result = handler(self, full, kwargs)
-            if result is not NotImplemented:
-                return result
-        if leaves.is_constant_fold(function):
-            return self._answer(function, args, kwargs)
-        self.require_known(function)
-        reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
-        if reason is not None:
-            raise Break(reason.kind, reason.text, reason.hint)
-        if leaves.is_leaf(function):
-            return self._call_leaf(function, args, kwargs)
-        by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
-        if not by_reference:
-            self.require_known(*full, *kwargs.values())
-            self.world.complete_all((*full, *kwargs.values()))
-        else:
-            self.require_known(owner)
-            if isinstance(owner, dict):
-                self.world.complete(owner)
-        if plain is object.__eq__ or plain is object.__ne__:
-            return function(*args)
-        args, kwargs = self._for_native(function, plain, args, kwargs)
-        if any(map(has_objects, (*full, *kwargs.values()))):
-            with no_foreign_code(getattr(function, "__name__", "a function in C")):
-                result = function(*args, **kwargs)
-        else:
-            result = function(*args, **kwargs)
-        if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
-            return self.world.mark_fresh(result)
-        return result
-
-    def _for_native(
-        self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Arguments as C can use them: iterables and functions of the user's own are stepped."""
-        if (
-            getattr(function, "__name__", "") not in BY_REFERENCE | _NOT_ITERATING
-            or getattr(function, "__name__", "") == "extend"
-        ):
-            args = [self.iterable(value) for value in args]
-        if plain is filter and args[0] is None:
-            args = [operator.truth, *args[1:]]
-        if plain in HIGHER_ORDER or plain is list.sort:
-            first = args[0] if args else None
-            args = [self._callback(value) for value in args]
-            if plain in FUNCTION_FIRST and isinstance(first, (*_IN_C, type)) and first in SPECIAL:
-                args[0] = SteppedCallable(self, first)
-            kwargs = {name: self._callback(value) for name, value in kwargs.items()}
-        return args, kwargs
-
-    def _callback(self, value: Any) -> Any:
-        if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-            return SteppedCallable(self, value)
-        if isinstance(value, type):
-            return SteppedCallable(self, value) if is_python_class(value) else value
-        if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
-            return SteppedCallable(self, value)
-        return value
-
-    def in_standard_library(self) -> bool:
-        return self.frame is not None and is_trusted_space(self.frame.globals)
-
 
 class _Adopting(Sequence[Any]):
     """Defaults of a function that are adopted when they are used."""
@@ -426,21 +321,5 @@ class _Adopting(Sequence[Any]):
         return self._calls.world.adopt(self._values[index], Item.at(self._source, index))
 
 
-def _unbound(function: Any) -> tuple[Any, Any]:
-    """A method in C as its class has it, and the object it is bound to."""
-    if isinstance(function, types.MethodWrapperType):
-        return static_lookup(function.__objclass__, function.__name__), function.__self__
-    owner = getattr(function, "__self__", None)
-    if isinstance(function, types.BuiltinFunctionType) and owner is not None:
-        if isinstance(owner, types.ModuleType | type):
-            return function, MISSING
-        return static_lookup(type(owner), function.__name__), owner
-    return function, MISSING
-
-
 def _is_autograd_function(owner: Any) -> bool:
     return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-
-
-def _hashable(value: Any) -> bool:
-    return type(value).__hash__ is not None

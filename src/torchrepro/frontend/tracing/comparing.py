@@ -15,7 +15,7 @@ from torchrepro.frontend.tracing.special import SPECIAL, Handler, special
 from torchrepro.frontend.tracing.stepped import SteppedCallable, SteppedIterator
 
 if TYPE_CHECKING:
-    from torchrepro.frontend.tracing.calls import Calls
+    from torchrepro.frontend.tracing.native_calls import NativeCalls
 
 
 class _Ordered:
@@ -23,7 +23,7 @@ class _Ordered:
 
     __slots__ = ("tracer", "value")
 
-    def __init__(self, tracer: Calls, value: Any) -> None:
+    def __init__(self, tracer: NativeCalls, value: Any) -> None:
         self.tracer = tracer
         self.value = value
 
@@ -34,7 +34,7 @@ class _Ordered:
         return self.tracer.is_true(self.tracer.compare("GT", self.value, other.value))
 
 
-def _items(tracer: Calls, values: Any) -> list[Any]:
+def _items(tracer: NativeCalls, values: Any) -> list[Any]:
     return list(tracer.unpack(values))
 
 
@@ -42,14 +42,14 @@ def _any_with(items: Iterable[Any], *names: str) -> bool:
     return any(python_method(item, name) is not None for item in items for name in names)
 
 
-def _keys(tracer: Calls, key: Any, items: list[Any]) -> list[Any]:
+def _keys(tracer: NativeCalls, key: Any, items: list[Any]) -> list[Any]:
     """What items are ordered by, asked for once."""
     keys = items if key is None else [tracer.call_function(key, (item,), {}) for item in items]
     return [_Ordered(tracer, value) for value in keys] if _any_with(keys, "__lt__", "__gt__") else keys
 
 
 @special(sorted)
-def _sorted(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _sorted(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     items = _items(tracer, args[0])
     keys = _keys(tracer, kwargs.get("key"), items)
     places = list(range(len(items)))
@@ -60,18 +60,18 @@ def _sorted(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 @special(functools.cmp_to_key)
-def _cmp_to_key(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _cmp_to_key(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return functools.cmp_to_key(SteppedCallable(tracer, args[0]))
 
 
 @special(list.sort)
-def _sort(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _sort(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     args[0][:] = tracer.call_function(sorted, (list(args[0]),), kwargs)
     return None
 
 
 def _extreme(function: Any, better: Any) -> Handler:
-    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         items = _items(tracer, args[0]) if len(args) == 1 else list(args)
         if not items:
             return function(items, **kwargs)
@@ -91,16 +91,16 @@ SPECIAL[max] = _extreme(max, operator.gt)
 
 
 @special(any)
-def _any(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _any(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return any(map(tracer.is_true, SteppedIterator(tracer, tracer.get_iter(args[0]))))
 
 
 @special(all)
-def _all(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _all(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return all(map(tracer.is_true, SteppedIterator(tracer, tracer.get_iter(args[0]))))
 
 
-def _position(tracer: Calls, items: Sequence[Any], value: Any) -> list[int] | None:
+def _position(tracer: NativeCalls, items: Sequence[Any], value: Any) -> list[int] | None:
     """Where a value is among items; None where C can tell."""
     if not _any_with((value, *items), "__eq__"):
         return None
@@ -112,7 +112,7 @@ def _position(tracer: Calls, items: Sequence[Any], value: Any) -> list[int] | No
 
 
 @special(list.index, tuple.index)
-def _index(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _index(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     found = _position(tracer, *args[:2]) if len(args) == 2 else None
     if found is None:
         return NotImplemented
@@ -122,13 +122,13 @@ def _index(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 
 
 @special(list.count, tuple.count)
-def _count(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _count(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     found = _position(tracer, *args)
     return NotImplemented if found is None else len(found)
 
 
 @special(list.remove)
-def _remove(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _remove(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     found = _position(tracer, *args)
     if found is None:
         return NotImplemented
@@ -139,7 +139,7 @@ def _remove(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 @special(divmod)
-def _divmod(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _divmod(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     left, right = args
     for receiver, name, argument in ((left, "__divmod__", right), (right, "__rdivmod__", left)):
         result = tracer.special(receiver, name, argument)
@@ -151,7 +151,7 @@ def _divmod(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 def _checked(function: Any, name: str) -> Handler:
     """A class may decide by itself, through its metaclass, what belongs to it."""
 
-    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value, kinds = args
         if isinstance(kinds, tuple):
             return any(tracer.call_function(function, (value, kind), {}) for kind in kinds)
@@ -169,7 +169,7 @@ SPECIAL[issubclass] = _checked(issubclass, "__subclasscheck__")
 
 
 def _of_numbers(function: Any) -> Handler:
-    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return function(*map(tracer.as_index, args), **kwargs)
 
     return handler

@@ -25,9 +25,9 @@ from torchrepro.frontend.tracing.dunders import python_method
 from torchrepro.frontend.tracing.fakes import unseen
 
 if TYPE_CHECKING:
-    from torchrepro.frontend.tracing.calls import Calls
+    from torchrepro.frontend.tracing.native_calls import NativeCalls
 
-Handler = Callable[["Calls", Sequence[Any], Mapping[str, Any]], Any]
+Handler = Callable[["NativeCalls", Sequence[Any], Mapping[str, Any]], Any]
 
 SPECIAL: dict[Any, Handler] = {}
 """By the function itself. A handler returns `NotImplemented` to have the function called as any other."""
@@ -43,7 +43,7 @@ def special(*functions: Any) -> Callable[[Handler], Handler]:
 
 
 @special(getattr)
-def _getattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _getattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if len(args) not in (2, 3) or not isinstance(args[1], str):
         return NotImplemented
     try:
@@ -55,12 +55,12 @@ def _getattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 @special(hasattr)
-def _hasattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _hasattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.has_attr(*args) if len(args) == 2 and isinstance(args[1], str) else NotImplemented
 
 
 @special(setattr)
-def _setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if len(args) != 3 or not isinstance(args[1], str):
         return NotImplemented
     tracer.store_attr(*args)
@@ -68,7 +68,7 @@ def _setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 @special(delattr)
-def _delattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if len(args) != 2 or not isinstance(args[1], str):
         return NotImplemented
     tracer.delete_attr(*args)
@@ -76,7 +76,7 @@ def _delattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 @special(object.__setattr__)
-def _object_setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _object_setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if isinstance(args[0], torch.Tensor | type):
         raise Break(
             BreakKind.UNSUPPORTED, f"assignment to attribute {args[1]!r} of a {type(args[0]).__name__}"
@@ -86,28 +86,28 @@ def _object_setattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 @special(object.__delattr__)
-def _object_delattr(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _object_delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tracer.plain_delete(*args)
     return None
 
 
 @special(object.__getattribute__)
-def _object_getattribute(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _object_getattribute(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.plain_attr(args[0], args[1], fallback=False)
 
 
 @special(object.__new__)
-def _object_new(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _object_new(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.world.mark_fresh(object.__new__(args[0]))
 
 
 @special(object.__init__, object.__init_subclass__)
-def _object_init(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _object_init(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return NotImplemented if len(args) > 1 or kwargs else None
 
 
 @special(type)
-def _type(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _type(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if len(args) == 1 and not kwargs:
         if isinstance(args[0], torch.Tensor):
             return tracer.recorder.real_type_of(args[0])
@@ -116,7 +116,7 @@ def _type(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 @special(len)
-def _len(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _len(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     (value,) = args
     tracer.require_known(value)
     result = tracer.special(value, "__len__")
@@ -126,17 +126,17 @@ def _len(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 @special(bool)
-def _bool(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _bool(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.is_true(args[0]) if len(args) == 1 else NotImplemented
 
 
 @special(iter)
-def _iter(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _iter(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.get_iter(args[0]) if len(args) == 1 else NotImplemented
 
 
 @special(next)
-def _next(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _next(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return tracer.next_item(args[0])
     except StopIteration:
@@ -146,17 +146,17 @@ def _next(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 @special(callable)
-def _callable(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _callable(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return callable(args[0])
 
 
 @special(vars)
-def _vars(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _vars(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.load_attr(args[0], "__dict__") if args else NotImplemented
 
 
 def _as_text(conversion: str) -> Handler:
-    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return tracer.format(args[0], conversion, "") if len(args) == 1 and not kwargs else NotImplemented
 
     return handler
@@ -167,23 +167,23 @@ for _conversion in (str, repr, ascii):
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__)
-def _repr_of_container(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _repr_of_container(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.format(args[0], "repr", "") if type(args[0]) in (list, tuple, dict) else NotImplemented
 
 
 @special(format)
-def _format(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _format(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.format(args[0], "", args[1] if len(args) > 1 else "")
 
 
 @special(builtins.__build_class__)
-def _build_class(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _build_class(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     assert tracer.frame is not None
     return tracer.world.mark_fresh(build_class(tracer, tracer.frame, *args, **kwargs))
 
 
 @special(locals)
-def _locals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _locals(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     frame = tracer.frame
     assert frame is not None
     if frame.names is not None:
@@ -193,19 +193,19 @@ def _locals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 @special(globals)
-def _globals(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _globals(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     assert tracer.frame is not None
     return tracer.world.exposed_globals(tracer.frame.globals)
 
 
 @special(_thread.get_ident)
-def _thread_id(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _thread_id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     # `reprlib` tells threads apart by it while an object is shown, and forgets it.
     return _thread.get_ident() if tracer.in_standard_library() else NotImplemented
 
 
 @special(object.__reduce_ex__)
-def _reduce(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """How `copy` takes an object apart: an old one by the attributes it has in the trace."""
     value = args[0]
     if tracer.world.is_fresh(value) or isinstance(value, list | dict | tuple | set):
@@ -221,7 +221,7 @@ def _reduce(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 @special(torch.Tensor.__deepcopy__)
-def _copy_tensor(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _copy_tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     value, memo = args
     if id(value) in memo:
         return memo[id(value)]
@@ -232,7 +232,7 @@ def _copy_tensor(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 @special(reversed)
-def _reversed(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _reversed(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     (value,) = args
     result = tracer.special(value, "__reversed__")
     if result is not MISSING:
@@ -244,7 +244,7 @@ def _reversed(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 @special(id)
-def _id(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     # A number of this call alone: it may serve to tell objects apart within the standard library, no more.
     if tracer.in_standard_library():
         return id(args[0])
@@ -252,7 +252,7 @@ def _id(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 @special(hash)
-def _hash(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _hash(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     result = tracer.special(args[0], "__hash__")
     if result is not MISSING:
         return result
@@ -264,7 +264,7 @@ def _hash(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _by_method(*names: str) -> Handler:
     """Ask the object's class, where it is written in Python."""
 
-    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for name in names if args else ():
             result = tracer.special(args[0], name, *args[1:])
             if result is not MISSING:
@@ -289,7 +289,7 @@ SPECIAL |= {
 
 
 @special(torch.Tensor.storage_offset)
-def _storage_offset(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _storage_offset(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with unseen():
         for source, tensor in tracer.recorder.inputs_in_memory_of(args[0]):
             tracer.world.guards.add(StorageOffset(source, int(tensor.storage_offset())))
@@ -297,12 +297,12 @@ def _storage_offset(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 @special(torch.Size.numel)
-def _size_numel(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _size_numel(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return numel(args[0])
 
 
 @special(pow)
-def _pow(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _pow(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if len(args) == 2 and not kwargs:
         return tracer.binary("POWER", *args)
     result = tracer.special(args[0], "__pow__", *args[1:]) if len(args) == 3 else MISSING
@@ -310,37 +310,37 @@ def _pow(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 @special(operator.contains)
-def _contains(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _contains(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.contains(*args)
 
 
 @special(operator.truth)
-def _truth(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _truth(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.is_true(*args)
 
 
 @special(operator.not_)
-def _not(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _not(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return not tracer.is_true(*args)
 
 
 @special(operator.getitem)
-def _getitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _getitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.get_item(*args)
 
 
 @special(operator.setitem)
-def _setitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.set_item(*args)
 
 
 @special(operator.delitem)
-def _delitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _delitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.delete_item(*args)
 
 
 def _as_operator(method: str, name: str) -> Handler:
-    def handler(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return getattr(tracer, method)(name, *args)
 
     return handler
@@ -356,7 +356,7 @@ for _name, _function in COMPARE.items():
 
 
 @special(dict.get, collections.OrderedDict.get)
-def _dict_get(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _dict_get(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     value = tracer.world.item_of(args[0], args[1])
     if value is not MISSING:
         return value
@@ -364,22 +364,22 @@ def _dict_get(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 @special(dict.__getitem__)
-def _dict_getitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _dict_getitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.plain_dict_item(*args)
 
 
 @special(dict.__contains__)
-def _dict_contains(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _dict_contains(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.world.has_key(*args)
 
 
 @special(dict.__len__)
-def _dict_len(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _dict_len(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.world.length_of(*args)
 
 
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
-def _dict_setitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _dict_setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tracer.plain_set_item(*args)
     return None
 
@@ -387,7 +387,7 @@ def _dict_setitem(tracer: Calls, args: Sequence[Any], kwargs: Mapping[str, Any])
 # Objects in C that hold a call to be made later.
 
 
-def call_getter(tracer: Calls, function: Any, value: Any) -> Any:
+def call_getter(tracer: NativeCalls, function: Any, value: Any) -> Any:
     """`operator.attrgetter`, `itemgetter` and `methodcaller`: what they do is in how they are pickled."""
     kind, arguments, *_ = function.__reduce__()
     if type(function) is operator.methodcaller:
@@ -404,7 +404,7 @@ def call_getter(tracer: Calls, function: Any, value: Any) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _call_method(tracer: Calls, kind: Any, arguments: Any, value: Any) -> Any:
+def _call_method(tracer: NativeCalls, kind: Any, arguments: Any, value: Any) -> Any:
     # With keywords it is pickled as a partial application of the class.
     keywords = kind.keywords if isinstance(kind, functools.partial) else {}
     name, *rest = (*kind.args, *arguments) if isinstance(kind, functools.partial) else arguments

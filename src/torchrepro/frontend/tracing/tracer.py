@@ -13,7 +13,7 @@ import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
-from torchrepro.frontend.interpreter.frame import Frame, Signal
+from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.program import Position
 from torchrepro.frontend.program.reading import program_of
@@ -22,10 +22,11 @@ from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import Calls
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_space
 from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.known import Pending
 from torchrepro.frontend.tracing.protected import is_protected
 from torchrepro.frontend.tracing.recorder import ModuleStack, Recorder
 from torchrepro.frontend.tracing.speculation import Failure, Reached, SpeculationLog
-from torchrepro.frontend.tracing.world import Pending, World
+from torchrepro.frontend.tracing.world import World
 
 _MOVERS = frozenset(
     [
@@ -128,7 +129,7 @@ class Tracer(Calls):
         frame = Frame(
             program,
             self.function.__globals__,
-            self.function.__builtins__,
+            builtins_of(self.function),
             locals={name: Pending(value, Local(name)) for name, value in state.locals.items()},
             cells=dict(state.cells),
             function=self.function,

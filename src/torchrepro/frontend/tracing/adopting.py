@@ -1,0 +1,202 @@
+"""Adopting: what takes the place of a value that existed before the call, and what is guarded for it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.breaks import Break
+from torchrepro.frontend.guards.kinds import (
+    Equal,
+    Is,
+    Length,
+    SameObject,
+    SetEquals,
+    TensorFacts,
+    TensorLike,
+    TypeIs,
+)
+from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
+from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Source
+from torchrepro.frontend.tracing.classes import is_python_class
+from torchrepro.frontend.tracing.constants import is_constant, is_single
+from torchrepro.frontend.tracing.dicts import Dicts
+
+_MANY = 256
+"""Elements of a set: of more than that the order is not guarded."""
+
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_LISTS = (list, collections.deque)
+
+
+class Adopting(Dicts):
+    def adopt(self, value: Any, source: Source, *, trusted: bool = False) -> Any:
+        """The value that tracing uses for what is at `source`, guarded. `trusted`: it never changes."""
+        if is_constant(value):
+            if not trusted:
+                self.guards.add(Equal(source, value))
+            return value
+        if id(value) in self._stand_ins:
+            known = self._stand_ins[id(value)]
+            first = self._sources[id(known)]
+            if first != source and not trusted:
+                self.guards.add(SameObject(source, first))
+            return known
+        if is_single(value):
+            if not trusted:
+                self.guards.add(Is(source, value))
+            return value
+        if id(value) in self._fresh or id(value) in self._sources:
+            return value
+        return self._adopt_object(value, source, trusted)
+
+    def _adopt_object(self, value: Any, source: Source, trusted: bool) -> Any:
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            return self._adopt_tensor(value, source)
+        if kind is types.FunctionType:
+            if not trusted:
+                self.guards.add(TypeIs(source, kind))
+                self.guards.add(Is(Attribute(source, "__code__"), value.__code__))
+                self._objects.append((value, source))
+            return self._register(value, value, source)
+        self.guards.add(TypeIs(source, kind))
+        if kind is types.MethodType:
+            return self._adopt_method(value, source)
+        if kind in (types.BuiltinMethodType, types.MethodWrapperType):
+            owner = self.adopt(value.__self__, Attribute(source, "__self__"))
+            self.guards.add(Equal(Attribute(source, "__name__"), value.__name__))
+            return self._register(value, getattr(owner, value.__name__), source)
+        if kind is functools.partial:
+            return self._adopt_partial_function(value, source)
+        if isinstance(value, tuple):
+            return self._adopt_tuple(value, source)
+        if isinstance(value, _LISTS):
+            return self._adopt_list(value, source)
+        if isinstance(value, dict):
+            return self._adopt_dict(value, source)
+        if isinstance(value, set | frozenset):
+            return self._adopt_set(value, source)
+        if kind in (types.MappingProxyType, slice):
+            return self._register(value, value, source)
+        if kind is types.CellType:
+            return self._register(value, value, source)
+        self._objects.append((value, source))
+        if is_python_class(kind):
+            if isinstance(value, int | float | str | bytes):
+                self.guards.add(Is(source, value))
+            if not isinstance(value, BaseException):
+                return self._register(value, value, source)
+        self._opaque.add(id(value))
+        return self._register(value, value, source)
+
+    def _adopt_tensor(self, value: torch.Tensor, source: Source) -> Any:
+        self.guards.add(TensorLike(source, TensorFacts.of(value)))
+        try:
+            fake = self.recorder.input(value, source, str(source))
+        except Break:
+            # Of a kind that is not followed. It may be passed on; the recorder breaks where it is used.
+            self._opaque.add(id(value))
+            fake = value
+        self._tensors.append(source)
+        return self._register(value, fake, source)
+
+    def _adopt_method(self, value: types.MethodType, source: Source) -> Any:
+        function = self.adopt(value.__func__, Attribute(source, "__func__"))
+        owner = self.adopt(value.__self__, Attribute(source, "__self__"))
+        return self._register(value, types.MethodType(function, owner), source)
+
+    def _adopt_partial_function(self, value: Any, source: Source) -> Any:
+        function = self.adopt(value.func, Attribute(source, "func"))
+        args = self.adopt(value.args, Attribute(source, "args"))
+        keywords = self.adopt(value.keywords, Attribute(source, "keywords"))
+        self.complete(keywords)
+        return self._register(value, functools.partial(function, *args, **keywords), source)
+
+    def _adopt_tuple(self, value: Any, source: Source) -> Any:
+        self.guards.add(Length(source, len(value)))
+        children = [self.adopt(item, Item.at(source, index)) for index, item in enumerate(value)]
+        kind = type(value)
+        if all(new is old for new, old in zip(children, value, strict=True)):
+            return self._register(value, value, source)
+        if kind is tuple:
+            return self._register(value, tuple(children), source)
+        if hasattr(kind, "n_sequence_fields"):
+            return self._register(value, kind(children), source)
+        copy = tuple.__new__(kind, children)
+        if hasattr(value, "__dict__"):
+            self._copy_instance(value, copy, source)
+        return self._register(value, copy, source)
+
+    def _adopt_list(self, value: Any, source: Source) -> Any:
+        self.guards.add(Length(source, len(value)))
+        kind = type(value)
+        copy = collections.deque.__new__(kind) if isinstance(value, collections.deque) else list.__new__(kind)
+        if isinstance(value, collections.deque):
+            collections.deque.__init__(copy, (), value.maxlen)
+            self.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
+        # Registered before its items: a list may contain itself.
+        self._register(value, copy, source)
+        base = collections.deque if isinstance(value, collections.deque) else list
+        base.extend(copy, [self.adopt(item, Item.at(source, index)) for index, item in enumerate(value)])
+        self.shadows.append(
+            Shadow(source, value, copy, ShadowKind.LIST if base is list else ShadowKind.DEQUE)
+        )
+        if kind not in _LISTS and hasattr(value, "__dict__"):
+            self._copy_instance(value, copy, source)
+        return copy
+
+    def _adopt_dict(self, value: Any, source: Source) -> Any:
+        kind = type(value)
+        if kind in _DICTS:
+            copy = value.copy()
+        elif isinstance(value, collections.OrderedDict):
+            copy = collections.OrderedDict.__new__(kind)
+            collections.OrderedDict.update(copy, dict.items(value))
+        else:
+            copy = dict.__new__(kind)
+            if isinstance(value, collections.defaultdict):
+                collections.defaultdict.__init__(copy, value.default_factory)
+            dict.update(copy, value)
+        if isinstance(value, collections.defaultdict):
+            self.adopt(value.default_factory, Attribute(source, "default_factory"))
+        self._register(value, copy, source)
+        self._objects.append((value, source))
+        self._partial(source, value, copy, lambda key: Item.at(source, key))
+        self._shadow(source, value, copy, ShadowKind.DICT)
+        if kind not in _DICTS:
+            self.complete(copy)
+            if hasattr(value, "__dict__"):
+                self._copy_instance(value, copy, source)
+        return copy
+
+    def _adopt_set(self, value: Any, source: Source) -> Any:
+        if not all(is_constant(item) or is_single(item) for item in value) or type(value) not in (
+            set,
+            frozenset,
+        ):
+            self._opaque.add(id(value))
+            return self._register(value, value, source)
+        if len(value) > _MANY:
+            self.guards.add(SetEquals(source, frozenset(value)))
+        else:
+            # Equal sets may be iterated over in different orders.
+            self.guards.add(Length(source, len(value)))
+            for index, item in enumerate(value):
+                self._guard_key(item, KeyOf(source, index))
+        if type(value) is frozenset:
+            return self._register(value, value, source)
+        copy = set(value)
+        self.shadows.append(Shadow(source, value, copy, ShadowKind.SET))
+        return self._register(value, copy, source)
+
+    def _copy_instance(self, original: Any, copy: Any, source: Source) -> None:
+        """The attributes of an object that has been copied because it is a container too."""
+        for name, item in original.__dict__.items():
+            copy.__dict__[name] = self.adopt(item, InstanceValue(source, name))
+        self._shadow(source, original, copy.__dict__, ShadowKind.ATTRIBUTES)
+        self._instances[id(copy)] = copy.__dict__

@@ -1,0 +1,160 @@
+"""Known: the values of a trace by identity: where each came from, what stands in for it, which are new."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.guards.guard_set import Guards
+from torchrepro.frontend.kept import Kept
+from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
+from torchrepro.frontend.source import Held, InstanceValue, Source
+from torchrepro.frontend.tracing.recorder import Recorder
+
+TABLES = ("_parameters", "_buffers", "_modules")
+"""Where an `nn.Module` keeps what `__getattr__` finds."""
+
+_CONTAINERS = (ShadowKind.LIST, ShadowKind.SET, ShadowKind.DEQUE)
+
+
+@dataclass(slots=True, eq=False)
+class Partial:
+    """A copy of a dict whose values are adopted one by one, as they are read."""
+
+    source: Source
+    original: dict[Any, Any]
+    copy: dict[Any, Any]
+    child: Callable[[Any], Source]
+    unread: set[Any]
+    """Keys whose values are still the user's own."""
+    guarded: bool = True
+    """Whether a missing key needs a guard of its own."""
+
+
+class Pending:
+    """A variable that has not been read: its value is guarded when it is."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: Any, source: Source) -> None:
+        self.value = value
+        self.source = source
+
+
+@dataclass(eq=False)
+class Known:
+    recorder: Recorder
+    kept: Kept = field(default_factory=Kept)
+    shadows: list[Shadow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.guards = Guards(self.kept)
+        self._sources: dict[int, Source] = {}
+        self._stand_ins: dict[int, Any] = {}
+        self._alive: list[Any] = []
+        self._fresh: set[int] = set()
+        self._opaque: set[int] = set()
+        self._partials: dict[int, Partial] = {}
+        self._unfinished: dict[int, Partial] = {}
+        self._instances: dict[int, dict[str, Any]] = {}
+        self._slots: dict[int, dict[str, Any]] = {}
+        self._cells: dict[int, types.CellType] = {}
+        self._tensors: list[Source] = []
+        self._objects: list[tuple[Any, Source]] = []
+        """Objects, functions and dicts, of which identity alone may tell two."""
+        self._written_cells: set[int] = set()
+        self._before: dict[int, dict[Any, Any]] = {}
+        self.outputs: list[torch.Tensor] = []
+
+    def forget(self) -> None:
+        """The trace is over; guards and kept objects have left it."""
+        for table in vars(self).values():
+            if isinstance(table, dict | list | set):
+                table.clear()
+
+    def source_of(self, value: Any) -> Source | None:
+        """Where a value of the trace that existed before the call is found again."""
+        return value.source if type(value) is Pending else self._sources.get(id(value))
+
+    def tensor_input(self, value: torch.Tensor) -> Source | None:
+        return self._sources.get(id(value))
+
+    def output_index(self, value: torch.Tensor) -> int:
+        """The place of a tensor among the outputs of the graph."""
+        for index, known in enumerate(self.outputs):
+            if known is value:
+                return index
+        self.outputs.append(value)
+        return len(self.outputs) - 1
+
+    def home_of(self, value: Any) -> Source:
+        """The source of an object that is not fresh; one that was come by otherwise is held for good."""
+        source = self._sources.get(id(value))
+        if source is None:
+            name = getattr(value, "__qualname__", None)
+            source = self.kept.hold(value, name if isinstance(name, str) else type(value).__name__)
+            self._register(value, value, source)
+        return source
+
+    def stand_in(self, original: Any) -> Any:
+        return self._stand_ins.get(id(original), original)
+
+    def mark_fresh(self, value: Any) -> Any:
+        """An object that code of the trace has just allocated."""
+        self._alive.append(value)
+        self._fresh.add(id(value))
+        return value
+
+    def is_fresh(self, value: Any) -> bool:
+        return id(value) in self._fresh
+
+    def is_opaque(self, value: Any) -> bool:
+        """An old object of which nothing is known but its type: it may be passed on, not used."""
+        return id(value) in self._opaque
+
+    def identities(self) -> list[Source]:
+        """What the trace took for different objects, and could be one and the same in another call."""
+        containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
+        alike: dict[Any, list[Source]] = {}
+        written = any(map(self._is_written_module, self.shadows))
+        for value, source in self._objects:
+            if written or not isinstance(value, torch.nn.Module):
+                kind = id(value.__code__) if isinstance(value, types.FunctionType) else type(value)
+                alike.setdefault(kind, []).append(source)
+        return [
+            *self._tensors,
+            *(shadow.source for shadow in containers if not isinstance(shadow.source, Held)),
+            *(source for group in alike.values() if len(group) > 1 for source in group),
+        ]
+
+    def _is_written_module(self, shadow: Shadow) -> bool:
+        """Of many modules only one that is changed can be told from another like it."""
+        if shadow.kind is ShadowKind.ATTRIBUTES:
+            before = shadow.before if isinstance(shadow.original, torch.nn.Module) else None
+        else:
+            table = isinstance(shadow.source, InstanceValue) and shadow.source.name in TABLES
+            before = shadow.original if table else None
+        return before is not None and (
+            before.keys() != shadow.stand_in.keys()
+            or any(
+                new is not before[name] and new is not self.stand_in(before[name])
+                for name, new in shadow.stand_in.items()
+            )
+        )
+
+    def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
+        """A copy whose changes are written back."""
+        before = None
+        if isinstance(stand_in, dict):
+            before = self._before[id(stand_in)] = dict(stand_in)
+        self.shadows.append(Shadow(source, original, stand_in, kind, before))
+
+    def _register(self, original: Any, stand_in: Any, source: Source) -> Any:
+        self._alive.append((original, stand_in))
+        self._stand_ins[id(original)] = stand_in
+        self._sources[id(stand_in)] = source
+        return stand_in

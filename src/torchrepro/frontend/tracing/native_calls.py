@@ -1,0 +1,148 @@
+"""Native calls: functions in C, and torch's own, called on values of the trace; or a break."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.kinds import Answers
+from torchrepro.frontend.tracing import comparing, leaves  # noqa: F401  (registers its handlers)
+from torchrepro.frontend.tracing.classes import (
+    MISSING,
+    is_python_class,
+    is_trusted_space,
+    static_lookup,
+)
+from torchrepro.frontend.tracing.constants import is_constant
+from torchrepro.frontend.tracing.foreign import has_objects, no_foreign_code
+from torchrepro.frontend.tracing.native import (
+    BY_REFERENCE,
+    FUNCTION_FIRST,
+    HIGHER_ORDER,
+    NATIVE_CLASSES,
+    why_not,
+)
+from torchrepro.frontend.tracing.operators import Operators
+from torchrepro.frontend.tracing.special import SPECIAL
+from torchrepro.frontend.tracing.stepped import SteppedCallable
+
+IN_C = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+_MAKE_CLASSES = frozenset({"collections", "dataclasses", "functools"})
+
+_NOT_ITERATING = frozenset({"isinstance", "issubclass", "format", "format_map"})
+"""Names of functions in C that take an iterable object as the object that it is."""
+
+
+class NativeCalls(Operators):
+    def answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A question to torch about constants, modes or the process."""
+        answer = leaves.answer(function, args, kwargs)
+        if leaves.needs_guard(function):
+            if kwargs or not all(map(is_constant, (*args, answer))):
+                raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
+            self.world.guards.add(Answers(function, tuple(args), answer))
+        return answer
+
+    def call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A function of torch, or one as good as written in C: called; the recorder sees what it does."""
+        self.world.complete_all((*args, *kwargs.values()))
+        result = function(*args, **kwargs)
+        if type(result) is types.GeneratorType:
+            return iter(list(result))
+        return self.keep_class(result) if getattr(function, "__module__", "") in _MAKE_CLASSES else result
+
+    def call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        plain, owner = _unbound(function)
+        handler = SPECIAL.get(plain) if _hashable(plain) else None
+        full = args if owner is MISSING else (owner, *args)
+        if handler is not None:
+            result = handler(self, full, kwargs)
+            if result is not NotImplemented:
+                return result
+        if leaves.is_constant_fold(function):
+            return self.answer(function, args, kwargs)
+        self.require_known(function)
+        reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
+        if reason is not None:
+            raise Break(reason.kind, reason.text, reason.hint)
+        if leaves.is_leaf(function):
+            return self.call_leaf(function, args, kwargs)
+        by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
+        if not by_reference:
+            self.require_known(*full, *kwargs.values())
+            self.world.complete_all((*full, *kwargs.values()))
+        else:
+            self.require_known(owner)
+            if isinstance(owner, dict):
+                self.world.complete(owner)
+        if plain is object.__eq__ or plain is object.__ne__:
+            return function(*args)
+        args, kwargs = self._for_native(function, plain, args, kwargs)
+        if any(map(has_objects, (*full, *kwargs.values()))):
+            with no_foreign_code(getattr(function, "__name__", "a function in C")):
+                result = function(*args, **kwargs)
+        else:
+            result = function(*args, **kwargs)
+        if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
+            return self.world.mark_fresh(result)
+        return result
+
+    def _for_native(
+        self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Arguments as C can use them: iterables and functions of the user's own are stepped."""
+        if (
+            getattr(function, "__name__", "") not in BY_REFERENCE | _NOT_ITERATING
+            or getattr(function, "__name__", "") == "extend"
+        ):
+            args = [self.iterable(value) for value in args]
+        if plain is filter and args[0] is None:
+            args = [operator.truth, *args[1:]]
+        if plain in HIGHER_ORDER or plain is list.sort:
+            first = args[0] if args else None
+            args = [self._callback(value) for value in args]
+            if plain in FUNCTION_FIRST and isinstance(first, (*IN_C, type)) and first in SPECIAL:
+                args[0] = SteppedCallable(self, first)
+            kwargs = {name: self._callback(value) for name, value in kwargs.items()}
+        return args, kwargs
+
+    def _callback(self, value: Any) -> Any:
+        if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+            return SteppedCallable(self, value)
+        if isinstance(value, type):
+            return SteppedCallable(self, value) if is_python_class(value) else value
+        if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
+            return SteppedCallable(self, value)
+        return value
+
+    def keep_class(self, made: Any) -> Any:
+        return self.world.mark_fresh(made) if isinstance(made, type) else made
+
+    def in_standard_library(self) -> bool:
+        return self.frame is not None and is_trusted_space(self.frame.globals)
+
+
+def _unbound(function: Any) -> tuple[Any, Any]:
+    """A method in C as its class has it, and the object it is bound to."""
+    if isinstance(function, types.MethodWrapperType):
+        return static_lookup(function.__objclass__, function.__name__), function.__self__
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, types.BuiltinFunctionType) and owner is not None:
+        if isinstance(owner, types.ModuleType | type):
+            return function, MISSING
+        return static_lookup(type(owner), function.__name__), owner
+    return function, MISSING
+
+
+def _hashable(value: Any) -> bool:
+    return type(value).__hash__ is not None
