@@ -7,13 +7,6 @@ import math
 
 from tests.frontend.corpus.registry import case
 
-GONE = []
-
-
-class Finalised:
-    def __del__(self):
-        GONE.append("finalised")
-
 
 class Number:
     def __init__(self, n):
@@ -492,12 +485,3 @@ def diamond(a, b):
             return ["both", *super().run(x)]
 
     return Both().run(a)
-
-
-@case(state=("GONE",), breaks=None)
-def finaliser(a, b):
-    held = Finalised()
-    items = [Finalised()]
-    items.clear()
-    del held
-    return a + 1
