@@ -34,7 +34,7 @@ def test_a_scene_is_the_same_captured(play: Scene) -> None:
 
 @quiet
 @scenes
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_scene_is_the_same_with_functional_graphs(play: Scene) -> None:
     if play.__name__ in LIMITS_OF_AOT:
         pytest.skip(LIMITS_OF_AOT[play.__name__])

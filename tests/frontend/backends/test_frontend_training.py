@@ -41,7 +41,7 @@ def test_training_with_a_graph_for_backward(make: type[nn.Module]) -> None:
 
 
 @pytest.mark.slow
-@names("make", (Mlp, Attention, Printing))
+@names("make", (Printing,))
 def test_training_with_inductor(make: type[nn.Module]) -> None:
     expected = trained(make, lambda model: model, torch.optim.SGD)
     with eager_randomness():

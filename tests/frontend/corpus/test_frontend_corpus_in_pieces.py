@@ -21,7 +21,7 @@ def test_a_break_is_put_before_each_statement() -> None:
     assert observe(pieces, under_test())[0].breaks >= 5
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", CASES, ids=str)
 def test_a_function_in_pieces_does_what_python_does(row: Case) -> None:
     pieces = cut(row)
