@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.frontend.backends.frontend_models import MODELS, Attention, Mlp, Printing, batches, trained
+from tests.frontend.backends.frontend_models import MODELS, Mlp, Printing, batches, trained
 from torchrepro.frontend.api import trace
 from torchrepro.judge.compare import same
 from torchrepro.judge.models import eager_randomness
