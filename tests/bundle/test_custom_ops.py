@@ -113,7 +113,7 @@ def saved_by(script: Path) -> Path:
     return bundle
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_operators_of_a_script_stand_alone_in_the_bundle(tmp_path: Path) -> None:
     script = program(tmp_path, "script", compiler="inductor")
     bundle = saved_by(script)

@@ -129,7 +129,7 @@ def test_dynamic_sizes_keep_their_symbol_and_range(make: Make, tmp_path: Path) -
     assert judge_repro(repro).kind is Kind.PASS
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "make_program",
     [

@@ -151,7 +151,7 @@ def test_sizes_without_a_value_keep_their_names() -> None:
     assert symbols_of(graph) == (Symbol("u3", unbacked=True, lower=0, upper=9),)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["forward", "backward"])
 def test_a_dynamic_transformer_compiles_the_same(place: str) -> None:
     captured = capture(
