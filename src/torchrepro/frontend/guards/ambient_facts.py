@@ -35,7 +35,7 @@ class AmbientFacts(NamedTuple):
 
     @classmethod
     def now(cls) -> AmbientFacts:
-        """Of this thread. Private names checked on torch 2.13."""
+        """Of this thread. Private names checked on torch 2.11 to 2.15."""
         modes = [_C._get_function_stack_at(index) for index in range(_C._len_torch_function_stack())]
         return cls(
             torch.is_grad_enabled(),

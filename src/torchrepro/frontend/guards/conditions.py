@@ -23,7 +23,7 @@ from torchrepro.frontend.writer import LITERALS, Writer
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)
-"""Tables of a module, and of all modules in `torch.nn.modules.module`. Checked on torch 2.13."""
+"""Tables of a module, and of all modules in `torch.nn.modules.module`. Checked on torch 2.11 to 2.15."""
 
 _EMPTY_CELL = CellType()
 

@@ -89,5 +89,5 @@ def _traced_object_call(value: Any, settings: Settings) -> Any:
 
 
 def _is_tracing() -> bool:
-    """Checked on torch 2.11 to 2.13."""
+    """Checked on torch 2.11 to 2.15."""
     return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())

@@ -36,7 +36,7 @@ class Modes:
 
     @classmethod
     def now(cls) -> Modes:
-        """Checked on torch 2.13 (the depth of autocast can only be read by changing it)."""
+        """Checked on torch 2.11 to 2.15 (the depth of autocast can only be read by changing it)."""
         nesting = torch.autocast_increment_nesting() - 1
         torch.autocast_decrement_nesting()
         return cls(
@@ -92,7 +92,7 @@ def restored() -> Iterator[None]:
 def no_mode_left() -> Iterator[None]:
     """Takes away the modes that the body has put onto torch's stacks: an abandoned `with` block does not.
 
-    Checked on torch 2.13 (the two stacks of modes and their pops).
+    Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
     """
     functions = len(_get_current_function_mode_stack())
     dispatches = len(_python_dispatch._get_current_dispatch_mode_stack())

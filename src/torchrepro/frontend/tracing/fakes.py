@@ -21,14 +21,14 @@ _NO_FAKE_KERNEL = ("no fake impl", "with Meta tensors", "no meta kernel")
 
 
 def new_mode() -> FakeTensorMode:
-    """Static shapes: without a `ShapeEnv` every size is an `int`. Checked on torch 2.13."""
+    """Static shapes: without a `ShapeEnv` every size is an `int`. Checked on torch 2.11 to 2.15."""
     return FakeTensorMode()
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     """The fake of a real tensor; views of one storage get fakes of one.
 
-    Checked on torch 2.13 (`from_tensor`).
+    Checked on torch 2.11 to 2.15 (`from_tensor`).
     """
     return mode.from_tensor(real, static_shapes=True)
 
@@ -58,13 +58,13 @@ def storage_key(fake: torch.Tensor) -> int:
 
 
 def unseen() -> AbstractContextManager[Any]:
-    """What is done to tensors in it is not recorded. Checked on torch 2.13."""
+    """What is done to tensors in it is not recorded. Checked on torch 2.11 to 2.15."""
     return torch._C.DisableTorchFunction()
 
 
 @contextmanager
 def outside_of_trace() -> Iterator[None]:
-    """What runs in it meets real tensors only, as without a trace. Checked on torch 2.11 to 2.13."""
+    """What runs in it meets real tensors only, as without a trace. Checked on torch 2.11 to 2.15."""
     with unseen(), _disable_current_modes():
         yield
 
@@ -72,7 +72,7 @@ def outside_of_trace() -> Iterator[None]:
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
     """Why an operation cannot run on fakes; None where the error is the operation's own (a wrong shape).
 
-    Checked on torch 2.13 (the exceptions of `fake_tensor`).
+    Checked on torch 2.11 to 2.15 (the exceptions of `fake_tensor`).
     """
     unallocated = isinstance(error, RuntimeError) and "data is not allocated yet" in str(error)
     if unallocated or isinstance(error, fake_tensor.DataDependentOutputException):
@@ -106,7 +106,7 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
 def quiet() -> Iterator[None]:
     """Torch logs an error of an operation on fakes; the user sees it once, from the real tensors.
 
-    Checked on torch 2.13 (the name of the logger).
+    Checked on torch 2.11 to 2.15 (the name of the logger).
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True

@@ -181,7 +181,7 @@ def why_break(function: Any) -> BreakReason | None:
 def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
     """What `torch.compile` or `torch.jit.script` was given: that is what is traced. None for other functions.
 
-    Checked on torch 2.13 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
+    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
     `__original_fn`).
     """
     if isinstance(function, torch.nn.Module):
@@ -308,6 +308,6 @@ def _questions() -> Mapping[int, bool]:
 
 @functools.cache
 def _overridable() -> frozenset[int]:
-    """Checked on torch 2.13 (`get_overridable_functions`)."""
+    """Checked on torch 2.11 to 2.15 (`get_overridable_functions`)."""
     listed = torch.overrides.get_overridable_functions()
     return frozenset(id(function) for functions in listed.values() for function in functions)

@@ -14,7 +14,7 @@ _GLOBAL_HOOKS = (
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether a call is more than `forward`. Checked on torch 2.11 to 2.13 (`_call_impl`)."""
+    """Whether a call is more than `forward`. Checked on torch 2.11 to 2.15 (`_call_impl`)."""
     space = vars(module)
     if space.get("_compiled_call_impl") is not None:
         return True

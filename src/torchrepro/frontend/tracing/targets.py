@@ -71,7 +71,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Form:
-    """Checked on torch 2.13: what a `TorchFunctionMode` is handed for operators and attributes."""
+    """Checked on torch 2.11 to 2.15: what a `TorchFunctionMode` is handed for operators and attributes."""
     if isinstance(function, OpOverload | OpOverloadPacket):
         return Form("call_function", function, args)
     name = name_of(function)

@@ -74,7 +74,7 @@ def why_not_in_graph(tensor: torch.Tensor) -> str | None:
 
 
 def _wrapper(tensor: torch.Tensor) -> str | None:
-    """Checked on torch 2.13 (`torch._C._functorch`, `torch._is_functional_tensor`)."""
+    """Checked on torch 2.11 to 2.15 (`torch._C._functorch`, `torch._is_functional_tensor`)."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a tensor inside a transform of torch.func"
     if torch._is_functional_tensor(tensor):
