@@ -182,7 +182,7 @@ def _moments(deadline: float) -> Iterator[float]:
 def join(group: Any) -> Rounds | None:
     """This process as a rank of a process group; None where there is nobody to agree with.
 
-    Checked on torch 2.11 to 2.15 (`ProcessGroup.group_name`, `get_process_group_ranks`).
+    Checked on torch 2.11 to 2.13 (`ProcessGroup.group_name`, `get_process_group_ranks`).
     """
     distributed: Any = sys.modules["torch.distributed"]
     # A fake group is one process that plays a rank of many.
