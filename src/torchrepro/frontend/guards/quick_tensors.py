@@ -47,7 +47,7 @@ def _never(*tensors: Any) -> bool:
 def _tensor_check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
     """Type, dispatch keys, dtype, device, requires_grad, shape and stride. It keeps no tensor alive.
 
-    Checked on torch 2.11 to 2.15; both keywords must be given, or it crashes. Without it, Python's conditions do.
+    Checked on torch 2.11 to 2.15; both keywords must be given, or it crashes. Without it, conditions do.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
