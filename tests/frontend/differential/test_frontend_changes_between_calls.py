@@ -1006,6 +1006,49 @@ def properties_of_containers(capture: Capture) -> Iterator[Any]:
 
 
 @scenario
+def an_outer_variable_gets_a_value(capture: Capture) -> Iterator[Any]:
+    def make() -> tuple[Any, Any]:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            try:
+                return x * scale
+            except NameError:
+                return x - 1
+
+        def fill(value: float) -> None:
+            nonlocal scale
+            scale = value
+
+        scale = 0.0
+        del scale
+        return function, fill
+
+    function, fill = make()
+    call = capture(function)
+    yield call(tensor())
+    fill(3.0)
+    yield call(tensor())
+    fill(4.0)
+    yield call(tensor())
+
+
+@scenario
+def a_variable_that_is_bound_only_sometimes(capture: Capture) -> Iterator[Any]:
+    def function(x: torch.Tensor, flag: list[int]) -> torch.Tensor:
+        if x.sum() > 1e9 or (id(flag) and len(flag)):
+            scale = 3.0
+        print("", end="")  # the region behind it begins with or without `scale`
+        try:
+            return x * scale
+        except UnboundLocalError:
+            return x - 1
+
+    call = capture(function)
+    yield call(tensor(), [])
+    yield call(tensor(), [1])
+    yield call(tensor(), [])
+
+
+@scenario
 def properties_of_tensors(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * 2, x.is_leaf, x.grad is None, x.is_conj(), type(x).__name__, x.dim()))
     leaf = tensor().requires_grad_()

@@ -15,7 +15,7 @@ from torchrepro.frontend.guards.ambient_facts import AmbientFacts as AmbientFact
 from torchrepro.frontend.guards.constants import token, token_or_identity
 from torchrepro.frontend.guards.tensor_facts import TensorFacts as TensorFacts
 from torchrepro.frontend.guards.tensor_facts import storage_places
-from torchrepro.frontend.source import Cell, Local, Source
+from torchrepro.frontend.source import Local, Source
 
 IDENTITY, SIZE, CONTENTS, SURROUNDINGS, TENSOR, ALL_TENSORS = range(6)
 """What a check costs. Cheap ones go first, so that a miss is found early."""
@@ -98,9 +98,7 @@ class Unbound(OfSource):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmptyCell(OfSource):
-    """A variable of an outer function that has no value."""
-
-    source: Cell
+    """A variable shared between functions that has no value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

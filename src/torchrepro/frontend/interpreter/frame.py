@@ -76,14 +76,14 @@ class Frame:
         )
 
     @property
-    def line(self) -> int:
-        line = self.program.instructions[self.index].line
-        return self.program.code.co_firstlineno if line is None else line
-
-    @property
     def where(self) -> Where:
-        code = self.program.code
-        return Where(code.co_filename, self.line, code.co_qualname)
+        return where_of(self.program, self.index)
+
+
+def where_of(program: Program, index: int) -> Where:
+    """The line of the user's that an instruction belongs to."""
+    code, line = program.code, program.instructions[index].line
+    return Where(code.co_filename, code.co_firstlineno if line is None else line, code.co_qualname)
 
 
 def builtins_of(function: Any) -> Mapping[str, Any]:

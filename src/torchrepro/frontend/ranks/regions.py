@@ -13,7 +13,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from torchrepro.frontend.breaks import BreakKind, BreakReason, Where
+from torchrepro.frontend.breaks import BreakKind, BreakReason
+from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.program.reading import program_of
 from torchrepro.frontend.ranks.collective import run_compiler_collective, should_recompile, tell_failure
 from torchrepro.frontend.ranks.proposal import BreakPoint, Proposal, RanksDisagree
@@ -74,19 +75,13 @@ def failures_told(function: FunctionType, index: int) -> Iterator[None]:
 
 def entry_of(function: FunctionType, index: int) -> str:
     """A place that is traced from, in words that are the same on all ranks."""
-    where = _where(function, index)
+    where = where_of(program_of(function.__code__), index)
     return f"{where.function} ({Path(where.file).name}:{where.line}, instruction {index})"
-
-
-def _where(function: FunctionType, index: int) -> Where:
-    code = function.__code__
-    line = program_of(code).instructions[index].line
-    return Where(code.co_filename, code.co_firstlineno if line is None else line, function.__qualname__)
 
 
 def _elsewhere(function: FunctionType, index: int) -> Failure:
     reason = BreakReason(BreakKind.OTHER_RANK, "another rank of the job breaks here")
-    return Failure(reason, _where(function, index))
+    return Failure(reason, where_of(program_of(function.__code__), index))
 
 
 def _end(log: SpeculationLog, finish: bool) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchrepro.errors import TorchReproError
-from torchrepro.frontend.breaks import BreakKind, BreakReason
+from torchrepro.frontend.breaks import BreakKind, BreakReason, Where
 from torchrepro.frontend.guards.guard_set import compile_guards
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
-from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.frame import Frame, where_of
 from torchrepro.frontend.program.liveness import live_before
 from torchrepro.frontend.program.point import Point
 from torchrepro.frontend.program.program import Program
@@ -161,7 +161,7 @@ class _Capture:
         if position <= 0:
             self._give_up(reason)
         else:
-            failure = Failure(reason, self._place(position), inside=True)
+            failure = Failure(reason, where_of(self.program, self.log.path[position]), inside=True)
             self.log.failures = {self.log.stop_at(position): failure}
 
     def _give_up(self, reason: BreakReason) -> None:
@@ -169,15 +169,8 @@ class _Capture:
         self.finish = True
         self.log = SpeculationLog(failures={Stop(self.index, 1): Failure(reason, self._start())})
 
-    def _start(self) -> Any:
-        frame = Frame(self.program, {}, {})
-        frame.index = self.index
-        return frame.where
-
-    def _place(self, position: int) -> Any:
-        frame = Frame(self.program, {}, {})
-        frame.index = self.log.path[position]
-        return frame.where
+    def _start(self) -> Where:
+        return where_of(self.program, self.index)
 
     # Regions
 

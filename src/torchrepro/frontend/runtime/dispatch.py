@@ -13,8 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from torchrepro.frontend.breaks import Where
-from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.point import Point
@@ -35,7 +34,6 @@ from torchrepro.frontend.runtime.capture import capture
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.frontend.runtime.wrapping import traced_callable
 from torchrepro.frontend.state import FrameState
 from torchrepro.repro import Frontend
 
@@ -96,7 +94,7 @@ def _region(
         return region
     with _lock, failures_told(function, point.index) if settings.agree else nullcontext():
         if cache.full:
-            cache.warn_full(_where(program, point.index), state)
+            cache.warn_full(where_of(program, point.index), state)
             return None
         try:
             region = capture(function, point.index, state, settings)
@@ -144,14 +142,10 @@ def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _where(program: Program, index: int) -> Where:
-    frame = Frame(program, {}, {})
-    frame.index = index
-    return frame.where
-
-
 def _with_traced_callee(instruction: Instruction, state: FrameState, settings: Settings) -> FrameState:
     """Python is to call a function in which capture failed: what comes before and after is captured there."""
+    from torchrepro.frontend.runtime.wrapping import traced_callable
+
     slot = _callable_slot(instruction, state)
     if slot is None:
         return state

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 
 from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import ORIGINAL
@@ -33,8 +34,6 @@ class TracedFunction:
         self._settings = settings
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from torchrepro.frontend.runtime.dispatch import dispatch
-
         function = self._function
         if function.__code__.co_flags & _NOT_CAPTURED or _is_tracing():
             return function(*args, **kwargs)

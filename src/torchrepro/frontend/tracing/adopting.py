@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
     Equal,
     Is,
@@ -23,8 +24,8 @@ from torchrepro.frontend.guards.kinds import (
 from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Source
 from torchrepro.frontend.tracing.classes import is_python_class
-from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.dicts import Dicts
+from torchrepro.frontend.tracing.singles import is_single
 
 _MANY = 256
 """Elements of a set: of more than that the order is not guarded."""
@@ -34,35 +35,32 @@ _LISTS = (list, collections.deque)
 
 
 class Adopting(Dicts):
-    def adopt(self, value: Any, source: Source, *, trusted: bool = False) -> Any:
-        """The value that tracing uses for what is at `source`, guarded. `trusted`: it never changes."""
+    def adopt(self, value: Any, source: Source) -> Any:
+        """The value that tracing uses for what is at `source`, guarded."""
         if is_constant(value):
-            if not trusted:
-                self.guards.add(Equal(source, value))
+            self.guards.add(Equal(source, value))
             return value
         if id(value) in self._stand_ins:
             known = self._stand_ins[id(value)]
             first = self._sources[id(known)]
-            if first != source and not trusted:
+            if first != source:
                 self.guards.add(SameObject(source, first))
             return known
         if is_single(value):
-            if not trusted:
-                self.guards.add(Is(source, value))
+            self.guards.add(Is(source, value))
             return value
         if id(value) in self._fresh or id(value) in self._sources:
             return value
-        return self._adopt_object(value, source, trusted)
+        return self._adopt_object(value, source)
 
-    def _adopt_object(self, value: Any, source: Source, trusted: bool) -> Any:
+    def _adopt_object(self, value: Any, source: Source) -> Any:
         kind = type(value)
         if isinstance(value, torch.Tensor):
             return self._adopt_tensor(value, source)
         if kind is types.FunctionType:
-            if not trusted:
-                self.guards.add(TypeIs(source, kind))
-                self.guards.add(Is(Attribute(source, "__code__"), value.__code__))
-                self._objects.append((value, source))
+            self.guards.add(TypeIs(source, kind))
+            self.guards.add(Is(Attribute(source, "__code__"), value.__code__))
+            self._objects.append((value, source))
             return self._register(value, value, source)
         self.guards.add(TypeIs(source, kind))
         if kind is types.MethodType:

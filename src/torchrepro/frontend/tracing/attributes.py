@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
     Equal,
     Is,
@@ -32,10 +33,10 @@ from torchrepro.frontend.tracing.classes import (
     is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import unseen
 from torchrepro.frontend.tracing.known import TABLES
 from torchrepro.frontend.tracing.recorder import Recorder
+from torchrepro.frontend.tracing.singles import is_single
 from torchrepro.frontend.tracing.world import World
 
 _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import NoGlobalHooks, NoHooks
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import super_of
@@ -30,7 +31,6 @@ from torchrepro.frontend.tracing.classes import (
     is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
 from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import (
@@ -38,6 +38,7 @@ from torchrepro.frontend.tracing.native import (
 )
 from torchrepro.frontend.tracing.native_calls import IN_C, NativeCalls
 from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
+from torchrepro.frontend.tracing.singles import is_single
 from torchrepro.frontend.tracing.special import SPECIAL, call_getter
 from torchrepro.frontend.tracing.stepped import SteppedCallable
 

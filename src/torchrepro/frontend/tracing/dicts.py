@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
     Equal,
     HasKey,
@@ -20,13 +21,13 @@ from torchrepro.frontend.guards.kinds import (
 )
 from torchrepro.frontend.source import KeyOf, Source
 from torchrepro.frontend.tracing.classes import MISSING
-from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.fakes import tensors_in
 from torchrepro.frontend.tracing.known import Known, Partial
+from torchrepro.frontend.tracing.singles import is_single
 
 
 class Dicts(Known):
-    def adopt(self, value: Any, source: Source, *, trusted: bool = False) -> Any:
+    def adopt(self, value: Any, source: Source) -> Any:
         """What tracing uses for the value that is at `source`: see `Adopting`."""
         raise NotImplementedError
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers
 from torchrepro.frontend.tracing import comparing, leaves  # noqa: F401  (registers its handlers)
 from torchrepro.frontend.tracing.classes import (
@@ -17,7 +18,6 @@ from torchrepro.frontend.tracing.classes import (
     is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.tracing.constants import is_constant
 from torchrepro.frontend.tracing.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.tracing.native import (
     BY_REFERENCE,

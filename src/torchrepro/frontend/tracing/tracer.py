@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where
-from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
+from torchrepro.frontend.guards.constants import is_constant
+from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs, Unbound
 from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.program import Position
@@ -21,10 +22,10 @@ from torchrepro.frontend.source import Cell, Local, StackSlot
 from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import Calls
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_space
-from torchrepro.frontend.tracing.constants import is_constant, is_single
 from torchrepro.frontend.tracing.known import Pending
 from torchrepro.frontend.tracing.protected import is_protected
 from torchrepro.frontend.tracing.recorder import ModuleStack, Recorder
+from torchrepro.frontend.tracing.singles import is_single
 from torchrepro.frontend.tracing.speculation import Failure, Reached, SpeculationLog
 from torchrepro.frontend.tracing.world import World
 
@@ -99,6 +100,8 @@ class Tracer(Calls):
         self.world = World(self.recorder)
         self.world.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
+        self._bound: frozenset[str] = frozenset()
+        """Variables of the outermost frame that had a value where it was entered."""
         self.closed = False
         self.protected = False
         """Whether an operation was recorded of which a handler of the user's would see the error."""
@@ -141,6 +144,7 @@ class Tracer(Calls):
             for place, value in enumerate(state.stack)
         ]
         frame.index = index
+        self._bound = frozenset(state.locals)
         return frame
 
     def _failure(self, reason: BreakReason) -> Failure:
@@ -232,6 +236,8 @@ class Tracer(Calls):
     # Variables
 
     def load_local(self, frame: Frame, name: str) -> Any:
+        if frame is self.root and name not in frame.locals and name not in self._bound:
+            self.world.guards.add(Unbound(Local(name)))
         value = super().load_local(frame, name)
         if type(value) is Pending:
             value = frame.locals[name] = self.world.adopt(value.value, value.source)

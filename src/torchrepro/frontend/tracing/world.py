@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.guards.kinds import (
+    EmptyCell,
     HasInstanceValue,
     LacksInstanceValue,
 )
+from torchrepro.frontend.rebuild.objects import is_full
 from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, ModuleMember, Source
 from torchrepro.frontend.tracing.adopting import Adopting
@@ -125,6 +127,8 @@ class World(Adopting):
         source = self._sources.get(id(cell))
         if source is None:
             return cell.cell_contents
+        if not is_full(cell):
+            self.guards.add(EmptyCell(source))
         contents = self.adopt(cell.cell_contents, Attribute(source, "cell_contents"))
         self._cells[id(cell)] = types.CellType(contents)
         return contents

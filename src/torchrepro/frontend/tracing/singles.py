@@ -1,0 +1,34 @@
+"""Singles: objects of which there is one as long as the program runs; they are guarded by identity."""
+
+from __future__ import annotations
+
+import re
+import types
+from typing import Any
+
+import torch
+
+BY_IDENTITY = (
+    type,
+    types.ModuleType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    re.Pattern,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+"""There is one of each, for as long as the program runs."""
+
+
+def is_single(value: Any) -> bool:
+    """Whether the object itself can be held and guarded by identity."""
+    if isinstance(value, types.BuiltinFunctionType):
+        owner = value.__self__
+        if owner is None or isinstance(owner, type | types.ModuleType):
+            return True
+        # A function of a module, which pybind binds to a record of its own.
+        return type(owner).__module__.startswith("pybind11")
+    return isinstance(value, BY_IDENTITY)
