@@ -19,6 +19,7 @@ from torchrepro.frontend.guards.guard_set import Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
     AmbientFacts,
     AmbientIs,
+    Answers,
     Distinct,
     Equal,
     Guard,
@@ -456,3 +457,19 @@ def test_guards_keep_no_tensor_alive() -> None:
     del tensor
     gc.collect()
     assert gone() is None
+
+
+def test_an_answer_of_the_process_is_asked_again() -> None:
+    answers = {"ranks": 2}
+
+    def world_size(name: str) -> int:
+        return answers[name]
+
+    function, state = compiled(Answers(world_size, ("ranks",), 2)), locals_of()
+    assert function.holds(state)
+    answers["ranks"] = 4
+    assert not function.holds(state)
+    why = function.miss(state)
+    assert why is not None
+    assert "world_size" in why
+    assert "4" in why
