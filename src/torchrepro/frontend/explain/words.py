@@ -19,6 +19,7 @@ _WHY = {
     BreakKind.REBUILD: "Something that lives across this place cannot be made again by generated code, so "
     "Python keeps it.",
     BreakKind.REQUESTED: "Your program asks for a break here.",
+    BreakKind.CHANGING: "A graph would have to be captured for each value, so Python runs what reads it.",
     BreakKind.OTHER_RANK: "Another rank of the job breaks here, and all must compile the same.",
 }
 _HINTS = {

@@ -43,6 +43,11 @@ class GuardFunction:
         index, values, error = result
         return miss_sentence(self.guards[index], values, error)
 
+    def failing(self, state: FrameState) -> Guard | None:
+        """The first guard that fails."""
+        result = self._search(state)
+        return None if result is None else self.guards[result[0]]
+
     def sentences(self) -> list[str]:
         """One line per guard, for people."""
         return list(map(sentence, self.guards))

@@ -11,10 +11,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torchrepro.frontend.breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
+from torchrepro.frontend.runtime.changing import Sources, changing_for, relies_on
 from torchrepro.frontend.state import FrameState
 
 LIMIT = 8
 """Regions for one place. A place that needs more is likely to need a new one on every call."""
+
+
+_TOLD = 3
+"""Differences that a warning names."""
 
 
 class Entry(Protocol):
@@ -37,9 +42,12 @@ class FrameCache(Generic[E]):
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
+        self.changing: Sources = frozenset()
+        """Numbers that entries must not rely on."""
+        self._opened = 0
         self._entries: tuple[E, ...] = ()
         self._lock = threading.Lock()
-        self._warned = False
+        self._warned: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,15 +78,34 @@ class FrameCache(Generic[E]):
             entry.guards.miss(state) or "fits now: something changed in between" for entry in self._entries
         ]
 
-    def warn_full(self, where: Where, state: FrameState) -> None:
-        """Say once that this place is no longer captured, and what differed."""
+    def open_up(self, where: Where, state: FrameState) -> bool:
+        """Give up the entries for single values of changing numbers; False where that makes no room."""
+        found = changing_for((entry.guards for entry in self._entries), state) - self.changing
+        if not found or self._opened == self.limit:
+            return False
+        self._warn(where, state, "what reads a number that changes")
         with self._lock:
-            first, self._warned = not self._warned, True
+            self._opened += 1
+            self.changing |= found
+            self._entries = tuple(each for each in self._entries if not relies_on(each.guards, found))
+        return True
+
+    def warn_full(self, where: Where, state: FrameState) -> None:
+        """Say that this place is no longer captured, and what differed."""
+        self._warn(where, state, "it")
+
+    def _warn(self, where: Where, state: FrameState, what: str) -> None:
+        """Once for a place, and once more when it is given up."""
+        with self._lock:
+            first = what not in self._warned
+            self._warned.add(what)
         if first:
-            reasons = "\n".join(f"  {reason}" for reason in dict.fromkeys(self.misses(state)))
+            reasons = list(dict.fromkeys(self.misses(state)))
+            told = [*reasons[:_TOLD], *([f"and {len(reasons) - _TOLD} more"] if reasons[_TOLD:] else ())]
             warnings.warn(
-                f"{where} was captured {len(self)} times; Python runs it from now on, as calls differed:\n"
-                f"{reasons}\nMake what differs the same, or a tensor; or raise the limit of {self.limit}.",
+                f"{where} was captured {len(self)} times; Python runs {what} from now on, as calls differed:"
+                + "".join(f"\n  {each}" for each in told)
+                + f"\nMake what differs the same, or a tensor; or raise the limit of {self.limit}.",
                 CaptureLimitWarning,
                 stacklevel=2,
             )

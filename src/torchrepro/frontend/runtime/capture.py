@@ -24,6 +24,7 @@ from torchrepro.frontend.rebuild.effects import Effects
 from torchrepro.frontend.rebuild.recipe import CannotRebuild
 from torchrepro.frontend.rebuild.region import compile_region, frame_state
 from torchrepro.frontend.rebuild.values import Rebuilder
+from torchrepro.frontend.runtime.changing import Sources
 from torchrepro.frontend.runtime.faults import with_faults
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
@@ -46,9 +47,15 @@ class CaptureError(TorchReproError):
     """A function was to be captured as one graph and cannot be."""
 
 
-def capture(function: types.FunctionType, index: int, state: FrameState, settings: Settings) -> Region:
+def capture(
+    function: types.FunctionType,
+    index: int,
+    state: FrameState,
+    settings: Settings,
+    changing: Sources = frozenset(),
+) -> Region:
     """The region that begins at an instruction of a function, compiled."""
-    return _Capture(function, index, state, settings).run()
+    return _Capture(function, index, state, settings, changing).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,13 +82,19 @@ def _deep_recursion() -> Iterator[None]:
 
 class _Capture:
     def __init__(
-        self, function: types.FunctionType, index: int, state: FrameState, settings: Settings
+        self,
+        function: types.FunctionType,
+        index: int,
+        state: FrameState,
+        settings: Settings,
+        changing: Sources,
     ) -> None:
         self.function = function
         self.program: Program = program_of(function.__code__)
         self.index = index
         self.state = state
         self.settings = settings
+        self.changing = changing
         self.log = SpeculationLog()
         self.finish = False
         """Whether Python runs the function to its end from the break on."""
@@ -99,7 +112,7 @@ class _Capture:
 
     def _attempt(self) -> Region | None:
         """One trace; None where it is to be done again, by what the log has learned."""
-        tracer = Tracer(self.function, self.log)
+        tracer = Tracer(self.function, self.log, self.changing)
         try:
             return self._attempt_with(tracer)
         finally:
@@ -213,6 +226,7 @@ class _Capture:
             entry=self.index,
             end=None if stopped is None else self._end_point(stopped.frame),
             failure=None if stopped is None else stopped.failure,
+            changing=self.changing,
         )
 
     def _end_point(self, frame: Frame) -> Point:

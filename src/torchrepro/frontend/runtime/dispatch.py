@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from torchrepro.frontend.breaks import BreakKind
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
 from torchrepro.frontend.program.null import NULL
@@ -31,6 +32,7 @@ from torchrepro.frontend.program.resume import (
 from torchrepro.frontend.ranks.regions import failures_told, some_rank_misses
 from torchrepro.frontend.runtime.cache import FrameCache, caches_of
 from torchrepro.frontend.runtime.capture import capture
+from torchrepro.frontend.runtime.changing import Sources, further_on, has_new_number, variable_of
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
@@ -46,8 +48,9 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
     """Call a function whose arguments are bound, through captured regions."""
     program = program_of(function.__code__)
     index = 0
+    changing: Sources = frozenset()
     while True:
-        region = _region(function, program, index, state, settings)
+        region = _region(function, program, index, state, settings, changing)
         if region is None:
             return _finish(function, program, index, state)
         try:
@@ -66,9 +69,39 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
             state = _with_traced_callee(program.instructions[region.end.index], state, settings)
         del result
         stepped = enter(_stepped(program, region.end, bound_in(program, state)), function, state)
+        if region.changing and type(stepped) is Continuation:
+            stepped, changing = _past_numbers(function, program, region, state.stack, stepped, settings)
         if type(stepped) is not Continuation:
             return stepped
         index, state = stepped.index, stepped.state
+
+
+def _past_numbers(
+    function: types.FunctionType,
+    program: Program,
+    region: Region,
+    before: tuple[Any, ...],
+    stepped: Any,
+    settings: Settings,
+) -> tuple[Any, Sources]:
+    """Python goes on while a changing number is on the stack; and what is known to change behind it."""
+    assert region.end is not None
+    changing = further_on(region.changing)
+    if region.failure is None or region.failure.reason.kind is not BreakKind.CHANGING:
+        return stepped, changing
+    changing |= variable_of(program.instructions[region.end.index])
+    while has_new_number(stepped.stack, before):
+        index, state = stepped.index, stepped.state
+        if why_not_enterable(program, index) is not None:
+            return _finish(function, program, index, state), changing
+        instruction = program.instructions[index]
+        if instruction.name == "STORE_FAST":
+            changing |= variable_of(instruction)
+        state = _with_traced_callee(instruction, state, settings)
+        stepped = enter(_stepped(program, point_of(index, state), bound_in(program, state)), function, state)
+        if type(stepped) is not Continuation:
+            break
+    return stepped, changing
 
 
 def _finish(function: types.FunctionType, program: Program, index: int, state: FrameState) -> Any:
@@ -78,7 +111,12 @@ def _finish(function: types.FunctionType, program: Program, index: int, state: F
 
 
 def _region(
-    function: types.FunctionType, program: Program, index: int, state: FrameState, settings: Settings
+    function: types.FunctionType,
+    program: Program,
+    index: int,
+    state: FrameState,
+    settings: Settings,
+    changing: Sources,
 ) -> Region | None:
     """The region for this call; None where there can be none, or too many have been captured already."""
     if why_not_enterable(program, index) is not None:
@@ -93,11 +131,13 @@ def _region(
     if region is not None:
         return region
     with _lock, failures_told(function, point.index) if settings.agree else nullcontext():
-        if cache.full:
-            cache.warn_full(where_of(program, point.index), state)
+        where = where_of(program, point.index)
+        if cache.full and (settings.fullgraph or settings.agree or not cache.open_up(where, state)):
+            cache.warn_full(where, state)
             return None
+        cache.changing |= changing
         try:
-            region = capture(function, point.index, state, settings)
+            region = capture(function, point.index, state, settings, cache.changing)
         except Exception as error:
             if settings.record is not None and point.index == 0:
                 _keep_failure(function, state, error, settings)

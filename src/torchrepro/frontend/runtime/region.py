@@ -10,6 +10,7 @@ from torchrepro.frontend.breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.program.point import Point
 from torchrepro.frontend.rebuild.region import RegionText
+from torchrepro.frontend.runtime.changing import Sources
 from torchrepro.frontend.tracing.recorder import Captured
 from torchrepro.frontend.tracing.speculation import Failure
 from torchrepro.frontend.tracing.tracer import Inlined
@@ -41,3 +42,5 @@ class Region:
     """Where Python goes on."""
     failure: Failure | None = None
     """Why the region ends there."""
+    changing: Sources = frozenset()
+    """Numbers that it does not read."""

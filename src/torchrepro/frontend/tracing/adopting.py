@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.breaks import Break
+from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
     Equal,
@@ -38,6 +38,9 @@ class Adopting(Dicts):
     def adopt(self, value: Any, source: Source) -> Any:
         """The value that tracing uses for what is at `source`, guarded."""
         if is_constant(value):
+            if source in self.changing:
+                told = f"{source} is another number in each call"
+                raise Break(BreakKind.CHANGING, told, "make it a tensor, or keep it out of the function")
             self.guards.add(Equal(source, value))
             return value
         if id(value) in self._stand_ins:

@@ -48,6 +48,8 @@ class Pending:
 @dataclass(eq=False)
 class Known:
     recorder: Recorder
+    changing: frozenset[Source] = frozenset()
+    """Where numbers are that must not be relied on."""
     kept: Kept = field(default_factory=Kept)
     shadows: list[Shadow] = field(default_factory=list)
 

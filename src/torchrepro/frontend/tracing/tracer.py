@@ -18,7 +18,7 @@ from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.program import Position
 from torchrepro.frontend.program.reading import program_of
-from torchrepro.frontend.source import Cell, Local, StackSlot
+from torchrepro.frontend.source import Cell, Local, Source, StackSlot
 from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import Calls
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_space
@@ -43,13 +43,7 @@ _MOVERS = frozenset(
         "LOAD_GLOBAL",
         "LOAD_DEREF",
         "LOAD_CLOSURE",
-        "JUMP_FORWARD",
-        "JUMP_BACKWARD",
-        "JUMP_BACKWARD_NO_INTERRUPT",
-        "PRECALL",
-        "KW_NAMES",
-        "CACHE",
-        "LOAD_FAST_CHECK",
+        "JUMP",
     ]
 )
 """Instructions that only move values."""
@@ -93,11 +87,13 @@ class Inlined:
 class Tracer(Calls):
     function: types.FunctionType
     log: SpeculationLog
+    changing: frozenset[Source] = frozenset()
+    """Numbers that are another in each call: where one is read, the region ends."""
     inlined: dict[Inlined, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.recorder = Recorder(self._places_of_operation, self.module_stack)
-        self.world = World(self.recorder)
+        self.world = World(self.recorder, self.changing)
         self.world.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
         self._bound: frozenset[str] = frozenset()
