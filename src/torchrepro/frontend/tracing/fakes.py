@@ -28,9 +28,11 @@ def new_mode() -> FakeTensorMode:
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     """The fake of a real tensor; views of one storage get fakes of one.
 
-    Checked on torch 2.11 to 2.15 (`from_tensor`).
+    Checked on torch 2.11 to 2.15 (`from_tensor`, `item_memo`).
     """
-    return mode.from_tensor(real, static_shapes=True)
+    fake = mode.from_tensor(real, static_shapes=True)
+    fake.item_memo = None  # from 2.15 on a fake of one number knows that number, and would tell it unguarded
+    return fake
 
 
 def is_fake(value: object) -> bool:
