@@ -46,6 +46,8 @@ class BreakReason:
     """The fact, in one line, naming the function, type or operator."""
     hint: str = ""
     """What the user could write instead, where there is something."""
+    frames: bool = False
+    """Whether code looks at frames: Python runs the function to its end, and all that it calls here."""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.hint})" if self.hint else self.text
@@ -61,3 +63,9 @@ class Break(Control):
     def __init__(self, kind: BreakKind, text: str, hint: str = "") -> None:
         super().__init__(text)
         self.reason = BreakReason(kind, text, hint)
+
+    @classmethod
+    def of(cls, reason: BreakReason) -> Break:
+        made = cls(reason.kind, reason.text)
+        made.reason = reason
+        return made

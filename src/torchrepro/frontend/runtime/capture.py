@@ -150,6 +150,7 @@ class _Capture:
                 next_step=failure.reason.hint or "without fullgraph=True Python runs this place",
             )
         position = self.log.position - 1
+        self.finish = self.finish or failure.reason.frames
         reason = why_not_enterable(self.program, self.log.path[position])
         while position and reason is not None:
             # In a handler the stack holds an exception, which cannot be put back: Python has to raise it.

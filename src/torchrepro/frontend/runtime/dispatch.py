@@ -74,6 +74,7 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
         if type(stepped) is not Continuation:
             return stepped
         index, state = stepped.index, stepped.state
+        del stepped
 
 
 def _past_numbers(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import enum
 import functools
 import operator
@@ -48,7 +47,7 @@ _CACHED = type(functools.lru_cache(lambda: None))
 ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
 
-_PURE_IN_C = (*_GETTERS, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta)
+_PURE_IN_C = (*_GETTERS, datetime.date, datetime.time, datetime.timedelta)
 
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
@@ -109,7 +108,7 @@ class Calls(NativeCalls):
         if function.__module__ in ("weakref", "_weakrefset"):
             reason = self._why_not_weak(function)
         if reason is not None:
-            raise Break(reason.kind, reason.text, reason.hint)
+            raise Break.of(reason)
         original = leaves.original_of(function)
         if original is not None:
             return self.call_function(original, args, kwargs)
@@ -120,10 +119,12 @@ class Calls(NativeCalls):
                 return result
         if leaves.is_constant_fold(function):
             return self.answer(function, args, kwargs)
-        if leaves.is_leaf(function) or runs_natively(function):
+        if leaves.is_leaf(function):
+            return self.call_leaf(function, args, kwargs)
+        if runs_natively(function):
             if function.__module__ == AUTOCAST and args and not self.world.is_fresh(args[0]):
                 raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
-            return self.call_leaf(function, args, kwargs)
+            return self.call_library(function, args, kwargs)
         return self.inline_user_function_return(function, args, kwargs)
 
     def _why_not_weak(self, function: types.FunctionType) -> BreakReason | None:
@@ -251,13 +252,15 @@ class Calls(NativeCalls):
         if kind in NATIVE_CLASSES:
             return self.call_native(kind, args, kwargs)
         if kind is type or kind is super:
-            return self.keep_class(kind(*args, **kwargs))
+            return self.make_class(kind, args, kwargs)
         reason = leaves.why_break(kind)
         if reason is not None:
-            raise Break(reason.kind, reason.text, reason.hint)
+            raise Break.of(reason)
         if kind.__module__ in ("weakref", "_weakrefset") and not self.in_standard_library():
             raise Break(BreakKind.OUTSIDE, f"a {kind.__qualname__} is made, which sees when objects die")
-        if runs_natively(kind) or leaves.is_leaf(kind):
+        if runs_natively(kind):
+            return self.world.mark_fresh(self.call_library(kind, args, kwargs))
+        if leaves.is_leaf(kind):
             return self.world.mark_fresh(self.call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
             return kind(*args, **kwargs)

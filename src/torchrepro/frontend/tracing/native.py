@@ -57,6 +57,7 @@ _QUESTIONS = frozenset(
     {sys.exc_info, sys.exception, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding}
 )
 
+_LOOKERS = frozenset({"_getframe", "_getframemodulename", "_current_frames"})
 _OUTSIDE = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
 _UNFOLLOWED = frozenset(
     {"exec", "eval", "compile", "__import__", "globals", "locals", "dir", "id", "memoryview"}
@@ -206,6 +207,10 @@ def is_native_iterator(value: Any) -> bool:
     return isinstance(value, _ITERATORS)
 
 
+def looks_at_frames(function: Any) -> bool:
+    return function.__name__ in _LOOKERS and function.__module__ == "sys"
+
+
 def why_not(function: Any) -> BreakReason | None:
     """Why a function in C cannot be called while tracing; None where it can."""
     name = getattr(function, "__name__", repr(function))
@@ -237,5 +242,7 @@ def why_not(function: Any) -> BreakReason | None:
         return None
     if module in _PURE_MODULES or module.partition(".")[0] == "torch":
         return None
+    if looks_at_frames(function):
+        return BreakReason(BreakKind.OUTSIDE, f"{name}() looks at the frames of the program", frames=True)
     kind = BreakKind.OUTSIDE if module in ("time", "_random", "random", "posix", "_io") else BreakKind.OPAQUE
     return BreakReason(kind, f"{module}.{name} is written in C and may do anything")

@@ -18,7 +18,7 @@ from torchrepro.frontend.tracing.classes import (
     is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.tracing.foreign import has_objects, no_foreign_code
+from torchrepro.frontend.tracing.foreign import caller_in, has_objects, no_foreign_code
 from torchrepro.frontend.tracing.native import (
     BY_REFERENCE,
     FUNCTION_FIRST,
@@ -27,6 +27,7 @@ from torchrepro.frontend.tracing.native import (
     why_not,
 )
 from torchrepro.frontend.tracing.operators import Operators
+from torchrepro.frontend.tracing.policy import makes_classes
 from torchrepro.frontend.tracing.special import SPECIAL
 from torchrepro.frontend.tracing.stepped import SteppedCallable
 
@@ -37,7 +38,6 @@ IN_C = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )
-_MAKE_CLASSES = frozenset({"collections", "dataclasses", "functools"})
 
 _NOT_ITERATING = frozenset({"isinstance", "issubclass", "format", "format_map"})
 """Names of functions in C that take an iterable object as the object that it is."""
@@ -54,12 +54,27 @@ class NativeCalls(Operators):
         return answer
 
     def call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A function of torch, or one as good as written in C: called; the recorder sees what it does."""
+        """A function of torch: called; the recorder sees what it does."""
         self.world.complete_all((*args, *kwargs.values()))
         result = function(*args, **kwargs)
-        if type(result) is types.GeneratorType:
-            return iter(list(result))
-        return self.keep_class(result) if getattr(function, "__module__", "") in _MAKE_CLASSES else result
+        return iter(list(result)) if type(result) is types.GeneratorType else result
+
+    def call_library(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A function of Python's library that is as good as written in C."""
+        self.world.complete_all((*args, *kwargs.values()))
+        if makes_classes(function):
+            return self.make_class(function, args, kwargs)
+        assert self.frame is not None
+        call = caller_in(self.frame.globals)
+        with no_foreign_code(function.__qualname__, library=True):
+            result = call(function, args, kwargs)
+            # What it yields is computed now, while its arguments are what they are.
+            return iter(list(result)) if type(result) is types.GeneratorType else result
+
+    def make_class(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        assert self.frame is not None
+        made = caller_in(self.frame.globals)(function, args, kwargs)
+        return self.world.mark_fresh(made) if isinstance(made, type) else made
 
     def call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, owner = _unbound(function)
@@ -74,7 +89,7 @@ class NativeCalls(Operators):
         self.require_known(function)
         reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
         if reason is not None:
-            raise Break(reason.kind, reason.text, reason.hint)
+            raise Break.of(reason)
         if leaves.is_leaf(function):
             return self.call_leaf(function, args, kwargs)
         by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
@@ -124,9 +139,6 @@ class NativeCalls(Operators):
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
             return SteppedCallable(self, value)
         return value
-
-    def keep_class(self, made: Any) -> Any:
-        return self.world.mark_fresh(made) if isinstance(made, type) else made
 
     def in_standard_library(self) -> bool:
         return self.frame is not None and is_trusted_space(self.frame.globals)

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import types
+import typing
 from typing import Any
 
 from torchrepro.frontend.breaks import BreakKind, BreakReason
@@ -48,6 +49,8 @@ _OUTSIDE = frozenset(
         "sched",
         "calendar",
         "select",
+        "locale",
+        "gettext",
     ]
 )
 """Modules of Python's library that are about more than their arguments."""
@@ -75,11 +78,7 @@ _NATIVE = frozenset(
         "json",
         "difflib",
         "fractions",
-        "decimal",
         "struct",
-        "codecs",
-        "locale",
-        "gettext",
         "_weakrefset",
     ]
 )
@@ -105,6 +104,10 @@ _MAKERS = frozenset(
 """They write a class as text and run it."""
 
 
+_CALL_OF_GENERIC = typing._BaseGenericAlias.__call__.__code__  # type: ignore[attr-defined]
+"""Of `typing`, but it calls the class that it is about."""
+
+
 @functools.cache
 def _module_policy(module: str) -> str:
     top = module.partition(".")[0]
@@ -118,11 +121,18 @@ def _module_policy(module: str) -> str:
 def why_not_stepped(function: types.FunctionType) -> BreakReason | None:
     module = function.__module__ or ""
     if _module_policy(module) == "outside" and not function.__qualname__.startswith(_ENVIRONMENT):
-        return BreakReason(BreakKind.OUTSIDE, f"{module}.{function.__qualname__} is about the outside world")
+        told = f"{module}.{function.__qualname__} is about the outside world"
+        return BreakReason(BreakKind.OUTSIDE, told, frames=module == "traceback")
     return None
 
 
+def makes_classes(function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and function.__code__ in _MAKERS
+
+
 def runs_natively(function: Any) -> bool:
-    if isinstance(function, types.FunctionType) and function.__code__ in _MAKERS:
+    if makes_classes(function):
         return True
+    if getattr(function, "__code__", None) is _CALL_OF_GENERIC:
+        return False
     return _module_policy(getattr(function, "__module__", None) or "") == "native"

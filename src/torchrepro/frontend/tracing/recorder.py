@@ -188,7 +188,7 @@ class Recorder(TorchFunctionMode):
             reason = reason_of(error, name)
             if reason is None:
                 raise
-            raise Break(reason.kind, reason.text, reason.hint) from error
+            raise Break.of(reason) from error
         if any(tensor.shape != shape for tensor, shape in outs):
             raise Break(
                 BreakKind.UNSUPPORTED, f"{name} changes the shape of out=", "give it a tensor that fits"

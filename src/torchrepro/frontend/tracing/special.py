@@ -152,7 +152,9 @@ def _callable(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any
 
 @special(vars)
 def _vars(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.load_attr(args[0], "__dict__") if args else NotImplemented
+    if not args:
+        raise Break(BreakKind.UNSUPPORTED, "vars() is about the variables of a frame")
+    return tracer.load_attr(args[0], "__dict__")
 
 
 def _as_text(conversion: str) -> Handler:

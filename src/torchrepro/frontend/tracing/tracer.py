@@ -147,7 +147,7 @@ class Tracer(Calls):
         assert self.root is not None
         frames, position = self._raised_at
         frames = frames or (self.root.where,)
-        inside = len(frames) > 1 and reason.kind is not BreakKind.RAISES
+        inside = len(frames) > 1 and reason.kind is not BreakKind.RAISES and not reason.frames
         return Failure(reason, frames[-1], inside, frames, position)
 
     def close(self) -> None:
