@@ -57,6 +57,12 @@ class Rebuilder:
         self._unfilled: set[int] = set()
         self._untouched: dict[int, Source] | None = None
 
+    def forget(self) -> None:
+        """All is written: let go of the user's objects, which are to die when they would have died."""
+        self._names.clear()
+        self._alive.clear()
+        self.settle = lambda value: None
+
     def expression(self, value: Any) -> str:
         """Text without effects, good anywhere in `body` from here on. Raises `CannotRebuild`."""
         text = literal(value)

@@ -193,14 +193,17 @@ class _Capture:
         writer = Writer(tracer.world.kept)
         rebuilder = Rebuilder(tracer.world, writer)
         effects = Effects(rebuilder)
-        if isinstance(outcome, Stopped):
-            frame = outcome.frame
-            live = live_before(self.program, frame.index)
-            kept = {name: value for name, value in frame.locals.items() if name in live}
-            result = frame_state(rebuilder, kept, frame.cells, frame.stack)
-        else:
-            result = rebuilder.expression(outcome.value)
-        effects.write_all()
+        try:
+            if isinstance(outcome, Stopped):
+                frame = outcome.frame
+                live = live_before(self.program, frame.index)
+                kept = {name: value for name, value in frame.locals.items() if name in live}
+                result = frame_state(rebuilder, kept, frame.cells, frame.stack)
+            else:
+                result = rebuilder.expression(outcome.value)
+            effects.write_all()
+        finally:
+            rebuilder.forget()
         return _Draft(tracer, outcome, rebuilder, result, tracer.recorder.finish(tracer.world.outputs))
 
     def compile_subgraph(self, draft: _Draft) -> Region:

@@ -1,8 +1,8 @@
 """Foreign code: what a call that is not stepped does by itself.
 
 It runs Python of the user's (an `__eq__` while a list is searched); or, in a library, a function in C that
-does more than compute (it writes, it looks at frames). Such code is not stepped: what it reads is not guarded, and what it changes is changed for good. So it is
-stopped before it begins, and the call that led to it becomes a break.
+does more than compute (it writes, it looks at frames). What such code reads is not guarded, and what it
+changes is changed for good. So it is stopped before it begins, and the call that led to it becomes a break.
 """
 
 from __future__ import annotations
