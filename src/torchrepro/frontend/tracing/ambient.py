@@ -105,6 +105,16 @@ def no_mode_left() -> Iterator[None]:
             _python_dispatch._pop_mode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A block of mixed precision that the graph is in. Torch keeps its casts to the end of the outermost."""
+
+    node: Node
+    before: dict[str, torch.dtype]
+    """What was on around it."""
+    nesting: int
+
+
 def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None:
     """Insert the changes of state between the nodes, and the way back at the end.
 
@@ -112,7 +122,7 @@ def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None
     2.13 (`torch._C._set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
     """
     current = start
-    entered: list[Node] = []
+    entered: list[_Entered] = []
 
     def call(target: Callable[..., Any], *args: Any) -> Node:
         made = graph.call_function(target, args)
@@ -121,14 +131,17 @@ def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None
 
     def change(modes: Modes) -> None:
         nonlocal current
-        if modes.on != current.on:
-            while entered:
-                call(_exit_autocast, entered.pop())
-            for device in sorted(modes.on.keys() | start.on.keys()):
-                dtype = modes.on.get(device)
-                if dtype != start.on.get(device):
-                    values = (device, dtype or start.on[device], dtype is not None, modes.cache)
-                    entered.append(call(_enter_autocast, *values))
+        on = current.on
+        while entered and (modes == start or (on != modes.on and entered[-1].nesting >= modes.nesting)):
+            left = entered.pop()
+            call(_exit_autocast, left.node)
+            on = left.before
+        for device in sorted(modes.on.keys() | on.keys()):
+            dtype = modes.on.get(device)
+            if dtype != on.get(device):
+                values = (device, dtype or on[device], dtype is not None, modes.cache)
+                entered.append(_Entered(call(_enter_autocast, *values), on, modes.nesting))
+                on = {**on, device: dtype} if dtype else {name: on[name] for name in on if name != device}
         if modes.grad != current.grad:
             call(torch._C._set_grad_enabled, modes.grad)
         current = modes

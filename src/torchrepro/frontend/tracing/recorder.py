@@ -16,9 +16,11 @@ from torch.overrides import TorchFunctionMode
 from torchrepro.frontend.breaks import Break, BreakKind, Where
 from torchrepro.frontend.source import Source
 from torchrepro.frontend.tracing.ambient import Modes, no_mode_left, restored, write_modes
+from torchrepro.frontend.tracing.classes import MISSING, static_lookup
 from torchrepro.frontend.tracing.fakes import (
     Watcher,
     fake_of,
+    is_fake,
     new_mode,
     quiet,
     reason_of,
@@ -149,9 +151,11 @@ class Recorder(TorchFunctionMode):
         ]
 
     def real_type_of(self, fake: torch.Tensor) -> type:
-        """What `type(x)` would say of the real tensor."""
+        """What `type(x)` would say of the real tensor; one that no graph takes stands for itself."""
         found = self._by_fake.get(id(fake))
-        return torch.Tensor if found is None else type(found.real)
+        if found is not None:
+            return type(found.real)
+        return torch.Tensor if is_fake(fake) else type(fake)
 
     def attribute(self, fake: torch.Tensor, name: str) -> Any:
         """`fake.name`, as the real tensor has it: recorded if it is a tensor, a constant otherwise."""
@@ -160,9 +164,11 @@ class Recorder(TorchFunctionMode):
             return kind
         if name == "__dict__":
             raise Break(BreakKind.UNSUPPORTED, "the attributes of a tensor as a dict")
-        if not hasattr(kind, name):
+        found = static_lookup(kind, name)
+        if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=fake)
-        return getattr(fake, name)
+        # A plain value of the class (`__doc__`) is the class's own; the class of fakes has another.
+        return getattr(fake, name) if hasattr(type(found), "__get__") else found
 
     def __torch_function__(
         self,

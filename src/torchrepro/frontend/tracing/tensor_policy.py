@@ -41,6 +41,7 @@ REFUSED: Mapping[str, str] = {
             "storage_type",
             "share_memory_",
             "is_shared",
+            "is_set_to",
             "is_pinned",
             "_is_view",
             "_version",
@@ -86,8 +87,10 @@ def check_result(tensor: torch.Tensor, operation: str) -> None:
     """What an operation gave must be a fake of the kind that graphs take."""
     if not is_fake(tensor):
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor that is no plain fake (torch.func?)")
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor of layout {tensor.layout}")
+    if str(tensor.dtype).startswith("torch.q"):  # a fake does not know that it is quantized
+        raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a quantized tensor")
 
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})

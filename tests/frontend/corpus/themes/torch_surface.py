@@ -1,0 +1,43 @@
+"""torch's own surface: what tensors say of themselves, how they are made, and the blocks that torch has."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.frontend.corpus.registry import case
+
+
+class Plain(torch.Tensor):
+    """A subclass that adds nothing."""
+
+
+@case(make=lambda size: (torch.randn(size, 4).as_subclass(Plain),))
+def type_of_a_subclass(x):
+    return type(x), x.__class__.__name__
+
+
+@case
+def what_the_class_says(x):
+    return x.__doc__, x.__module__, hasattr(x, "mro"), hasattr(x * 2, "__name__")
+
+
+@case(breaks=None)
+def the_same_memory(x):
+    return x.is_set_to(x), x.is_set_to(x * 1), x.view_as(x).is_set_to(x)
+
+
+@case(breaks=None)
+def quantized_in_between(x):
+    return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
+
+
+@case(
+    make=lambda size: (torch.randn(size, 4, requires_grad=True), torch.randn(4, 64, requires_grad=True)),
+)
+def mixed_precision_off_in_between(x, weight):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        one = x @ weight
+        with torch.autocast("cpu", enabled=False):
+            two = x @ weight
+        three = (x * 3) @ weight
+    return one, two, three
