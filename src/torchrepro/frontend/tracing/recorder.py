@@ -199,6 +199,8 @@ class Recorder(TorchFunctionMode):
             raise Break(
                 BreakKind.UNSUPPORTED, f"{name} changes the shape of out=", "give it a tensor that fits"
             )
+        # Not every operator writes `out=` by another that says so (`linalg.matrix_rank`).
+        self._watcher.written.update(storage_key(tensor) for tensor, _ in outs)
         self._record(func, name, args, kwargs, result)
         return result
 

@@ -41,3 +41,8 @@ def mixed_precision_off_in_between(x, weight):
             two = x @ weight
         three = (x * 3) @ weight
     return one, two, three
+
+
+@case(make=lambda size: (torch.randn(size, 4), torch.zeros((), dtype=torch.int64)))
+def result_given_by_out(x, rank):
+    return torch.linalg.matrix_rank(x, out=rank) is rank
