@@ -30,6 +30,7 @@ _OF_AUTOGRAD = "gradients are computed outside of graphs"
 _OF_MEMORY = "a graph has no memory of its own to look at"
 _OF_METADATA = "it changes what a tensor is, not what it holds"
 _OF_PYTHON = "it runs code that the graph cannot hold"
+_QUANTIZED = "a fake of what it gives would not be quantized"
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("backward", "grad", "retain_grad", "register_hook", "grad_fn"), _OF_AUTOGRAD),
     **dict.fromkeys(("register_post_accumulate_grad_hook", "_backward_hooks"), _OF_AUTOGRAD),
@@ -53,6 +54,9 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("set_", "resize_", "resize_as_", "resize", "resize_as", "detach_"), _OF_METADATA),
     **dict.fromkeys(("as_subclass", "_make_subclass", "rename_", "swap_tensors"), _OF_METADATA),
     **dict.fromkeys(("apply_", "map_", "map2_", "__deepcopy__", "__reduce_ex__", "__setstate__"), _OF_PYTHON),
+    **dict.fromkeys(
+        ("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"), _QUANTIZED
+    ),
     **dict.fromkeys(("from_file", "save", "from_dlpack", "frombuffer", "set_printoptions"), _OF_PYTHON),
 }
 """Functions, methods and attributes by name, with the reason."""
@@ -87,10 +91,8 @@ def check_result(tensor: torch.Tensor, operation: str) -> None:
     """What an operation gave must be a fake of the kind that graphs take."""
     if not is_fake(tensor):
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor that is no plain fake (torch.func?)")
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor of layout {tensor.layout}")
-    if str(tensor.dtype).startswith("torch.q"):  # a fake does not know that it is quantized
-        raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a quantized tensor")
 
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
