@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
@@ -11,7 +12,8 @@ import torch
 from torchrepro.errors import TorchReproError
 from torchrepro.frontend.runtime.cache import LIMIT
 from torchrepro.frontend.runtime.settings import Backend, Settings
-from torchrepro.frontend.runtime.wrapping import traced_callable
+from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.repro import Compiler
 
 
 @overload
@@ -53,7 +55,8 @@ def trace(
     """Capture a function or module into graphs when it is called, and run the graphs.
 
     Args:
-        target: a Python function, a bound method or an `nn.Module`; without it, a decorator is returned.
+        target: a Python function, a method or an `nn.Module`; without it, a decorator is returned. Of what is
+            compiled or captured already it is the original that is captured.
         backend: who compiles the graphs: a name that torch knows ("inductor", "aot_eager", "eager"), or a
             function `(graph_module, inputs) -> callable`.
         fullgraph: raise `CaptureError`, naming the place and the reason, where the function is not one graph.
@@ -63,21 +66,38 @@ def trace(
         ranks: "agree" makes the ranks of a distributed job agree on each graph before they compile it.
         record: a directory for bundles of the calls in which capture fails, for `torchrepro check`.
     """
-    if target is None:
-        return lambda later: trace(
-            later,
-            backend=backend,
-            fullgraph=fullgraph,
-            verify=verify,
-            limit=limit,
-            ranks=ranks,
-            record=record,
-        )
     if ranks not in (None, "agree"):
         raise TorchReproError(
             f"ranks={ranks!r} is not known", next_step='write ranks="agree" or leave it out'
         )
+    if not isinstance(limit, int) or limit < 1:
+        raise TorchReproError(
+            f"limit={limit!r} is not a number of regions", next_step="write a whole number from 1 on"
+        )
+    _require_backend(backend)
     settings = Settings(backend, fullgraph, limit, ranks == "agree", None if record is None else Path(record))
+    wrap = functools.partial(_traced, settings=settings, verify=verify)
+    return wrap if target is None else wrap(target)
+
+
+def _require_backend(backend: Any) -> None:
+    if isinstance(backend, str):
+        from torchrepro.runner.compilers import require_known
+
+        require_known(Compiler(backend))
+    elif not callable(backend):
+        raise TorchReproError(
+            f"backend={backend!r} is neither a name nor a function",
+            next_step='write a name such as "eager", or a function (graph_module, inputs) -> callable',
+        )
+
+
+def _traced(target: Any, settings: Settings, verify: bool) -> Any:
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_traced(target.__func__, settings, verify))
+    target = untraced(target)
+    if not settings.fullgraph and why_python_runs(target):
+        return target
     if isinstance(target, torch.nn.Module):
         from torchrepro.frontend.module import TracedModule
 
@@ -85,10 +105,7 @@ def trace(
     else:
         traced = traced_callable(target, settings)
         if traced is target:
-            raise TorchReproError(
-                f"{target!r} is not a Python function, method or module",
-                next_step="wrap the call in a function and trace that",
-            )
+            raise not_python(target, "trace")
     if not verify:
         return traced
     from torchrepro.frontend.verify import verified

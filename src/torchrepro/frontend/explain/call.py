@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 import types
@@ -15,7 +14,6 @@ from typing import Any
 
 import torch
 
-from torchrepro.errors import TorchReproError
 from torchrepro.frontend.explain.dynamo import prepared
 from torchrepro.frontend.explain.explanation import (
     CapturedRegion,
@@ -33,9 +31,7 @@ from torchrepro.frontend.runtime.cache import CaptureLimitWarning
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Backend, Settings
-from torchrepro.frontend.runtime.wrapping import traced_callable
-from torchrepro.frontend.tracing.calls import ORIGINAL
-from torchrepro.frontend.tracing.leaves import original_of
+from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
 from torchrepro.frontend.tracing.speculation import Failure
 from torchrepro.frontend.tracing.tracer import Inlined
 
@@ -68,15 +64,12 @@ def explain_call(
 
     Of a function that is compiled or captured already it is the original that is explained.
     """
-    function = original_of(function) or getattr(function, ORIGINAL, None) or function
+    function = untraced(function)
     watch = _Watch()
     settings = Settings(backend or _as_it_is, watchers=[watch])
     captured = traced_callable(function, settings)
     if captured is function:
-        raise TorchReproError(
-            f"{function!r} is not a Python function, method or module",
-            next_step="wrap the call in a function and explain that",
-        )
+        raise not_python(function, "explain")
     named = dict(kwargs or {})
     ask = prepared(function, args, named, call) if dynamo else None
     with _limits_as_notes() as notes:
@@ -88,7 +81,7 @@ def explain_call(
         breaks=breaks,
         inlined=_inlined([region for region, _ in watch.seen]),
         raised=ours.raised,
-        notes=(*_why_not_captured(function), *notes),
+        notes=tuple(filter(None, (why_python_runs(function), *notes))),
         dynamo=None if ask is None else ask(ours),
         result=ours.result,
         error=ours.error,
@@ -211,13 +204,6 @@ def _described(tensor: torch.Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     where = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
     return f"{dtype} {tuple(tensor.shape)}{where}"
-
-
-def _why_not_captured(function: Any) -> Iterator[str]:
-    if inspect.isgeneratorfunction(function):
-        yield "a generator is captured as part of the function that uses it, not by itself"
-    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield "asynchronous functions are not captured"
 
 
 def _name_of(function: Any) -> str:

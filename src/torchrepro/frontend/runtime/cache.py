@@ -102,12 +102,13 @@ class FrameCache(Generic[E]):
         if first:
             reasons = list(dict.fromkeys(self.misses(state)))
             told = [*reasons[:_TOLD], *([f"and {len(reasons) - _TOLD} more"] if reasons[_TOLD:] else ())]
-            warnings.warn(
+            warnings.warn_explicit(
                 f"{where} was captured {len(self)} times; Python runs {what} from now on, as calls differed:"
                 + "".join(f"\n  {each}" for each in told)
                 + f"\nMake what differs the same, or a tensor; or raise the limit of {self.limit}.",
                 CaptureLimitWarning,
-                stacklevel=2,
+                where.file,
+                where.line,
             )
 
     def _to_front(self, entry: E) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torchrepro.errors import TorchReproError
 from torchrepro.frontend.breaks import Control
 from torchrepro.frontend.tracing.recorder import Captured
 from torchrepro.generators import RngState, capture_rng_state, restore_rng_state
@@ -32,6 +33,7 @@ def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Grap
     `protected`: a handler of the user's may see the error, so what the graph changes must be put back.
     An error that the graph has only when it is compiled is an error of the compiler, and is raised as it is.
     """
+    count = len(captured.outputs)
     changed = [
         index for index, (source, _) in enumerate(captured.inputs) if source in captured.mutated_inputs
     ]
@@ -39,7 +41,7 @@ def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Grap
     def run(*inputs: Any) -> Sequence[Any]:
         before = _Before(inputs, changed) if protected and captured.effects else None
         try:
-            return compiled(*inputs)
+            outputs = compiled(*inputs)
         except Exception as error:
             captured.start_state.apply()
             if captured.effects and not (before is not None and before.put_back()):
@@ -54,6 +56,13 @@ def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Grap
         except BaseException:
             captured.start_state.apply()
             raise
+        if not isinstance(outputs, tuple | list) or len(outputs) != count:
+            given = f" of {len(outputs)}" if isinstance(outputs, tuple | list) else ""
+            raise TorchReproError(
+                f"a compiled graph gave a {type(outputs).__name__}{given} in place of a tuple of {count}",
+                next_step="the function that the backend returns is to give what the graph gives",
+            )
+        return outputs
 
     return run
 
@@ -77,7 +86,7 @@ class _Before:
 
 def _fails(captured: Captured, inputs: Sequence[Any]) -> bool:
     try:
-        captured.graph_module(*inputs)
+        captured.graph_module.forward(*inputs)  # the module itself would print what went wrong
     except Exception:
         captured.start_state.apply()
         return True

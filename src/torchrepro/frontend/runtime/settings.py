@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchrepro.errors import TorchReproError
 from torchrepro.frontend.runtime.cache import LIMIT
 from torchrepro.repro import Compiler
 
@@ -34,8 +35,13 @@ class Settings:
 
     def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """The graph as the backend compiles it."""
-        if callable(self.backend):
-            return self.backend(graph, list(inputs))
         from torchrepro.runner.compilers import backend_function
 
-        return backend_function(Compiler(name=self.backend))(graph, list(inputs))
+        named = self.backend if callable(self.backend) else backend_function(Compiler(name=self.backend))
+        compiled = named(graph, list(inputs))
+        if not callable(compiled):
+            raise TorchReproError(
+                f"the backend {self.backend!r} returned {compiled!r}, which cannot be called",
+                next_step="return a function that takes the inputs of the graph and gives its outputs",
+            )
+        return compiled

@@ -10,18 +10,17 @@ from typing import Any
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
+from torchrepro.errors import TorchReproError
 from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.state import FrameState
 from torchrepro.frontend.tracing.calls import ORIGINAL
 from torchrepro.frontend.tracing.classes import is_python_class, static_lookup
+from torchrepro.frontend.tracing.leaves import original_of
 from torchrepro.frontend.tracing.modules import has_hooks
 from torchrepro.frontend.tracing.recorder import Recorder
-
-_NOT_CAPTURED = (
-    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-)
 
 
 class TracedFunction:
@@ -35,7 +34,10 @@ class TracedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function
-        if function.__code__.co_flags & _NOT_CAPTURED or _is_tracing():
+        why = why_python_runs(function)
+        if why and self._settings.fullgraph:
+            raise CaptureError(f"{function.__qualname__} is not one graph: {why}")
+        if why or _is_tracing():
             return function(*args, **kwargs)
         bound = bind_arguments(function, args, kwargs)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -52,6 +54,37 @@ class TracedFunction:
 
     def __repr__(self) -> str:
         return f"<traced {self._function!r}>"
+
+
+_ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+def why_python_runs(function: Any) -> str:
+    """Why a function is not captured by itself; empty where it is."""
+    flags = function.__code__.co_flags if isinstance(function, types.FunctionType) else 0
+    if flags & _ASYNCHRONOUS:
+        return "asynchronous functions are not captured"
+    if flags & inspect.CO_GENERATOR:
+        return "a generator is captured as part of the function that uses it, not by itself"
+    return ""
+
+
+def not_python(target: Any, verb: str) -> TorchReproError:
+    """The error for what can be called, if at all, but has no Python code."""
+    a_class = isinstance(target, type)
+    return TorchReproError(
+        f"{target!r} is {'a class' if a_class else 'not a Python function, method or module'}",
+        next_step=f"{verb} an object of it" if a_class else f"wrap the call in a function and {verb} that",
+    )
+
+
+def untraced(function: Any) -> Any:
+    """What `torch.compile` or `trace` was given; itself where it is no wrapper of theirs."""
+    if isinstance(function, types.MethodType):
+        inner = untraced(function.__func__)
+        return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
+    found = original_of(function) or getattr(function, ORIGINAL, None)
+    return function if found is None else untraced(found)
 
 
 def traced_callable(function: Any, settings: Settings) -> Any:

@@ -185,8 +185,7 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
     `__original_fn`).
     """
     if isinstance(function, torch.nn.Module):
-        original = function.__dict__.get("_modules", {}).get("_orig_mod")
-        return original if type(function).__name__ == "OptimizedModule" else None
+        return function._modules["_orig_mod"] if type(function).__name__ == "OptimizedModule" else None
     if getattr(function, "__module__", None) == "torch._dynamo.mutation_guard":
         # Dynamo, once used, notes which modules are made; what it wraps is the module's own method.
         cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
