@@ -188,3 +188,62 @@ def test_nothing_is_printed_where_python_raises(capfd: pytest.CaptureFixture[str
     with pytest.raises(IndexError):
         traced(function)(ONE, torch.tensor([7]))
     assert capfd.readouterr() == ("", "")
+
+
+def breaking(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def calls_breaking(x: torch.Tensor) -> torch.Tensor:
+    return breaking(x) * 2
+
+
+def test_an_error_of_fullgraph_names_the_place_the_call_and_what_to_write() -> None:
+    with pytest.raises(torchrepro.CaptureError) as found:
+        torchrepro.trace(calls_breaking, backend="eager", fullgraph=True)(ONE)
+    line, caller = breaking.__code__.co_firstlineno + 1, calls_breaking.__code__.co_firstlineno + 1
+    assert str(found.value) == (
+        f"calls_breaking is not one graph: at {__file__}:{line} in breaking, "
+        f"called at {__file__}:{caller} in calls_breaking: a decision (if, while, and, or, not) needs the value of a tensor; "
+        "keep the decision in the graph (torch.where, masks) or compute the number before"
+    )
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_an_error_of_the_users_is_his_own_with_fullgraph_too(verify: bool) -> None:
+    def wrong_shape(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1) @ torch.ones(7)
+
+    with pytest.raises(RuntimeError, match="the same number of elements") as found:
+        torchrepro.trace(wrong_shape, backend="eager", fullgraph=True, verify=verify)(ONE)
+    assert found.traceback[-1].name == "wrong_shape"
+
+
+def test_an_error_that_only_fakes_raise_is_no_whole_graph() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.as_subclass(torch.nn.Parameter)
+
+    with pytest.raises(torchrepro.CaptureError, match="is not one graph"):
+        torchrepro.trace(function, backend="eager", fullgraph=True)(ONE)
+
+
+def test_a_list_of_numbers_is_one_break_at_the_users_line() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x + sum(x.tolist())
+
+    explanation = torchrepro.explain_capture(function, ONE)
+    assert [(each.place.function, each.expression) for each in explanation.breaks] == [
+        ("function", "x.tolist()")
+    ]
+
+
+def test_a_value_that_cannot_be_made_again_is_told_where_the_break_is() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        steps = (n for n in [1, 2])
+        next(steps)
+        print(end="")
+        return x + next(steps)
+
+    (found,) = torchrepro.explain_capture(function, ONE).breaks
+    assert (found.place.text.strip(), found.reason) == ('print(end="")', "a generator that has begun")
+    assert found.rest_of.endswith("function")

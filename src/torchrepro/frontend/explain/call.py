@@ -144,7 +144,10 @@ def _told(
                 callee = place_of(following[0].start).function
             else:
                 found = _break(failure, region.then, calls, len(breaks) + 1)
-                number = breaks.setdefault((found.place, found.reason), found).number
+                known = breaks.setdefault((found.place, found.reason), found)
+                number = known.number
+                if found.rest_of:  # met again, and this time Python runs all that follows
+                    breaks[found.place, found.reason] = replace(known, rest_of=found.rest_of)
         regions.append(replace(_region(region, len(regions) + 1, end, depth), after=number, calls=callee))
     return tuple(regions), tuple(breaks.values())
 

@@ -27,29 +27,17 @@ _HINTS = {
     BreakKind.OPAQUE: "keep it out of what is to be one graph",
     BreakKind.REQUESTED: "remove the request, if it is no longer needed",
 }
-_SPOKEN = {
-    "__bool__": "a decision (if, while, and, or, not)",
-    "__index__": "an index of Python's",
-    "__int__": "int()",
-    "__float__": "float()",
-    "item": "item()",
-}
-"""Methods that Python calls by itself, as the user writes them."""
 _PACKAGES = "site-packages"
 _LIBRARY = Path(os.__file__).parent
 _ITERATOR = re.compile(r"use of a \w*iterator, which is not followed")
 _LOOP = "the loop began before a break, so Python takes each of its steps"
-_NEEDS = " needs the value of a tensor"
 _TOLD = 3
 """Breaks that the paragraph tells of; `str()` of an explanation has them all."""
 
 
 def spoken_reason(text: str) -> str:
     """The fact, in words of who wrote the line."""
-    if _ITERATOR.fullmatch(text):
-        return _LOOP
-    method = text.removesuffix(_NEEDS)
-    return _SPOKEN[method] + _NEEDS if method in _SPOKEN and method != text else text
+    return _LOOP if _ITERATOR.fullmatch(text) else text
 
 
 def hint_of(reason: BreakReason) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CellType, MemberDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.rebuild.containers import tuple_text
 from torchrepro.frontend.rebuild.recipe import CannotRebuild, Recipe
 
@@ -34,10 +35,10 @@ IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
 
 def recipe(r: Rebuilder, value: Any) -> Recipe:
     cls = type(value)
+    if cls is SteppedGenerator:
+        raise CannotRebuild("a generator that has begun")
     if not (cls in LIBRARY or _is_record(cls) or _is_builtin_error(cls) or r.world.is_fresh(value)):
-        raise CannotRebuild(
-            f"{_name(cls)}: neither known from before the call nor made by code that was followed"
-        )
+        raise CannotRebuild(f"{_name(cls)}, which was not seen being made")
     base = _builtin_base(cls)
     contents = _error_contents if issubclass(base, BaseException) else CONTENTS.get(base)
 

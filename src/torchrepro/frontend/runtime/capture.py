@@ -47,6 +47,15 @@ class CaptureError(TorchReproError):
     """A function was to be captured as one graph and cannot be."""
 
 
+def not_whole(function: types.FunctionType, failure: Failure) -> CaptureError:
+    """The error for a function that was to be one graph."""
+    called = f", called at {failure.frames[0]}" if len(failure.frames) > 1 else ""
+    return CaptureError(
+        f"{function.__qualname__} is not one graph: at {failure.where}{called}: {failure.reason.text}",
+        next_step=failure.reason.hint or "without fullgraph=True Python runs this place",
+    )
+
+
 def capture(
     function: types.FunctionType,
     index: int,
@@ -144,13 +153,12 @@ class _Capture:
 
     def step_graph_break(self, failure: Failure) -> None:
         """Note where the region has to end: before the instruction of the outermost frame that failed."""
-        if self.settings.fullgraph:
-            raise CaptureError(
-                f"{self.function.__qualname__} is not one graph: {failure.reason.text} at {failure.where}",
-                next_step=failure.reason.hint or "without fullgraph=True Python runs this place",
-            )
+        raises = failure.reason.kind is BreakKind.RAISES
+        if self.settings.fullgraph and not raises:
+            raise not_whole(self.function, failure)
         position = self.log.position - 1
-        self.finish = self.finish or failure.reason.frames
+        # With fullgraph an error of the user's is left to Python, which is to raise it and do nothing else.
+        self.finish = self.finish or failure.reason.frames or self.settings.fullgraph
         reason = why_not_enterable(self.program, self.log.path[position])
         while position and reason is not None:
             # In a handler the stack holds an exception, which cannot be put back: Python has to raise it.
@@ -162,26 +170,25 @@ class _Capture:
     def _break_earlier(self, reason: BreakReason, outcome: Any) -> None:
         """A value that lives across the end of the region cannot be made: end before it came to life."""
         where = outcome.failure.where if isinstance(outcome, Stopped) else self._start()
-        if self.settings.fullgraph:
-            raise CaptureError(
-                f"{self.function.__qualname__} is not one graph: {reason.text} at {where}",
-                next_step="without fullgraph=True Python runs this place",
-            )
         last = self.log.position - (1 if isinstance(outcome, Stopped) else 0)
         position = last - self.stride
         self.stride *= 2
         while position > 0 and why_not_enterable(self.program, self.log.path[position]) is not None:
             position -= 1
-        if position <= 0:
-            self._give_up(reason)
+        if position <= 0 or self.settings.fullgraph:
+            self._give_up(reason, where)
         else:
-            failure = Failure(reason, where_of(self.program, self.log.path[position]), inside=True)
+            end = where_of(self.program, self.log.path[position])
+            failure = Failure(reason, where, inside=True, frames=(end,))
             self.log.failures = {self.log.stop_at(position): failure}
 
-    def _give_up(self, reason: BreakReason) -> None:
+    def _give_up(self, reason: BreakReason, where: Where | None = None) -> None:
         """Python runs the function from where this region would have begun."""
         self.finish = True
-        self.log = SpeculationLog(failures={Stop(self.index, 1): Failure(reason, self._start())})
+        failure = Failure(reason, where or self._start(), frames=(self._start(),))
+        if self.settings.fullgraph:
+            raise not_whole(self.function, failure)
+        self.log = SpeculationLog(failures={Stop(self.index, 1): failure})
 
     def _start(self) -> Where:
         return where_of(self.program, self.index)

@@ -31,7 +31,7 @@ from torchrepro.frontend.program.resume import (
 )
 from torchrepro.frontend.ranks.regions import failures_told, some_rank_misses
 from torchrepro.frontend.runtime.cache import FrameCache, caches_of
-from torchrepro.frontend.runtime.capture import capture
+from torchrepro.frontend.runtime.capture import capture, not_whole
 from torchrepro.frontend.runtime.changing import Sources, further_on, has_new_number, variable_of
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.region import Region, Then
@@ -64,7 +64,10 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
         assert region.end is not None
         state = result  # what the region left behind may die from here on
         if region.then is Then.FINISH:
-            return _finish(function, program, region.end.index, state)
+            result = _finish(function, program, region.end.index, state)
+            if settings.fullgraph and region.failure is not None:
+                raise not_whole(function, region.failure)  # it raises only where tensors have no data
+            return result
         if region.failure is not None and region.failure.inside:
             state = _with_traced_callee(program.instructions[region.end.index], state, settings)
         del result

@@ -71,11 +71,25 @@ def outside_of_trace() -> Iterator[None]:
         yield
 
 
+_SPOKEN = {
+    "__bool__": "a decision (if, while, and, or, not)",
+    "__index__": "an index of Python's",
+    "__int__": "int()",
+    "__float__": "float()",
+    "__complex__": "complex()",
+    "__contains__": "`in`",
+    "__getitem__": "an index",
+    "item": "item()",
+}
+"""Methods that Python calls by itself, as the user writes them."""
+
+
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
     """Why an operation cannot run on fakes; None where the error is the operation's own (a wrong shape).
 
     Checked on torch 2.11 to 2.15 (the exceptions of `fake_tensor`).
     """
+    operation = _SPOKEN.get(operation, operation)
     unallocated = isinstance(error, RuntimeError) and "data is not allocated yet" in str(error)
     if unallocated or isinstance(error, fake_tensor.DataDependentOutputException):
         return BreakReason(

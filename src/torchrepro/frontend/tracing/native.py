@@ -58,6 +58,7 @@ _QUESTIONS = frozenset(
 )
 
 _LOOKERS = frozenset({"_getframe", "_getframemodulename", "_current_frames"})
+_OUTSIDE_MODULES = frozenset({"time", "_random", "random", "posix", "_io", "io", "_thread", "sys"})
 _OUTSIDE = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
 _UNFOLLOWED = frozenset(
     {"exec", "eval", "compile", "__import__", "globals", "locals", "dir", "id", "memoryview"}
@@ -226,9 +227,7 @@ def why_not(function: Any) -> BreakReason | None:
             return None
         if owner.__module__.partition(".")[0] == "torch":
             return None
-        return BreakReason(
-            BreakKind.OPAQUE, f"{owner.__module__}.{owner.__qualname__}.{name} is written in C"
-        )
+        return _in_c(owner.__module__, f"{owner.__module__}.{owner.__qualname__}.{name}")
     module = getattr(function, "__module__", None) or ""
     if function in _QUESTIONS or isinstance(
         getattr(builtins, getattr(function, "__qualname__", "").partition(".")[0], None), type
@@ -244,5 +243,10 @@ def why_not(function: Any) -> BreakReason | None:
         return None
     if looks_at_frames(function):
         return BreakReason(BreakKind.OUTSIDE, f"{name}() looks at the frames of the program", frames=True)
-    kind = BreakKind.OUTSIDE if module in ("time", "_random", "random", "posix", "_io") else BreakKind.OPAQUE
-    return BreakReason(kind, f"{module}.{name} is written in C and may do anything")
+    return _in_c(module, f"{module}.{name}")
+
+
+def _in_c(module: str, name: str) -> BreakReason:
+    if module in _OUTSIDE_MODULES:
+        return BreakReason(BreakKind.OUTSIDE, f"{name} is about the outside world")
+    return BreakReason(BreakKind.OPAQUE, f"{name} is written in C and may do anything")

@@ -7,9 +7,11 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
@@ -167,6 +169,8 @@ class Recorder(TorchFunctionMode):
         found = static_lookup(kind, name)
         if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=fake)
+        if isinstance(vars(FakeTensor).get(name), FunctionType):
+            return getattr(super(FakeTensor, fake), name)  # the real one's method, not that of fakes
         # A plain value of the class (`__doc__`) is the class's own; the class of fakes has another.
         return getattr(fake, name) if hasattr(type(found), "__get__") else found
 

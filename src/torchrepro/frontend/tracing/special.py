@@ -259,7 +259,8 @@ def _hash(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if result is not MISSING:
         return result
     if isinstance(args[0], torch.Tensor) or static_lookup(type(args[0]), "__hash__") is object.__hash__:
-        raise Break(BreakKind.UNSUPPORTED, f"hash() of a {type(args[0]).__name__} is another in each call")
+        kind = "Tensor" if isinstance(args[0], torch.Tensor) else type(args[0]).__name__
+        raise Break(BreakKind.UNSUPPORTED, f"hash() of a {kind} is another in each call")
     return NotImplemented
 
 

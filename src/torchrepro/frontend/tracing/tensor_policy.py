@@ -22,7 +22,7 @@ _READS_VALUES = {
     "__repr__": "printing a tensor needs its values",
     "__str__": "printing a tensor needs its values",
     "__format__": "printing a tensor needs its values",
-    "tolist": "tolist() needs the values of a tensor",
+    "tolist": "numbers of Python are made of the values of a tensor",
 }
 """Methods that fakes answer, or refuse with an error of another kind."""
 
