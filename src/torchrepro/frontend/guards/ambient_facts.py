@@ -63,6 +63,15 @@ class AmbientFacts(NamedTuple):
             torch.get_num_threads(),
         )
 
+    @property
+    def observed(self) -> bool:
+        """Whether someone sees each operation as it runs: a mode of the user's, a transform of `torch.func`.
+
+        He would see capture at work, and not the operations that a graph has run before.
+        """
+        modes = {*self.torch_function_modes, *self.torch_dispatch_modes} - {DeviceContext}
+        return bool(modes) or self.functorch_level is not None or not self.torch_function_enabled
+
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
     return tuple(

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchrepro.frontend.breaks import BreakKind
+from torchrepro.frontend.guards.ambient_facts import AmbientFacts
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
 from torchrepro.frontend.program.null import NULL
@@ -135,6 +136,8 @@ def _region(
     if region is not None:
         return region
     with _lock, failures_told(function, point.index) if settings.agree else nullcontext():
+        if AmbientFacts.now().observed:
+            return None
         where = where_of(program, point.index)
         if cache.full and (settings.fullgraph or settings.agree or not cache.open_up(where, state)):
             cache.warn_full(where, state)

@@ -119,6 +119,18 @@ _RULES = (
     ),
     _Rule(
         BreakKind.UNSUPPORTED,
+        "a mode sees each operation as it runs",
+        "overrides.TorchFunctionMode.__enter__ overrides.TorchFunctionMode.__exit__"
+        " overrides._push_mode overrides._pop_mode"
+        " utils._python_dispatch.TorchDispatchMode.__enter__"
+        " utils._python_dispatch.TorchDispatchMode.__exit__"
+        " utils._python_dispatch._push_mode utils._python_dispatch._pop_mode"
+        " _C._push_on_torch_function_stack _C._pop_torch_function_stack"
+        " _C._push_on_torch_dispatch_stack _C._pop_torch_dispatch_stack"
+        " _C._set_dispatch_mode _C._unset_dispatch_mode",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
         "a transform of functions is not followed",
         "cond while_loop vmap",
         "func _functorch _higher_order_ops",

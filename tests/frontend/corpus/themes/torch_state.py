@@ -7,6 +7,8 @@ import sys
 import typing
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.frontend.corpus.registry import case
 
@@ -173,3 +175,60 @@ def gradient_inside(a, b):
     x = a.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad((x * b).sum(), x)
     return gradient
+
+
+class Doubling(TorchFunctionMode):
+    """Changes what is computed, and keeps a log of what it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.__name__)
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.add else result
+
+
+class Counting(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@case(breaks=None, keep=lambda: (Doubling(), Counting()))
+def mode_of_the_user_sees_each_call(functions, operators, a, b):
+    with functions:
+        c = torch.add(a, b)
+    with operators:
+        return c.relu(), list(functions.seen), list(operators.seen)
+
+
+@case(breaks=None, keep=lambda: (Doubling(),))
+def break_under_a_mode_of_the_user(mode, a, b):
+    with mode:
+        c = torch.add(a, b)
+        print("under a mode")
+        c = torch.add(c, b)
+    return torch.add(c, 1), mode.seen
+
+
+@case(breaks=None)
+def transform_under_a_mode_of_the_user(a, b):
+    with Doubling() as mode:
+        c = torch.vmap(lambda x, y: torch.add(x, y))(a, b)
+    return c, mode.seen
+
+
+@case(breaks=None, keep=lambda: (Doubling(),))
+def mode_of_the_user_entered_by_hand(mode, a, b):
+    mode.__enter__()
+    try:
+        c = torch.add(a, b)
+    finally:
+        mode.__exit__(None, None, None)
+    return torch.add(c, 1), list(mode.seen)
