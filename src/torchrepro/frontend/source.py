@@ -107,6 +107,16 @@ class Item(Derived):
 
 
 @dataclass(frozen=True, slots=True)
+class Bare(Derived):
+    """A container as the builtin type sees it that its class derives from: see `bare.py`."""
+
+    kind: type
+
+    def __str__(self) -> str:
+        return str(self.of)
+
+
+@dataclass(frozen=True, slots=True)
 class KeyOf(Derived):
     """The n-th key of a dict, where keys are objects and not constants."""
 

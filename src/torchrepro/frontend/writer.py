@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchrepro.frontend.bare import BareView
 from torchrepro.frontend.kept import Kept
 from torchrepro.frontend.source import (
     Attribute,
+    Bare,
     Cell,
     Held,
     InstanceValue,
@@ -95,6 +97,8 @@ class Writer:
                 return f"{self.read(of)}.__dict__[{name!r}]"
             case Item(of, key, _):
                 return f"{self.read(of)}[{self.constant(key, 'key')}]"
+            case Bare(of, kind):
+                return f"{self.held(BareView, 'bare')}({self.read(of)}, {self.held(kind, kind.__name__)})"
             case KeyOf(of, index):
                 return f"{self.held(list, 'list')}({self.read(of)})[{index}]"
             case ModuleMember(of, table, name):

@@ -24,6 +24,7 @@ class SmallWorld:
     def __init__(self) -> None:
         self.kept = Kept()
         self.shadows: list[Shadow] = []
+        self.numbers_of_objects: set[int] = set()
         self.locals: dict[str, Any] = {}
         self.outputs: list[torch.Tensor] = []
         self.fresh: list[Any] = []

@@ -8,13 +8,14 @@ the tuple is there.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 
+from torchrepro.frontend.bare import bare
 from torchrepro.frontend.rebuild import callables, containers, iterators, objects
 from torchrepro.frontend.rebuild.constants import is_constant, is_global_object, literal
 from torchrepro.frontend.rebuild.recipe import CannotRebuild, Recipe
@@ -65,6 +66,8 @@ class Rebuilder:
 
     def expression(self, value: Any) -> str:
         """Text without effects, good anywhere in `body` from here on. Raises `CannotRebuild`."""
+        if type(value) is int and value in self.world.numbers_of_objects:
+            raise CannotRebuild("the id() of an object, which is a number of one call alone")
         text = literal(value)
         if text is not None:
             return text
@@ -191,11 +194,13 @@ class Rebuilder:
 def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple[Any, Source]]:
     match kind:
         case ShadowKind.LIST | ShadowKind.DEQUE:
-            return [(child, Item.at(source, index)) for index, child in enumerate(objects.elements(original))]
+            place = bare(source, original, list if kind is ShadowKind.LIST else deque)
+            return [(child, Item.at(place, index)) for index, child in enumerate(objects.elements(original))]
         case ShadowKind.DICT:
             items = list(objects.dict_items(original))
+            place = bare(source, original, OrderedDict if isinstance(original, OrderedDict) else dict)
             return [
-                (child, Item.at(source, key)) if is_constant(key) else (key, KeyOf(source, index))
+                (child, Item.at(place, key)) if is_constant(key) else (key, KeyOf(place, index))
                 for index, (key, child) in enumerate(items)
             ]
         case ShadowKind.ATTRIBUTES if not issubclass(type(original), type):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -48,6 +48,10 @@ class World(Protocol):
 
     @property
     def kept(self) -> Kept: ...
+
+    @property
+    def numbers_of_objects(self) -> Container[int]:
+        """What `id()` has answered: it names objects of the trace, and means nothing outside of it."""
 
     @property
     def shadows(self) -> Sequence[Shadow]:

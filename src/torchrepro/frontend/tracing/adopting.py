@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.bare import bare
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
@@ -82,8 +83,8 @@ class Adopting(Dicts):
             return self._adopt_dict(value, source)
         if isinstance(value, set | frozenset):
             return self._adopt_set(value, source)
-        if kind in (types.MappingProxyType, slice):
-            return self._register(value, value, source)
+        if kind is types.MappingProxyType and isinstance(source, Attribute) and source.name == "__dict__":
+            return self._adopt_namespace(value, source)
         if kind is types.CellType:
             return self._register(value, value, source)
         self._objects.append((value, source))
@@ -119,10 +120,12 @@ class Adopting(Dicts):
         return self._register(value, functools.partial(function, *args, **keywords), source)
 
     def _adopt_tuple(self, value: Any, source: Source) -> Any:
-        self.guards.add(Length(source, len(value)))
-        children = [self.adopt(item, Item.at(source, index)) for index, item in enumerate(value)]
+        items = list(tuple.__iter__(value))
+        place = bare(source, value, tuple)
+        self.guards.add(Length(place, len(items)))
+        children = [self.adopt(item, Item.at(place, index)) for index, item in enumerate(items)]
         kind = type(value)
-        if all(new is old for new, old in zip(children, value, strict=True)):
+        if all(new is old for new, old in zip(children, items, strict=True)):
             return self._register(value, value, source)
         if kind is tuple:
             return self._register(value, tuple(children), source)
@@ -134,16 +137,18 @@ class Adopting(Dicts):
         return self._register(value, copy, source)
 
     def _adopt_list(self, value: Any, source: Source) -> Any:
-        self.guards.add(Length(source, len(value)))
         kind = type(value)
+        base: Any = collections.deque if isinstance(value, collections.deque) else list
+        items = list(base.__iter__(value))
+        place = bare(source, value, base)
+        self.guards.add(Length(place, len(items)))
         copy = collections.deque.__new__(kind) if isinstance(value, collections.deque) else list.__new__(kind)
         if isinstance(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
             self.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items: a list may contain itself.
         self._register(value, copy, source)
-        base = collections.deque if isinstance(value, collections.deque) else list
-        base.extend(copy, [self.adopt(item, Item.at(source, index)) for index, item in enumerate(value)])
+        base.extend(copy, [self.adopt(item, Item.at(place, index)) for index, item in enumerate(items)])
         self.shadows.append(
             Shadow(source, value, copy, ShadowKind.LIST if base is list else ShadowKind.DEQUE)
         )
@@ -162,18 +167,26 @@ class Adopting(Dicts):
             copy = dict.__new__(kind)
             if isinstance(value, collections.defaultdict):
                 collections.defaultdict.__init__(copy, value.default_factory)
-            dict.update(copy, value)
+            dict.update(copy, dict(dict.items(value)))
         if isinstance(value, collections.defaultdict):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self._register(value, copy, source)
         self._objects.append((value, source))
-        self._partial(source, value, copy, lambda key: Item.at(source, key))
+        place = bare(source, value, collections.OrderedDict if isinstance(value, _DICTS[1]) else dict)
+        self._partial(place, value, copy, lambda key: Item.at(place, key))
         self._shadow(source, value, copy, ShadowKind.DICT)
         if kind not in _DICTS:
             self.complete(copy)
             if hasattr(value, "__dict__"):
                 self._copy_instance(value, copy, source)
         return copy
+
+    def _adopt_namespace(self, value: Any, source: Source) -> Any:
+        """The `__dict__` of a class, as it is now. What is behind another proxy may be changed elsewhere."""
+        copy = dict(value)
+        self._partial(source, dict(value), copy, lambda name: Item.at(source, name))
+        self.complete(copy)
+        return self._register(value, types.MappingProxyType(copy), source)
 
     def _adopt_set(self, value: Any, source: Source) -> Any:
         if not all(is_constant(item) or is_single(item) for item in value) or type(value) not in (

@@ -17,12 +17,14 @@ import torch
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
+    Answers,
     Equal,
     Is,
     LacksAttribute,
     LacksInstanceValue,
     LacksKey,
     LacksMember,
+    TypeIs,
 )
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Attribute, InstanceValue, Item
@@ -43,6 +45,7 @@ _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
 """Facts of a tensor that the guard on every input does not cover."""
 
 _MODULE_GETATTR = torch.nn.Module.__getattr__
+_DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _NATIVE_FUNCTIONS = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -80,20 +83,24 @@ class Attributes(Interpreter):
 
     def load_special(self, value: Any, name: str) -> Any:
         kind = type(value)
-        found = static_lookup(kind, name)
+        found = self.lookup(kind, name)
         if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
-        self.guard_class(kind, name, found)
         return self._bind(found, value, kind, name)
 
     # Reading
 
     def _object_attr(self, value: Any, name: str) -> Any:
-        kind = type(value)
-        lookup = static_lookup(kind, "__getattribute__")
-        if isinstance(lookup, types.FunctionType):
+        lookup = self.lookup(type(value), "__getattribute__")
+        if not isinstance(lookup, types.FunctionType):
+            return self.plain_attr(value, name)
+        try:
             return self.call_function(lookup, (value, name), {})
-        return self.plain_attr(value, name)
+        except AttributeError:
+            otherwise = self.lookup(type(value), "__getattr__")
+            if otherwise is MISSING:
+                raise
+            return self.call_function(otherwise, (value, name), {})
 
     def plain_attr(self, value: Any, name: str, *, fallback: bool = True) -> Any:
         """What `object.__getattribute__` finds, and `__getattr__` after it."""
@@ -102,26 +109,18 @@ class Attributes(Interpreter):
             return kind
         if name == "__dict__":
             return self.world.expose_instance(value)
-        found = static_lookup(kind, name)
-        if found is not MISSING and _is_data_descriptor(found):
-            self.guard_class(kind, name, found)
+        found = self.lookup(kind, name)
+        if found is not MISSING and self._is_data_descriptor(found):
             return self._bind(found, value, kind, name)
         inside = self.world.instance_value(value, name)
-        if found is MISSING:
-            self._guard_lack(kind, name)
         if inside is not MISSING:
             return inside
         if found is not MISSING:
-            self.guard_class(kind, name, found)
             return self._bind(found, value, kind, name)
-        otherwise = static_lookup(kind, "__getattr__") if fallback else MISSING
-        if otherwise is MISSING:
-            self._guard_lack(kind, "__getattr__")
+        otherwise = self.lookup(kind, "__getattr__") if fallback else MISSING
         if otherwise is _MODULE_GETATTR:
             return self._member(value, name)
-        self._guard_namespaces(kind.__mro__, name)
         if otherwise is not MISSING:
-            self.guard_class(kind, "__getattr__", otherwise)
             return self.call_function(otherwise, (value, name), {})
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value)
 
@@ -130,13 +129,16 @@ class Attributes(Interpreter):
             space = self.world.table_of(module, table)
             if name in space:
                 return self.world.item_of(space, name)
-        self._guard_namespaces(type(module).__mro__, name)
         if not self.world.is_fresh(module):
             for table in TABLES:
                 self.world.guards.add(LacksMember(self.world.home_of(module), table, name))
         raise AttributeError(
             f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
         )
+
+    def _is_data_descriptor(self, found: Any) -> bool:
+        kind = type(found)
+        return self.lookup(kind, "__set__") is not MISSING or self.lookup(kind, "__delete__") is not MISSING
 
     def _bind(self, found: Any, value: Any, kind: type, name: str) -> Any:
         """What a class's entry gives when it is read through an instance."""
@@ -161,7 +163,7 @@ class Attributes(Interpreter):
                 return found.__get__(value, kind)
         if isinstance(found, _NATIVE_FUNCTIONS):
             return found.__get__(value, kind) if hasattr(found, "__get__") else found
-        getter = static_lookup(type(found), "__get__")
+        getter = self.lookup(type(found), "__get__")
         if isinstance(getter, types.FunctionType):
             return self.call_function(getter, (found, value, kind), {})
         if getter is not MISSING and not isinstance(found, type):
@@ -178,10 +180,11 @@ class Attributes(Interpreter):
 
     def _super_attr(self, start: type, owner: type, value: Any, name: str) -> Any:
         mro = owner.__mro__
-        for base in mro[mro.index(start) + 1 :]:
+        classes = mro[mro.index(start) + 1 :]
+        self._guard_namespaces(owner, name, classes)
+        for base in classes:
             if name in base.__dict__:
                 found = base.__dict__[name]
-                self._guard_namespaces(mro[mro.index(start) + 1 :], name)
                 if value is owner or (isinstance(value, type) and issubclass(value, start)):
                     return self._bind_to_class(found, value)
                 return self._bind(found, value, owner, name)
@@ -198,26 +201,44 @@ class Attributes(Interpreter):
         return found.__get__(None, owner) if hasattr(found, "__get__") else found
 
     def _class_attr(self, owner: type, name: str) -> Any:
-        found = static_lookup(owner, name)
-        meta = static_lookup(type(owner), name)
-        if isinstance(meta, property):
-            return self.call_function(meta.fget, (owner,), {})
-        if found is MISSING or name in ("__dict__", "__class__", "__mro__", "__bases__", "__name__"):
-            if isinstance(meta, types.FunctionType):
-                return types.MethodType(meta, owner)
-            fallback = static_lookup(type(owner), "__getattr__")
-            if meta is MISSING and isinstance(fallback, types.FunctionType) and found is MISSING:
-                return self.call_function(fallback, (owner, name), {})
-            return getattr(owner, name)
+        """The order is Python's: data descriptors of the metaclass, the class, the rest of the metaclass."""
+        if name == "__class__":
+            return type(owner)
+        meta = self.lookup(type(owner), name)
+        if isinstance(meta, _DATA_IN_C):
+            return self._class_fact(owner, name)
+        if meta is not MISSING and self._is_data_descriptor(meta):
+            return self._bind(meta, owner, type(owner), name)
+        found = self.lookup(owner, name)
+        if found is not MISSING:
+            return self._read_from_class(owner, name, found)
+        if meta is not MISSING:
+            return self._bind(meta, owner, type(owner), name)
+        fallback = self.lookup(type(owner), "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return self.call_function(fallback, (owner, name), {})
+        return getattr(owner, name)
+
+    def _read_from_class(self, owner: type, name: str, found: Any) -> Any:
         if isinstance(found, types.FunctionType | classmethod | staticmethod | property):
-            self.guard_class(owner, name, found)
             return self._bind_to_class(found, owner) if not isinstance(found, property) else found
-        getter = static_lookup(type(found), "__get__")
+        getter = self.lookup(type(found), "__get__")
         if isinstance(getter, types.FunctionType) and not isinstance(found, type):
             return self.call_function(getter, (found, None, owner), {})
         if getter is not MISSING and not isinstance(found, type):
             return getattr(owner, name)
         return self._class_value(owner, name, found)
+
+    def _class_fact(self, owner: type, name: str) -> Any:
+        """What C keeps about a class: its name, its bases, its namespace."""
+        value = getattr(owner, name)
+        if is_trusted_class(owner) or self.world.is_fresh(owner):
+            return value
+        home = Attribute(self.world.kept.hold(owner, owner.__name__), name)
+        if type(value) is tuple:
+            self.world.guards.add(Is(home, value))
+            return value
+        return self.world.adopt(value, home)
 
     def _class_value(self, owner: type, name: str, found: Any) -> Any:
         """A plain value kept in a class."""
@@ -225,42 +246,71 @@ class Attributes(Interpreter):
             return found
         return self.world.adopt(found, Attribute(self.world.kept.hold(owner, owner.__name__), name))
 
-    def _guard_lack(self, kind: Any, name: str) -> None:
-        """A descriptor in the class would come before what is in the instance."""
-        if type(kind) in (type, abc.ABCMeta) and not is_trusted_class(kind) and not self.world.is_fresh(kind):
-            self.world.guards.add(LacksAttribute(self.world.kept.hold(kind, kind.__name__), name))
+    def lookup(self, kind: Any, name: str) -> Any:
+        """What a class and its bases define under a name, or `MISSING`; guarded to stay so.
 
-    def guard_class(self, kind: type, name: str, found: Any) -> None:
-        """What classes define can be replaced between calls: the user's, and torch's layers too."""
-        if is_trusted_class(kind) and not issubclass(kind, torch.nn.Module):
+        Classes can be changed between calls: the user's, and the methods of torch's layers too.
+        """
+        found = static_lookup(kind, name)
+        if self.world.is_new_lookup(kind, name):
+            if not is_trusted_class(kind):
+                self._guard_lookup(kind, name, found)
+            elif isinstance(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
+                self.world.guards.add(Is(Attribute(self.world.kept.hold(kind, kind.__name__), name), found))
+        return found
+
+    def _guard_lookup(self, kind: Any, name: str, found: Any) -> None:
+        meta = static_lookup(type(kind), name)
+        hidden = isinstance(meta, _DATA_IN_C) or (found is MISSING and meta is not MISSING)
+        if hidden or self.world.is_fresh(kind) or type(kind) not in (type, abc.ABCMeta):
+            self._guard_namespaces(kind, name, kind.__mro__)
             return
-        home = Attribute(self.world.kept.hold(kind, kind.__name__), name)
+        # `getattr` of the class finds the entry itself, and is the quickest check.
+        source = self.world.kept.hold(kind, kind.__name__)
+        home = Attribute(source, name)
         match found:
+            case _ if found is MISSING:
+                self.world.guards.add(LacksAttribute(source, name))
             case property() | types.FunctionType():
                 self.world.guards.add(Is(home, found))
-            case types.MethodDescriptorType() | types.WrapperDescriptorType():
+            case _ if is_single(found):
                 self.world.guards.add(Is(home, found))
             case staticmethod(__func__=types.FunctionType() as function):
                 self.world.guards.add(Is(home, function))
             case classmethod(__func__=types.FunctionType() as function):
                 self.world.guards.add(Is(Attribute(home, "__func__"), function))
-            case types.MemberDescriptorType() | types.GetSetDescriptorType():
-                return
             case _ if hasattr(type(found), "__get__"):
-                self._guard_namespaces(kind.__mro__, name)
+                self._guard_namespaces(kind, name, kind.__mro__)
+            case _:
+                # A plain value: who reads it, adopts it.
+                self.world.guards.add(TypeIs(home, type(found)))
 
-    def _guard_namespaces(self, classes: Iterable[type], name: str) -> None:
+    def guard_kinship(self, kind: Any, other: Any) -> None:
+        """Whether a class derives from another, or is registered as if."""
+        if kind is other or not isinstance(kind, type) or is_trusted_class(kind) or self.world.is_fresh(kind):
+            return
+        if isinstance(other, abc.ABCMeta) and not self.world.is_fresh(other):
+            self.world.guards.add(Answers(issubclass, (kind, other), issubclass(kind, other)))
+        else:
+            self._guard_mro(kind)
+
+    def _guard_mro(self, kind: type) -> None:
+        if not is_trusted_class(kind) and not self.world.is_fresh(kind):
+            source = Attribute(self.world.kept.hold(kind, kind.__name__), "__mro__")
+            self.world.guards.add(Is(source, kind.__mro__))
+
+    def _guard_namespaces(self, kind: type, name: str, classes: Iterable[type]) -> None:
         """The first of the classes that has the name now has it later, with the same value."""
+        self._guard_mro(kind)
         for each in classes:
-            if is_trusted_class(each):
-                if name in each.__dict__:
-                    return
-                continue
-            space = Attribute(self.world.kept.hold(each, each.__name__), "__dict__")
+            if not is_trusted_class(each) and not self.world.is_fresh(each):
+                space = Attribute(self.world.kept.hold(each, each.__name__), "__dict__")
+                if name not in each.__dict__:
+                    self.world.guards.add(LacksKey(space, name))
+                else:
+                    self.world.guards.add(Is(Item.at(space, name), each.__dict__[name]))
             if name in each.__dict__:
-                self.world.guards.add(Is(Item.at(space, name), each.__dict__[name]))
                 return
-            self.world.guards.add(LacksKey(space, name))
 
     def _module_attr(self, module: types.ModuleType, name: str) -> Any:
         space = vars(module)
@@ -296,9 +346,15 @@ class Attributes(Interpreter):
             return self.world.instance_value(function, name)
         if source is not None and not hasattr(types.FunctionType, name):
             self.world.guards.add(LacksInstanceValue(source, name))
-        if source is not None and name in ("__defaults__", "__kwdefaults__", "__closure__"):
-            return self.world.adopt(getattr(function, name), Attribute(source, name))
-        return getattr(function, name)
+        if source is None or is_trusted_space(function.__globals__):
+            return getattr(function, name)
+        if name == "__dict__":
+            return self.world.expose_instance(function)
+        if name == "__globals__":
+            return self.world.exposed_globals(function.__globals__)
+        found = static_lookup(types.FunctionType, name)
+        value = getattr(function, name)
+        return self.world.adopt(value, Attribute(source, name)) if isinstance(found, _DATA_IN_C) else value
 
     def tensor_attr(self, value: torch.Tensor, name: str) -> Any:
         """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
@@ -332,7 +388,7 @@ class Attributes(Interpreter):
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
             setattr(value, name, new)
             return
-        setter = static_lookup(type(value), "__setattr__")
+        setter = self.lookup(type(value), "__setattr__")
         if isinstance(setter, types.FunctionType):
             self.call_function(setter, (value, name, new), {})
         else:
@@ -340,7 +396,7 @@ class Attributes(Interpreter):
 
     def plain_store(self, value: Any, name: str, new: Any) -> None:
         """What `object.__setattr__` does."""
-        found = static_lookup(type(value), name)
+        found = self.lookup(type(value), name)
         if isinstance(found, property):
             if found.fset is None:
                 raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no setter")
@@ -348,7 +404,7 @@ class Attributes(Interpreter):
         elif isinstance(found, types.MemberDescriptorType) and not self.world.is_fresh(value):
             self.world.set_key(self.world.slots_of(value), name, new)
         elif found is not MISSING and isinstance(
-            setter := static_lookup(type(found), "__set__"), types.FunctionType
+            setter := self.lookup(type(found), "__set__"), types.FunctionType
         ):
             self.call_function(setter, (found, value, new), {})
         elif isinstance(found, types.GetSetDescriptorType) or isinstance(value, types.FunctionType):
@@ -370,7 +426,7 @@ class Attributes(Interpreter):
     def delete_attr(self, value: Any, name: str) -> None:
         if isinstance(value, torch.Tensor | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
-        remover = static_lookup(type(value), "__delattr__")
+        remover = self.lookup(type(value), "__delattr__")
         if isinstance(remover, types.FunctionType):
             self.call_function(remover, (value, name), {})
         else:
@@ -378,7 +434,7 @@ class Attributes(Interpreter):
 
     def plain_delete(self, value: Any, name: str) -> None:
         """What `object.__delattr__` does."""
-        found = static_lookup(type(value), name)
+        found = self.lookup(type(value), name)
         if self.world.is_fresh(value):
             object.__delattr__(value, name)
         elif isinstance(found, property):
@@ -401,8 +457,3 @@ class Attributes(Interpreter):
         except AttributeError:
             return False
         return True
-
-
-def _is_data_descriptor(found: Any) -> bool:
-    kind = type(found)
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")

@@ -74,6 +74,8 @@ class Calls(NativeCalls):
             return self.call_native(function, args, kwargs)
         if kind is functools.partial:
             return self.call_function(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+        if kind in (_CACHED, *_GETTERS):
+            self.world.pin(function)
         if kind is _CACHED:
             return self._call_cached(function, args, kwargs)
         if kind is staticmethod or kind is SteppedCallable:
@@ -85,6 +87,7 @@ class Calls(NativeCalls):
             return call_getter(self, function, *args)
         original = leaves.original_of(function) or getattr(function, ORIGINAL, None)
         if original is not None:
+            self.world.pin(function)
             return self.call_function(original, args, kwargs)
         if isinstance(function, torch.nn.Module):
             return self._call_module(function, args, kwargs)
@@ -207,9 +210,7 @@ class Calls(NativeCalls):
                 f"{kind.__qualname__}.apply: a backward of the user's own is not followed",
             )
         forward = self.load_attr(kind, "forward")
-        if static_lookup(kind, "setup_context") is not static_lookup(
-            torch.autograd.Function, "setup_context"
-        ):
+        if self.lookup(kind, "setup_context") is not static_lookup(torch.autograd.Function, "setup_context"):
             return self.call_function(forward, args, kwargs)
         context = self.world.mark_fresh(ForwardContext(len(args)))
         return self.call_function(forward, (context, *args), kwargs)
@@ -231,12 +232,11 @@ class Calls(NativeCalls):
 
     def _call_object(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.require_known(function)
-        found = static_lookup(type(function), "__call__")
+        found = self.lookup(type(function), "__call__")
         if found is MISSING:
             raise TypeError(f"'{type(function).__name__}' object is not callable")
         if not is_python_class(type(function)) or not isinstance(found, types.FunctionType):
             raise Break(BreakKind.OPAQUE, f"a call of a {type(function).__qualname__}")
-        self.guard_class(type(function), "__call__", found)
         return self.call_function(found, (function, *args), kwargs)
 
     # Classes
@@ -268,20 +268,19 @@ class Calls(NativeCalls):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
             raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made, by code in C")
-        if isinstance(static_lookup(kind, "__del__"), types.FunctionType):
+        if isinstance(self.lookup(kind, "__del__"), types.FunctionType):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__qualname__} is made, whose end runs its __del__")
-        meta = static_lookup(type(kind), "__call__")
+        meta = self.lookup(type(kind), "__call__")
         if isinstance(meta, types.FunctionType):
             return self.call_function(meta, (kind, *args), kwargs)
         return self.construct(kind, args, kwargs)
 
     def construct(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What `type.__call__` does: `__new__`, then `__init__`."""
-        maker = static_lookup(kind, "__new__")
+        maker = self.lookup(kind, "__new__")
         if isinstance(maker, staticmethod):
             maker = maker.__func__
         if isinstance(maker, types.FunctionType):
-            self.guard_class(kind, "__new__", maker)
             made = self.call_function(maker, (kind, *args), kwargs)
         elif isinstance(kind, type) and issubclass(kind, _ALLOCATORS):
             made = self._allocate(kind, args, kwargs)
@@ -289,9 +288,8 @@ class Calls(NativeCalls):
             raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made by code in C")
         if not isinstance(made, kind):
             return made
-        initialise = static_lookup(type(made), "__init__")
+        initialise = self.lookup(type(made), "__init__")
         if isinstance(initialise, types.FunctionType):
-            self.guard_class(kind, "__init__", initialise)
             if self.call_function(initialise, (made, *args), kwargs) is not None:
                 raise TypeError("__init__() should return None")
         elif initialise is not object.__init__:
@@ -302,7 +300,7 @@ class Calls(NativeCalls):
     def _allocate(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         maker = kind.__new__
         if maker is object.__new__:
-            if (args or kwargs) and static_lookup(kind, "__init__") is object.__init__:
+            if (args or kwargs) and self.lookup(kind, "__init__") is object.__init__:
                 raise TypeError(f"{kind.__name__}() takes no arguments")
             if getattr(kind, "__abstractmethods__", None):
                 return object.__new__(kind)  # raises the TypeError that names the methods

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
-from torchrepro.frontend.tracing.dunders import python_method
 from torchrepro.frontend.tracing.foreign import has_objects, natively, no_foreign_code
 from torchrepro.frontend.tracing.special import SPECIAL, Handler, special
 from torchrepro.frontend.tracing.stepped import SteppedCallable, SteppedIterator
@@ -38,14 +37,15 @@ def _items(tracer: NativeCalls, values: Any) -> list[Any]:
     return list(tracer.unpack(values))
 
 
-def _any_with(items: Iterable[Any], *names: str) -> bool:
-    return any(python_method(item, name) is not None for item in items for name in names)
+def _any_with(tracer: NativeCalls, items: Iterable[Any], *names: str) -> bool:
+    return any(tracer.python_method(item, name) is not None for item in items for name in names)
 
 
 def _keys(tracer: NativeCalls, key: Any, items: list[Any]) -> list[Any]:
     """What items are ordered by, asked for once."""
     keys = items if key is None else [tracer.call_function(key, (item,), {}) for item in items]
-    return [_Ordered(tracer, value) for value in keys] if _any_with(keys, "__lt__", "__gt__") else keys
+    stepped = _any_with(tracer, keys, "__lt__", "__gt__")
+    return [_Ordered(tracer, value) for value in keys] if stepped else keys
 
 
 @special(sorted)
@@ -102,7 +102,7 @@ def _all(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def _position(tracer: NativeCalls, items: Sequence[Any], value: Any) -> list[int] | None:
     """Where a value is among items; None where C can tell."""
-    if not _any_with((value, *items), "__eq__"):
+    if not _any_with(tracer, (value, *items), "__eq__"):
         return None
     return [
         place
@@ -155,9 +155,13 @@ def _checked(function: Any, name: str) -> Handler:
         value, kinds = args
         if isinstance(kinds, tuple):
             return any(tracer.call_function(function, (value, kind), {}) for kind in kinds)
-        check = python_method(kinds, name)
+        if function is isinstance and tracer.call_function(type, (value,), {}) is kinds:
+            return True  # nobody is asked then
+        check = tracer.python_method(kinds, name)
         meta: Any = type(kinds)
         if check is None or is_trusted_class(meta):
+            kind = value if function is issubclass else tracer.call_function(type, (value,), {})
+            tracer.guard_kinship(kind, kinds)
             return NotImplemented
         return tracer.is_true(tracer.call_function(check, (kinds, value), {}))
 

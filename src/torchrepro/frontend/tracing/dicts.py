@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +55,8 @@ class Dicts(Known):
         if key in partial.unread:
             # A key that is equal but another object (`1` and `True`) reads what is there.
             partial.unread.discard(key)
+            if hasattr(type(partial.original), "__missing__"):
+                self.guards.add(HasKey(partial.source, key))  # reading it would make it
             adopted = self.adopt(dict.__getitem__(copy, key), partial.child(key))
             dict.__setitem__(copy, key, adopted)
             return adopted
@@ -157,5 +158,5 @@ class Dicts(Known):
                 waiting.extend(dict.values(value))
             elif isinstance(value, list | tuple | collections.deque):
                 waiting.extend(value)
-            elif isinstance(value, types.MappingProxyType) or type(value).__name__.startswith("dict_"):
+            elif type(value).__name__.startswith("dict_"):
                 waiting.append(getattr(value, "mapping", None))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
-
-from torchrepro.frontend.tracing.classes import MISSING, is_python_class, static_lookup
 
 BINARY_METHODS = {
     "ADD": "add",
@@ -38,17 +35,6 @@ UNARY_METHODS = {
     "UNARY_INVERT": "__invert__",
     "UNARY_POSITIVE": "__pos__",
 }
-
-
-def python_method(value: Any, name: str) -> Any:
-    """The special method of an object where its class defines it in Python; None otherwise."""
-    kind = type(value)
-    if not is_python_class(kind):
-        return None
-    found = static_lookup(kind, name)
-    if found is MISSING or isinstance(found, types.WrapperDescriptorType | types.MethodDescriptorType):
-        return None
-    return None if isinstance(found, types.BuiltinFunctionType) else found
 
 
 def binary_candidates(name: str, left: Any, right: Any) -> list[tuple[Any, str]]:

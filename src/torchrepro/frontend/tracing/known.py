@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.guards.guard_set import Guards
+from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.kept import Kept
 from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
-from torchrepro.frontend.source import Held, InstanceValue, Source
+from torchrepro.frontend.source import Held, Source
 from torchrepro.frontend.tracing.recorder import Recorder
 
 TABLES = ("_parameters", "_buffers", "_modules")
@@ -70,6 +71,8 @@ class Known:
         """Objects, functions and dicts, of which identity alone may tell two."""
         self._written_cells: set[int] = set()
         self._before: dict[int, dict[Any, Any]] = {}
+        self._looked_up: set[tuple[type, str]] = set()
+        self.numbers_of_objects: set[int] = set()
         self.outputs: list[torch.Tensor] = []
 
     def forget(self) -> None:
@@ -111,8 +114,20 @@ class Known:
         self._fresh.add(id(value))
         return value
 
+    def is_new_lookup(self, kind: type, name: str) -> bool:
+        """Whether a name is looked up in a class for the first time."""
+        before = len(self._looked_up)
+        self._looked_up.add((kind, name))
+        return len(self._looked_up) > before
+
     def is_fresh(self, value: Any) -> bool:
         return id(value) in self._fresh
+
+    def pin(self, value: Any) -> None:
+        """An old object of which more is relied on than can be guarded: it must be the very same again."""
+        source = self._sources.get(id(value))
+        if source is not None and not isinstance(source, Held):
+            self.guards.add(Is(source, value))
 
     def is_opaque(self, value: Any) -> bool:
         """An old object of which nothing is known but its type: it may be passed on, not used."""
@@ -122,31 +137,14 @@ class Known:
         """What the trace took for different objects, and could be one and the same in another call."""
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
         alike: dict[Any, list[Source]] = {}
-        written = any(map(self._is_written_module, self.shadows))
         for value, source in self._objects:
-            if written or not isinstance(value, torch.nn.Module):
-                kind = id(value.__code__) if isinstance(value, types.FunctionType) else type(value)
-                alike.setdefault(kind, []).append(source)
+            kind = id(value.__code__) if isinstance(value, types.FunctionType) else type(value)
+            alike.setdefault(kind, []).append(source)
         return [
             *self._tensors,
             *(shadow.source for shadow in containers if not isinstance(shadow.source, Held)),
             *(source for group in alike.values() if len(group) > 1 for source in group),
         ]
-
-    def _is_written_module(self, shadow: Shadow) -> bool:
-        """Of many modules only one that is changed can be told from another like it."""
-        if shadow.kind is ShadowKind.ATTRIBUTES:
-            before = shadow.before if isinstance(shadow.original, torch.nn.Module) else None
-        else:
-            table = isinstance(shadow.source, InstanceValue) and shadow.source.name in TABLES
-            before = shadow.original if table else None
-        return before is not None and (
-            before.keys() != shadow.stand_in.keys()
-            or any(
-                new is not before[name] and new is not self.stand_in(before[name])
-                for name, new in shadow.stand_in.items()
-            )
-        )
 
     def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
         """A copy whose changes are written back."""

@@ -18,13 +18,11 @@ from torchrepro.frontend.tracing.classes import (
     MISSING,
     is_python_class,
     is_trusted_class,
-    static_lookup,
 )
 from torchrepro.frontend.tracing.dunders import (
     COMPARE_METHODS,
     UNARY_METHODS,
     binary_candidates,
-    python_method,
 )
 from torchrepro.frontend.tracing.foreign import has_objects, natively
 from torchrepro.frontend.tracing.native import is_native_iterator
@@ -33,23 +31,23 @@ from torchrepro.frontend.tracing.stepped import SteppedIterator
 _CONVERSIONS: Mapping[str, Callable[[object], str]] = {"str": str, "repr": repr, "ascii": ascii}
 
 
-def _text_method(kind: Any, conversion: str) -> str:
-    """The method that makes text of an object, where those of `object` lead to another."""
-    if not conversion and kind.__format__ is not object.__format__:
-        return "__format__"
-    if conversion in ("", "str") and kind.__str__ is not object.__str__:
-        return "__str__"
-    return "__repr__"
-
-
 class Operators(Attributes):
     def special(self, value: Any, name: str, *args: Any) -> Any:
         """Call a special method that the class defines in Python; `MISSING` where it does not."""
-        found = python_method(value, name)
+        found = self.python_method(value, name)
         if found is None:
             return MISSING
-        self.guard_class(type(value), name, found)
         return self.call_function(self._bind(found, value, type(value), name), args, {})
+
+    def python_method(self, value: Any, name: str) -> Any:
+        """The special method of an object where its class defines it in Python; None otherwise."""
+        kind = type(value)
+        if not is_python_class(kind):
+            return None
+        found = self.lookup(kind, name)
+        if found is MISSING or isinstance(found, types.WrapperDescriptorType | types.MethodDescriptorType):
+            return None
+        return None if isinstance(found, types.BuiltinFunctionType) else found
 
     def require_known(self, *values: Any) -> None:
         for value in values:
@@ -76,7 +74,7 @@ class Operators(Attributes):
             argument = left if receiver is right and method.startswith("__r") else right
             result = self.special(receiver, method, argument)
             if result is MISSING:
-                native = static_lookup(type(receiver), method)
+                native = self.lookup(type(receiver), method)
                 if native is MISSING:
                     continue
                 result = natively("an operator", native, receiver, argument)
@@ -109,18 +107,18 @@ class Operators(Attributes):
         if isinstance(value, torch.Tensor):
             return bool(value)
         self.require_known(value)
-        if type(value) is dict:
-            return self.world.length_of(value) > 0
         result = self.special(value, "__bool__")
         if result is MISSING:
             result = self.special(value, "__len__")
+        if result is MISSING and isinstance(value, dict):
+            return self.world.length_of(value) > 0
         return bool(value) if result is MISSING else bool(result)
 
     def format(self, value: Any, conversion: str, spec: Any) -> str:
         if isinstance(value, torch.Tensor):
             raise Break(BreakKind.DATA, "a tensor becomes text")
         self.require_known(value)
-        name = _text_method(type(value), conversion)
+        name = self._text_method(type(value), conversion)
         text = self.special(value, name, spec) if name == "__format__" else self.special(value, name)
         if text is not MISSING:
             return str(text) if name == "__format__" else format(text, spec)
@@ -129,7 +127,18 @@ class Operators(Attributes):
             return self._text_of_container(value)
         if conversion:
             value = natively("a text", _CONVERSIONS[conversion], value)
-        return str(natively("a text", format, value, spec))
+        shown = str(natively("a text", format, value, spec))
+        if " at 0x" in shown:
+            raise Break(BreakKind.OUTSIDE, "a text shows where in memory an object is")
+        return shown
+
+    def _text_method(self, kind: type, conversion: str) -> str:
+        """The method that makes text of an object, where those of `object` lead to another."""
+        if not conversion and self.lookup(kind, "__format__") is not object.__dict__["__format__"]:
+            return "__format__"
+        if conversion in ("", "str") and self.lookup(kind, "__str__") is not object.__dict__["__str__"]:
+            return "__str__"
+        return "__repr__"
 
     def _text_of_container(self, value: Any) -> str:
         """As C writes it, with the `__repr__` of each item stepped."""
@@ -171,6 +180,7 @@ class Operators(Attributes):
         if type(key) is tuple:
             return tuple(map(self.as_index, key))
         if type(key) is slice:
+            self.require_known(key)
             return slice(self.as_index(key.start), self.as_index(key.stop), self.as_index(key.step))
         number = self.special(key, "__index__")
         return key if number is MISSING else number
@@ -244,8 +254,8 @@ class Operators(Attributes):
         return bool(natively("a search", operator.contains, container, value))
 
     def _needs_stepping(self, value: Any, items: Sequence[Any]) -> bool:
-        return python_method(value, "__eq__") is not None or any(
-            python_method(item, "__eq__") is not None for item in items
+        return self.python_method(value, "__eq__") is not None or any(
+            self.python_method(item, "__eq__") is not None for item in items
         )
 
     # Iteration
@@ -261,8 +271,8 @@ class Operators(Attributes):
         result: Any = self.special(value, "__iter__")
         if result is not MISSING:
             return result  # type: ignore[no-any-return]
-        if is_python_class(type(value)) and static_lookup(type(value), "__iter__") is MISSING:
-            if python_method(value, "__getitem__") is None:
+        if is_python_class(type(value)) and self.lookup(type(value), "__iter__") is MISSING:
+            if self.python_method(value, "__getitem__") is None:
                 raise TypeError(f"'{type(value).__name__}' object is not iterable")
             return self._by_index(value)
         self.world.complete_all((value,))
@@ -291,9 +301,9 @@ class Operators(Attributes):
     def iterable(self, value: Any) -> Any:
         """The value as code in C can iterate over it."""
         self.require_known(value)
-        if python_method(value, "__iter__") is not None or (
-            python_method(value, "__next__") is None
-            and python_method(value, "__getitem__") is not None
+        if self.python_method(value, "__iter__") is not None or (
+            self.python_method(value, "__next__") is None
+            and self.python_method(value, "__getitem__") is not None
             and not isinstance(value, list | tuple | dict | str)
         ):
             iterator = self.get_iter(value)
@@ -310,7 +320,7 @@ class Operators(Attributes):
 
     def mapping(self, value: Any) -> Mapping[Any, Any]:
         self.require_known(value)
-        if isinstance(value, dict) and python_method(value, "keys") is None:
+        if isinstance(value, dict) and self.python_method(value, "keys") is None:
             self.world.complete(value)
             return dict(value)
         keys = self.unpack(self.call_method(value, "keys", (), {}))

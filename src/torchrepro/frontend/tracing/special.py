@@ -9,6 +9,7 @@ import copyreg
 import functools
 import math
 import operator
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,16 @@ from torchrepro.frontend.interpreter.callers import locals_of
 from torchrepro.frontend.interpreter.classes import build_class
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.sizes import numel
-from torchrepro.frontend.tracing.classes import MISSING, static_lookup
-from torchrepro.frontend.tracing.dunders import python_method
+from torchrepro.frontend.tracing.classes import MISSING
 from torchrepro.frontend.tracing.fakes import unseen
+from torchrepro.frontend.tracing.foreign import has_objects
 
 if TYPE_CHECKING:
     from torchrepro.frontend.tracing.native_calls import NativeCalls
 
 Handler = Callable[["NativeCalls", Sequence[Any], Mapping[str, Any]], Any]
+
+_FORMATTER = string.Formatter()
 
 SPECIAL: dict[Any, Handler] = {}
 """By the function itself. A handler returns `NotImplemented` to have the function called as any other."""
@@ -178,6 +181,14 @@ def _format(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any])
     return tracer.format(args[0], "", args[1] if len(args) > 1 else "")
 
 
+@special(str.format, str.format_map)
+def _format_fields(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    parts = any(field and ("." in field or "[" in field) for _, field, _, _ in _FORMATTER.parse(args[0]))
+    if parts and any(map(has_objects, (*args[1:], *kwargs.values()))):
+        raise Break(BreakKind.UNSUPPORTED, "a format that reads parts of objects", "use an f-string")
+    return NotImplemented
+
+
 @special(builtins.__build_class__)
 def _build_class(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     assert tracer.frame is not None
@@ -216,7 +227,7 @@ def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any])
     if space is None or any("__slots__" in base.__dict__ for base in type(value).__mro__[:-1]):
         raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__}, which has slots")
     for name in ("__reduce__", "__getstate__"):
-        if python_method(value, name) is not None:
+        if tracer.python_method(value, name) is not None:
             raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__} by its {name}")
     tracer.world.complete(space)
     return copyreg.__newobj__, (type(value),), dict(space), None, None  # type: ignore[attr-defined]
@@ -239,7 +250,7 @@ def _reversed(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any
     result = tracer.special(value, "__reversed__")
     if result is not MISSING:
         return result
-    if python_method(value, "__getitem__") is None or python_method(value, "__len__") is None:
+    if tracer.python_method(value, "__getitem__") is None or tracer.python_method(value, "__len__") is None:
         return NotImplemented
     count = tracer.call_function(len, (value,), {})
     return iter([tracer.get_item(value, index) for index in reversed(range(count))])
@@ -249,7 +260,9 @@ def _reversed(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any
 def _id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     # A number of this call alone: it may serve to tell objects apart within the standard library, no more.
     if tracer.in_standard_library():
-        return id(args[0])
+        number = id(args[0])
+        tracer.world.numbers_of_objects.add(number)
+        return number
     return NotImplemented
 
 
@@ -258,7 +271,7 @@ def _hash(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     result = tracer.special(args[0], "__hash__")
     if result is not MISSING:
         return result
-    if isinstance(args[0], torch.Tensor) or static_lookup(type(args[0]), "__hash__") is object.__hash__:
+    if isinstance(args[0], torch.Tensor) or tracer.lookup(type(args[0]), "__hash__") is object.__hash__:
         kind = "Tensor" if isinstance(args[0], torch.Tensor) else type(args[0]).__name__
         raise Break(BreakKind.UNSUPPORTED, f"hash() of a {kind} is another in each call")
     return NotImplemented
