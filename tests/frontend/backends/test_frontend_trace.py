@@ -131,7 +131,7 @@ def test_what_python_runs_stays_what_it_is(function: Callable[..., Any]) -> None
         (3, "not a Python function"),
         (property(add), "not a Python function"),
     ],
-    ids=str,
+    ids=["class", "builtin", "number", "property"],
 )
 def test_what_cannot_be_traced_is_refused_with_a_next_step(target: Any, words: str) -> None:
     with pytest.raises(TorchReproError, match=words):
