@@ -83,7 +83,7 @@ def test_methods_of_all_kinds(call: Callable[..., Any], factor: int) -> None:
         torch.compile(torch.nn.ReLU(), backend="eager"),
         Scaled().method,
     ],
-    ids=str,
+    ids=lambda each: each.__name__ if hasattr(each, "__name__") else type(each).__name__,
 )
 def test_what_is_captured_or_compiled_already_is_captured_by_who_comes_last(target: Any) -> None:
     backend = Counting()
@@ -147,7 +147,7 @@ def test_what_cannot_be_traced_is_refused_with_a_next_step(target: Any, words: s
         ({"limit": None}, "a whole number from 1 on"),
         ({"ranks": True}, 'write ranks="agree"'),
     ],
-    ids=str,
+    ids=lambda each: each.__name__ if hasattr(each, "__name__") else type(each).__name__,
 )
 def test_a_wrong_option_is_refused_before_the_first_call(options: dict[str, Any], words: str) -> None:
     with pytest.raises((TorchReproError, UnknownCompilerError), match=words):
