@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
 import threading
 import time
 import traceback
@@ -257,6 +259,13 @@ def test_a_deep_recursion_is_pythons() -> None:
         return x if depth == 0 else down(x + 1, depth - 1)
 
     assert captured(down)(torch.zeros(1), 250).item() == 250.0
+
+    def telling(x: torch.Tensor, depth: int) -> torch.Tensor:
+        print(end="")
+        return x if depth == 0 else telling(x + 1, depth - 1)
+
+    depth = sys.getrecursionlimit() - len(inspect.stack()) - 200
+    assert captured(telling)(torch.zeros(1), depth).item() == depth
 
     def forever(x: torch.Tensor) -> torch.Tensor:
         return forever(x + 1)

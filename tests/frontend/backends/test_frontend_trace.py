@@ -204,7 +204,8 @@ def test_an_error_of_fullgraph_names_the_place_the_call_and_what_to_write() -> N
     line, caller = breaking.__code__.co_firstlineno + 1, calls_breaking.__code__.co_firstlineno + 1
     assert str(found.value) == (
         f"calls_breaking is not one graph: at {__file__}:{line} in breaking, "
-        f"called at {__file__}:{caller} in calls_breaking: a decision (if, while, and, or, not) needs the value of a tensor; "
+        f"called at {__file__}:{caller} in calls_breaking: "
+        "a decision (if, while, and, or, not) needs the value of a tensor; "
         "keep the decision in the graph (torch.where, masks) or compute the number before"
     )
 

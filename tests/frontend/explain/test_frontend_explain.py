@@ -144,7 +144,7 @@ def test_a_loop_with_a_break_in_its_body_is_told_as_such(x: torch.Tensor) -> Non
 
 def test_a_place_that_is_captured_too_often_is_a_note(x: torch.Tensor) -> None:
     told = explain_capture(explained.numbers, x)
-    assert any("Python runs it from now on" in note for note in told.notes)
+    assert any("Python runs what reads a number that changes from now on" in note for note in told.notes)
 
 
 def test_what_is_not_python_is_refused_with_the_next_step() -> None:

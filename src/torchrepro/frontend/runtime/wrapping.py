@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import types
 from typing import Any
 
@@ -22,6 +23,16 @@ from torchrepro.frontend.tracing.leaves import original_of
 from torchrepro.frontend.tracing.modules import has_hooks
 from torchrepro.frontend.tracing.recorder import Recorder
 
+MOST_NESTED = 32
+"""Captured functions that call each other. Each takes frames of ours, and Python allows so many for all."""
+
+
+class _Running(threading.local):
+    calls = 0
+
+
+_running = _Running()
+
 
 class TracedFunction:
     """A Python function that is captured when it is called. Binds like a function where it is a method."""
@@ -37,11 +48,15 @@ class TracedFunction:
         why = why_python_runs(function)
         if why and self._settings.fullgraph:
             raise CaptureError(f"{function.__qualname__} is not one graph: {why}")
-        if why or _is_tracing():
+        if why or _running.calls >= MOST_NESTED or _is_tracing():
             return function(*args, **kwargs)
         bound = bind_arguments(function, args, kwargs)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        return dispatch(function, FrameState(bound, cells), self._settings)
+        _running.calls += 1
+        try:
+            return dispatch(function, FrameState(bound, cells), self._settings)
+        finally:
+            _running.calls -= 1
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else types.MethodType(self, owner)
