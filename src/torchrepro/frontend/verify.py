@@ -3,8 +3,9 @@
 Eager goes first, on copies: of the arguments, of the module (or the object of a method) with its buffers and
 attributes, of a function's outer variables and defaults. The captured run goes second, on the real ones, from
 the same state of the random generators. So what the program does happens once as far as its caller can see,
-and no gradient of the caller's is touched. What eager prints is dropped. Not copied are objects that cannot
-be and globals that the function assigns, which a `VerifyWarning` names once; and what is outside of Python.
+and no gradient of the caller's is touched. Globals that it names, or functions that it names, are put back
+after eager, and so are containers in them. What eager prints is dropped. Objects that cannot be copied are
+named once by a `VerifyWarning`; what is outside of Python is left.
 
 A call costs twice its time, and a copy of the arguments and the module, in memory and in time: for tests and
 for finding out, not for training a large model to its end.
@@ -13,7 +14,6 @@ for finding out, not for training a large model to its end.
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import io
 import threading
@@ -25,10 +25,12 @@ from typing import Any
 
 import torch
 
-from torchrepro.errors import AccuracyError
+from torchrepro.errors import AccuracyError, TorchReproError
 from torchrepro.frontend.module import TracedModule
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.tracing.calls import ORIGINAL
+from torchrepro.frontend.tracing.fakes import tensors_in
+from torchrepro.frontend.verify_globals import globals_put_back
 from torchrepro.generators import capture_rng_state, restore_rng_state
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import Run, named_state
@@ -101,7 +103,8 @@ class _Check:
     def __init__(self, target: Any, traced: Callable[..., Any]) -> None:
         self._target = target
         self._traced = traced
-        self._told: set[str] = set()
+        self._told: dict[str, None] = {}
+        """What could not be copied, in the order in which it was met."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _running.side is not None:
@@ -118,18 +121,18 @@ class _Check:
         return captured.result
 
     def _eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Observed:
-        shared = [f"global {name!r}" for name in _globals_assigned(self._target)]
+        shared: list[str] = []
         pieces, make = _pieces(self._target)
         pieces, args, kwargs = clone_inputs((pieces, args, dict(kwargs)), shared=shared)
         self._say(shared)
         copied = make(pieces)
         same = _running_as(lambda check: copied if check is self else check._target)
-        with same, without_compilers(), contextlib.redirect_stdout(io.StringIO()):
+        with globals_put_back(self._target), same, without_compilers(), _silence():
             return _observed(copied, copied, args, kwargs)
 
     def _say(self, shared: list[str]) -> None:
         new = [line for line in shared if line not in self._told]
-        self._told.update(new)
+        self._told.update(dict.fromkeys(new))
         if new:
             warnings.warn(
                 f"verify runs {_name(self._target)} twice, and this is not copied: {'; '.join(new)}",
@@ -139,6 +142,8 @@ class _Check:
 
     def _compare(self, eager: _Observed, captured: _Observed) -> None:
         name = _name(self._target)
+        if isinstance(captured.error, TorchReproError):
+            raise captured.error
         if type(eager.error) is not type(captured.error):
             raised = captured.error if eager.error is None else eager.error
             assert raised is not None
@@ -149,10 +154,13 @@ class _Check:
         if not comparison:
             first, more = comparison.differing[0], len(comparison.differing) - 1
             size = f", by {first.max_abs:.3g} at most" if first.max_abs else ""
-            raise AccuracyError(
-                f"{name} is not what eager gives: {first}{size}" + (f" (and {more} more)" if more else ""),
-                verdict_of_comparison(comparison),
-            ) from captured.error
+            told = f"{name} is not what eager gives: {first}{size}" + (f" (and {more} more)" if more else "")
+            if self._told:
+                told += f"; not copied, which may be why: {'; '.join(self._told)}"
+            raise AccuracyError(told, verdict_of_comparison(comparison)) from captured.error
+        pairs = zip(tensors_in(eager.result), tensors_in(captured.result), strict=False)
+        if any(right.requires_grad and not found.requires_grad for right, found in pairs):
+            raise AccuracyError(f"what {name} gives requires no gradient, which it does in eager")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,18 +252,12 @@ def _twin(function: types.FunctionType, cells: Any, defaults: Any, kwdefaults: A
     return made
 
 
-def _globals_assigned(target: Any) -> list[str]:
-    """Globals that a function assigns; functions that it calls are not looked into."""
-    while not isinstance(target, types.FunctionType):
-        inner = getattr(target, "__func__", None) or getattr(target, "func", None)
-        inner = type(target).forward if isinstance(target, torch.nn.Module) else inner
-        if inner is None:
-            return []
-        target = inner
-    stores = (
-        each for each in dis.get_instructions(target) if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
-    )
-    return sorted({each.argval for each in stores})
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """What is said in it is said again by the run that counts."""
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with out, err, warnings.catch_warnings(record=True):
+        yield
 
 
 @contextlib.contextmanager

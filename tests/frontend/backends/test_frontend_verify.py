@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -14,10 +15,20 @@ from torch import nn
 from tests.frontend.backends.frontend_models import Mlp, Printing, batches, trained
 from torchrepro.errors import AccuracyError
 from torchrepro.frontend.api import trace
+from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.verify import VerifyWarning
 from torchrepro.judge.compare import same
 
 TOTAL = 0
+LOG: list[Any] = []
+TABLE: dict[str, Any] = {"calls": [0], "sum": torch.zeros(1)}
+
+
+def note(step: int) -> int:
+    LOG.append(step)
+    TABLE["calls"][0] += 1
+    TABLE["sum"].add_(1)
+    return len(LOG)
 
 
 def wrong(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -168,16 +179,72 @@ def test_a_verified_function_that_calls_itself_is_compared_once() -> None:
 
 def test_what_cannot_be_copied_is_said_once() -> None:
     def function(x: torch.Tensor, lock: Any) -> torch.Tensor:
-        global TOTAL
-        TOTAL += 1
         return x + 1
 
     call = verified(function)
-    with pytest.warns(VerifyWarning, match=r"global 'TOTAL'.*lock"):
+    with pytest.warns(VerifyWarning, match="lock"):
         call(torch.ones(1), threading.Lock())
     with warnings.catch_warnings():
         warnings.simplefilter("error", VerifyWarning)
         call(torch.ones(1), threading.Lock())
+
+
+class Noting(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * note(1) + TABLE["sum"]
+
+
+def noting(x: torch.Tensor) -> torch.Tensor:
+    global TOTAL
+    TOTAL += 1
+    return x * note(TOTAL) * TOTAL + TABLE["sum"]
+
+
+@pytest.mark.parametrize("target", [noting, Noting()], ids=["function", "module"])
+def test_globals_change_once(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for call in (target, verified(target)):
+        for name, value in (("TOTAL", 0), ("LOG", []), ("TABLE", {"calls": [0], "sum": torch.zeros(1)})):
+            monkeypatch.setitem(note.__globals__, name, value)
+        told.append(([call(torch.ones(1)).item() for _ in range(3)], TOTAL, LOG, str(TABLE)))
+    assert told[0] == told[1]
+
+
+def test_what_is_said_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        print("out")
+        print("err", file=sys.stderr)
+        warnings.warn("careful", stacklevel=1)
+        return x + 1
+
+    with pytest.warns(UserWarning, match="careful") as caught:
+        verified(function)(torch.ones(1))
+    assert len(caught) == 1
+    assert capsys.readouterr() == ("out\n", "err\n")
+
+
+def test_a_lost_gradient_is_found() -> None:
+    def detached(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        return lambda *args: tuple(out.detach() for out in graph(*args))
+
+    def function(x: torch.Tensor) -> dict[str, Any]:
+        return {"plain": x.detach() * 2, "deep": [x * 2]}
+
+    with pytest.raises(AccuracyError, match="requires no gradient, which it does in eager"):
+        verified(function, detached)(torch.ones(2, requires_grad=True))
+
+
+def test_an_error_of_ours_is_no_difference() -> None:
+    with pytest.raises(CaptureError, match="is not one graph"):
+        trace(lambda x: print(x), backend="eager", fullgraph=True, verify=True)(torch.ones(1))
+
+
+def test_a_difference_names_what_was_not_copied() -> None:
+    def function(x: torch.Tensor, numbers: Any) -> torch.Tensor:
+        return x * next(numbers)
+
+    with pytest.warns(VerifyWarning), pytest.raises(AccuracyError, match="not copied, which may be why"):
+        verified(function)(torch.ones(1), (n for n in [1, 2, 3]))
 
 
 def test_a_generator_and_a_module_among_the_arguments() -> None:
