@@ -45,6 +45,15 @@ def module():
 def failing():
     return (lambda x: x @ torch.ones(5, 5)), (torch.ones(3),)
 
+def exiting():
+    return (lambda x: raise_exit(3)), (torch.ones(3),)
+
+def raise_exit(code):
+    raise SystemExit(code)
+
+def unbuilt():
+    raise ValueError("no data")
+
 def slow():
     import time
     def f(x):
@@ -143,6 +152,8 @@ def test_a_module_with_keywords_by_the_name_of_its_module(program: Path) -> None
         ("{dir}/nowhere.py:build", ["no file"]),
         ("{program}:nothing", ["'nothing'", "it has: scaled, forward, build"]),
         ("{program}:scaled", ["takes arguments (x)", "returns (scaled, inputs)"]),
+        ("{program}:unbuilt", ["unbuilt raises ValueError: no data", "make it run in plain Python first"]),
+        ("{program}:exiting", ["the program ends itself (SystemExit: 3)", "let it return instead"]),
         ("{program}", ["FILE.py:FUNCTION"]),
         ("no_such_package.models:build", ["no_such_package"]),
         ("{program}:failing", ["fails without capture too", "plain Python first"]),

@@ -88,6 +88,9 @@ def describe_error(exc: BaseException) -> dict[str, str]:
     """An error as plain text, with whose it is: see `Outcome.error`."""
     if isinstance(exc, TorchReproError):
         words = {"kind": "user", "fact": exc.fact, "next_step": exc.next_step}
+    elif isinstance(exc, SystemExit):
+        fact = f"the program ends itself (SystemExit: {exc.code})"
+        words = {"kind": "user", "fact": fact, "next_step": "let it return instead"}
     else:
         words = {"kind": "memory" if _for_memory(exc) else "harness", "fact": repr(exc), "next_step": ""}
     return {**words, "traceback": "".join(traceback.format_exception(exc))}

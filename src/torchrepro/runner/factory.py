@@ -24,6 +24,7 @@ from torchrepro.errors import TorchReproError
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import same
 from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.raised import is_out_of_memory
 
 _SEED = 0
 
@@ -85,7 +86,16 @@ class Factory:
         random.seed(_SEED)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(_SEED)
-        built = as_built(self.function(), self.name)
+        try:
+            made = self.function()
+        except Exception as exc:
+            if isinstance(exc, TorchReproError) or is_out_of_memory(exc):
+                raise
+            raise TorchReproError(
+                f"{self.name} raises {type(exc).__name__}: {exc}",
+                next_step="make it run in plain Python first; --traceback shows where",
+            ) from exc
+        built = as_built(made, self.name)
         if self.device:
             built = _moved(built, self.device)
         if self.backward:
