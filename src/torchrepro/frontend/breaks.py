@@ -27,6 +27,11 @@ class BreakKind(StrEnum):
     """Another rank of the job breaks here, so this one does too."""
 
 
+def short_name(qualname: str) -> str:
+    """Without the functions around it, as who reads its line sees it."""
+    return qualname.rpartition("<locals>.")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """A line of the user's program."""
@@ -36,7 +41,7 @@ class Where:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        return f"{self.file}:{self.line} in {short_name(self.function)}"
 
 
 @dataclass(frozen=True, slots=True)

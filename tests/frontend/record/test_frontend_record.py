@@ -23,7 +23,9 @@ from torchrepro.frontend.api import trace
 from torchrepro.frontend.record import FrameRecord, keep_failure, record_frame
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.state import FrameState
+from torchrepro.judge.raised import verdict_of
 from torchrepro.repro import Frontend
+from torchrepro.signature import Signature
 
 EAGER = Compiler("eager")
 
@@ -154,6 +156,36 @@ def test_trace_records_the_call_in_which_the_backend_fails(tmp_path: Path) -> No
     (bundle,) = (tmp_path / "kept").iterdir()
     assert f"torchrepro check --trust source {bundle}" in failed.value.__notes__[0]
     assert read_manifest(bundle).compiler.frontend is Frontend.TORCHREPRO
+
+
+def test_a_call_is_recorded_as_it_began_where_a_later_region_fails(tmp_path: Path) -> None:
+    def outer() -> Any:
+        def late(x: torch.Tensor) -> torch.Tensor:
+            print(end="")
+            return x + 1
+
+        return late
+
+    captured = trace(outer(), backend=frontend_frames.refusing, record=tmp_path)
+    with pytest.raises(ValueError, match="no kernel") as failed:
+        captured(torch.ones(2))
+    (bundle,) = tmp_path.iterdir()
+    assert f"torchrepro check --trust source {bundle}" in failed.value.__notes__[0]
+
+
+def test_the_error_of_a_nested_function_is_the_same_wherever_it_is_nested() -> None:
+    def outer() -> Any:
+        return lambda x: print(x)
+
+    def other() -> Any:
+        return lambda x: print(x)
+
+    told = []
+    for made in (outer(), other()):
+        with pytest.raises(CaptureError) as failed:
+            trace(made, backend="eager", fullgraph=True)(torch.ones(2))
+        told.append(Signature.of(verdict_of(failed.value)))
+    assert told[0] == told[1]
 
 
 @pytest.mark.slow

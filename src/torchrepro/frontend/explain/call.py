@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.breaks import short_name
 from torchrepro.frontend.explain.dynamo import prepared
 from torchrepro.frontend.explain.explanation import (
     CapturedRegion,
@@ -210,5 +211,4 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def _name_of(function: Any) -> str:
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(name).rpartition("<locals>.")[2]
+    return short_name(getattr(function, "__qualname__", None) or type(function).__qualname__)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import linecache
 
-from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.breaks import Where, short_name
 from torchrepro.frontend.explain.explanation import Place
 from torchrepro.frontend.program.program import Position
 
 
 def place_of(where: Where) -> Place:
-    function = where.function.rpartition("<locals>.")[2]
-    return Place(where.file, where.line, function, linecache.getline(where.file, where.line).rstrip())
+    text = linecache.getline(where.file, where.line).rstrip()
+    return Place(where.file, where.line, short_name(where.function), text)
 
 
 def expression_at(file: str, position: Position | None) -> tuple[str, int]:

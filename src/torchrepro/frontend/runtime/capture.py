@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchrepro.errors import TorchReproError
-from torchrepro.frontend.breaks import BreakKind, BreakReason, Where
+from torchrepro.frontend.breaks import BreakKind, BreakReason, Where, short_name
 from torchrepro.frontend.guards.guard_set import compile_guards
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
 from torchrepro.frontend.interpreter.frame import Frame, where_of
@@ -49,9 +49,9 @@ class CaptureError(TorchReproError):
 
 def not_whole(function: types.FunctionType, failure: Failure) -> CaptureError:
     """The error for a function that was to be one graph."""
-    called = f", called at {failure.frames[0]}" if len(failure.frames) > 1 else ""
+    where = f"{failure.where}, called at {failure.frames[0]}" if len(failure.frames) > 1 else failure.where
     return CaptureError(
-        f"{function.__qualname__} is not one graph: at {failure.where}{called}: {failure.reason.text}",
+        f"{short_name(function.__qualname__)} is not one graph: at {where}: {failure.reason.text}",
         next_step=failure.reason.hint or "without fullgraph=True Python runs this place",
     )
 

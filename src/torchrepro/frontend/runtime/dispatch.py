@@ -50,8 +50,14 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
     program = program_of(function.__code__)
     index = 0
     changing: Sources = frozenset()
+    start = None if settings.record is None else state
     while True:
-        region = _region(function, program, index, state, settings, changing)
+        try:
+            region = _region(function, program, index, state, settings, changing)
+        except Exception as error:
+            if start is not None:
+                _keep_failure(function, start, error, settings)
+            raise
         if region is None:
             return _finish(function, program, index, state)
         try:
@@ -143,12 +149,7 @@ def _region(
             cache.warn_full(where, state)
             return None
         cache.changing |= changing
-        try:
-            region = capture(function, point.index, state, settings, cache.changing)
-        except Exception as error:
-            if settings.record is not None and point.index == 0:
-                _keep_failure(function, state, error, settings)
-            raise
+        region = capture(function, point.index, state, settings, cache.changing)
         cache.add(region)
     for watcher in settings.watchers:
         watcher(region)
