@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import io
+import pdb
+import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -248,3 +252,23 @@ def test_a_value_that_cannot_be_made_again_is_told_where_the_break_is() -> None:
     (found,) = torchrepro.explain_capture(function, ONE).breaks
     assert (found.place.text.strip(), found.reason) == ('print(end="")', "a generator that has begun")
     assert found.rest_of.endswith("function")
+
+
+def debugged(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    z = y * 2
+    breakpoint()
+    w = z + 3
+    return w * 2
+
+
+def test_a_debugger_stops_in_the_users_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "breakpointhook", lambda: pdb.Pdb(nosigint=True).set_trace(sys._getframe(1)))
+    told = []
+    for function in (debugged, traced(debugged)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("p sorted(locals())\nn\np float(w[0])\nc\n"))
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            function(ONE)
+        told.append(text.getvalue())
+    assert told[0] == told[1]
+    assert "['x', 'y', 'z']" in told[0]

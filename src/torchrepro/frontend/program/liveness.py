@@ -21,7 +21,9 @@ _USES: Final = frozenset(
     }
 )
 _OVERWRITES: Final = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
-_READERS_OF_FRAMES: Final = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
+_READERS_OF_FRAMES: Final = frozenset(
+    {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint", "set_trace"}
+)
 
 
 def live_before(program: Program, index: int) -> frozenset[str]:

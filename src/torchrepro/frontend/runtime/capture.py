@@ -204,7 +204,8 @@ class _Capture:
             if isinstance(outcome, Stopped):
                 frame = outcome.frame
                 live = live_before(self.program, frame.index)
-                kept = {name: value for name, value in frame.locals.items() if name in live}
+                seen = outcome.failure.reason.frames
+                kept = {name: value for name, value in frame.locals.items() if seen or name in live}
                 result = frame_state(rebuilder, kept, frame.cells, frame.stack)
             else:
                 result = rebuilder.expression(outcome.value)

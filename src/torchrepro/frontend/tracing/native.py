@@ -235,7 +235,8 @@ def why_not(function: Any) -> BreakReason | None:
         return None  # a question about the interpreter, or a static method of a builtin type
     if module == "builtins":
         if name in _OUTSIDE:
-            return BreakReason(BreakKind.OUTSIDE, f"{name}() must happen on every call")
+            told = f"{name}() must happen on every call"
+            return BreakReason(BreakKind.OUTSIDE, told, frames=name == "breakpoint")
         if name in _UNFOLLOWED:
             return BreakReason(BreakKind.UNSUPPORTED, f"{name}() depends on what cannot be guarded")
         return None

@@ -55,6 +55,8 @@ _OUTSIDE = frozenset(
 )
 """Modules of Python's library that are about more than their arguments."""
 
+_ABOUT_FRAMES = ("traceback", "pdb")
+
 _NATIVE = frozenset(
     [
         "re",
@@ -122,7 +124,7 @@ def why_not_stepped(function: types.FunctionType) -> BreakReason | None:
     module = function.__module__ or ""
     if _module_policy(module) == "outside" and not function.__qualname__.startswith(_ENVIRONMENT):
         told = f"{module}.{function.__qualname__} is about the outside world"
-        return BreakReason(BreakKind.OUTSIDE, told, frames=module == "traceback")
+        return BreakReason(BreakKind.OUTSIDE, told, frames=module in _ABOUT_FRAMES)
     return None
 
 
