@@ -19,6 +19,8 @@ import torch
 
 from torchrepro.frontend.breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.generator import _drive
+from torchrepro.frontend.tracing import leaves
+from torchrepro.frontend.tracing.fakes import is_fake
 
 _PURE_MODULES = frozenset(
     [
@@ -57,6 +59,7 @@ _QUESTIONS = frozenset(
     {sys.exc_info, sys.exception, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding}
 )
 
+_QUESTION_OF_TORCH = ("get_", "is_", "has_", "len_")
 _LOOKERS = frozenset({"_getframe", "_getframemodulename", "_current_frames"})
 _OUTSIDE_MODULES = frozenset({"time", "_random", "random", "posix", "_io", "io", "_thread", "sys"})
 _OUTSIDE = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
@@ -220,12 +223,14 @@ def why_not(function: Any) -> BreakReason | None:
         holder = getattr(function, "__self__", None)
         if isinstance(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
             return None  # steps a generator of the trace
+        if is_fake(holder):
+            return None  # the recorder sees it
         if holder is not None and not isinstance(holder, types.ModuleType):
             owner = holder if isinstance(holder, type) else type(holder)
     if owner is not None:
         if issubclass(owner, _OWNERS) or owner in (object, type) or issubclass(owner, _ITERATORS):
             return None
-        if owner.__module__.partition(".")[0] == "torch":
+        if issubclass(torch.Tensor, owner):
             return None
         return _in_c(owner.__module__, f"{owner.__module__}.{owner.__qualname__}.{name}")
     module = getattr(function, "__module__", None) or ""
@@ -240,7 +245,9 @@ def why_not(function: Any) -> BreakReason | None:
         if name in _UNFOLLOWED:
             return BreakReason(BreakKind.UNSUPPORTED, f"{name}() depends on what cannot be guarded")
         return None
-    if module in _PURE_MODULES or module.partition(".")[0] == "torch":
+    if module in _PURE_MODULES or leaves.is_leaf(function):
+        return None
+    if module.partition(".")[0] == "torch" and name.lstrip("_").startswith(_QUESTION_OF_TORCH):
         return None
     if looks_at_frames(function):
         return BreakReason(BreakKind.OUTSIDE, f"{name}() looks at the frames of the program", frames=True)

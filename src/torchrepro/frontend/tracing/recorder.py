@@ -169,10 +169,13 @@ class Recorder(TorchFunctionMode):
         found = static_lookup(kind, name)
         if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=fake)
+        if not hasattr(type(found), "__get__"):
+            return found  # a plain value of the class (`__doc__`), where the class of fakes has another
+        if found is not static_lookup(torch.Tensor, name):
+            return found.__get__(fake, kind)  # the class's own: `nn.Parameter.__deepcopy__`
         if isinstance(vars(FakeTensor).get(name), FunctionType):
             return getattr(super(FakeTensor, fake), name)  # the real one's method, not that of fakes
-        # A plain value of the class (`__doc__`) is the class's own; the class of fakes has another.
-        return getattr(fake, name) if hasattr(type(found), "__get__") else found
+        return getattr(fake, name)
 
     def __torch_function__(
         self,

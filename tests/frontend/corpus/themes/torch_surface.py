@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from tests.frontend.corpus.registry import case
@@ -46,3 +48,25 @@ def mixed_precision_off_in_between(x, weight):
 @case(make=lambda size: (torch.randn(size, 4), torch.zeros((), dtype=torch.int64)))
 def result_given_by_out(x, rank):
     return torch.linalg.matrix_rank(x, out=rank) is rank
+
+
+def _with_backward_hook():
+    layer = torch.nn.Linear(4, 4)
+    layer.register_full_backward_hook(lambda module, into, out: (into[0] * 3,))
+    return (layer,)
+
+
+@case(keep=_with_backward_hook, make=lambda size: (torch.randn(size, 4, requires_grad=True),), breaks=None)
+def hook_on_the_backward_of_a_module(layer, x):
+    return layer(x)
+
+
+@case(make=lambda size: (torch.zeros(4).untyped_storage(), torch.randn(size, 4)), breaks=None)
+def method_of_a_storage(storage, x):
+    storage.fill_(1)
+    return x + 1, storage[0]
+
+
+@case(keep=lambda: (torch.nn.Linear(4, 4),), breaks=None)
+def deep_copy_of_a_module(layer, x):
+    return copy.deepcopy(layer)(x)
