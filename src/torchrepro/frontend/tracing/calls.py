@@ -23,7 +23,7 @@ from torchrepro.frontend.interpreter.callers import super_of
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.program.reading import program_of
 from torchrepro.frontend.source import Attribute, Item
-from torchrepro.frontend.tracing import comparing, leaves  # noqa: F401  (registers its handlers)
+from torchrepro.frontend.tracing import leaves
 from torchrepro.frontend.tracing.classes import (
     MISSING,
     is_python_class,

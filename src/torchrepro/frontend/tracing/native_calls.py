@@ -11,7 +11,7 @@ from typing import Any
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import by_identity, is_constant, is_one_object, same
 from torchrepro.frontend.guards.kinds import Answers
-from torchrepro.frontend.tracing import comparing, leaves  # noqa: F401  (registers its handlers)
+from torchrepro.frontend.tracing import comparing, leaves, making  # noqa: F401  (they register handlers)
 from torchrepro.frontend.tracing.classes import (
     MISSING,
     is_python_class,

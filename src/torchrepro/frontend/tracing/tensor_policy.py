@@ -106,9 +106,9 @@ def check_operation(
         raise Break(BreakKind.DATA, f"{name}: {_READS_VALUES[name]}")
     if getattr(function, "__name__", "") in ("__set__", "__delete__"):
         raise Break(BreakKind.UNSUPPORTED, f"assignment to the attribute {name} of a tensor")
-    if name == "grad" and getattr(function, "__name__", "") == "__get__":
+    if name in ("grad", "grad_fn") and getattr(function, "__name__", "") == "__get__":
         if function(*args) is not None:
-            raise Break(BreakKind.UNSUPPORTED, f"grad of a tensor: {_OF_AUTOGRAD}")
+            raise Break(BreakKind.UNSUPPORTED, f"{name} of a tensor: {_OF_AUTOGRAD}")
         return
     if name in RECURRENT and torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args)):
         raise Break(BreakKind.UNSUPPORTED, f"the backward of {name} is more than AOT compilers can follow")

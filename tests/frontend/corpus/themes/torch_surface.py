@@ -70,3 +70,37 @@ def method_of_a_storage(storage, x):
 @case(keep=lambda: (torch.nn.Linear(4, 4),), breaks=None)
 def deep_copy_of_a_module(layer, x):
     return copy.deepcopy(layer)(x)
+
+
+@case
+def tensor_of_tensors_and_numbers(x, y):
+    return (
+        torch.tensor([x.sum(), y.sum(), 2]),
+        torch.tensor([[x[0, 0] > 0, True], [False, False]]),
+        torch.tensor([x[0, 0].long(), 2.5], dtype=torch.float64),
+        torch.as_tensor((y[0, 0], 1)),
+    )
+
+
+@case(make=lambda size: (torch.randn(size, 4, requires_grad=True),))
+def tensor_of_tensors_has_no_gradient(x):
+    made = torch.tensor([x[0, 0], x[0, 1]])
+    made[0] = 3
+    return made, x * 2, made.requires_grad, made.grad_fn
+
+
+@case
+def old_constructors(x):
+    return (
+        torch.Tensor([[1, 2], [3, 4.5]]),
+        torch.LongTensor([1.7, True]),
+        torch.FloatTensor(x.shape).zero_(),
+        torch.Tensor(*x.shape[:1], 2).fill_(1) + x.sum(),
+        torch.Tensor(),
+        torch.BoolTensor([[]]),
+    )
+
+
+@case(breaks=None)
+def an_old_constructor_refuses(x):
+    return torch.ByteTensor([300]) + x
