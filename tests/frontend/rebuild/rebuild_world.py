@@ -45,6 +45,9 @@ class SmallWorld:
         self.outputs.append(value)
         return len(self.outputs) - 1
 
+    def put_onto(self, value: torch.Tensor) -> dict[str, Any] | None:
+        return None
+
     def is_fresh(self, value: Any) -> bool:
         return any(value is known for known in self.fresh)
 

@@ -77,6 +77,9 @@ class Rebuilder:
             if known is None:
                 return self._build(value)
             self._name(value, known)
+            if known.startswith(f"{self.outputs}["):
+                for name, item in (self.world.put_onto(value) or {}).items():
+                    self.emit(f"{known}.__dict__[{name!r}] = {self.expression(item)}")
         return self._names[key]
 
     def settled(self, value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -65,6 +65,9 @@ class World(Protocol):
 
     def output_index(self, value: torch.Tensor) -> int:
         """Makes a tensor an output of the graph; the same index for the same tensor."""
+
+    def put_onto(self, value: torch.Tensor) -> Mapping[str, Any] | None:
+        """Attributes of the user's that a tensor of the graph was given; None where it was given none."""
 
     def is_fresh(self, value: Any) -> bool:
         """Whether an object, function or class was made while tracing by code that was followed."""

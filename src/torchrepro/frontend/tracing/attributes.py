@@ -362,6 +362,9 @@ class Attributes(Interpreter):
             return self.recorder.real_type_of(value)
         source = self.world.source_of(value)
         real = self.recorder.real_of(value)
+        put = self.world.put_onto(value)
+        if put is not None and name in put:
+            return self.world.item_of(put, name)
         if real is None or source is None:
             return self.recorder.attribute(value, name)
         with unseen():
@@ -369,9 +372,9 @@ class Attributes(Interpreter):
             found = getattr(real, name) if name in ("grad", "grad_fn") else MISSING
         if name == "grad" or found is None:
             return self.world.adopt(found, Attribute(source, name))
-        if name in space:
+        if name in space and put is None:
             return self.world.adopt(space[name], InstanceValue(source, name))
-        if not hasattr(type(real), name):
+        if name not in space and not hasattr(type(real), name):
             self.world.guards.add(LacksInstanceValue(source, name))
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
@@ -382,7 +385,8 @@ class Attributes(Interpreter):
 
     def store_attr(self, value: Any, name: str, new: Any) -> None:
         if isinstance(value, torch.Tensor):
-            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
+            self.world.set_key(self._tensor_space(value, name), name, new)
+            return
         if isinstance(value, type | types.ModuleType):
             if not self.world.is_fresh(value):
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
@@ -393,6 +397,14 @@ class Attributes(Interpreter):
             self.call_function(setter, (value, name, new), {})
         else:
             self.plain_store(value, name, new)
+
+    def _tensor_space(self, value: torch.Tensor, name: str) -> dict[str, Any]:
+        """Where a tensor keeps a name of the user's. What torch defines (`grad`, `data`) means more."""
+        real = self.recorder.real_of(value)
+        known = self.recorder.owns(value) and (real is None or self.world.source_of(value) is not None)
+        if not known or static_lookup(self.recorder.real_type_of(value), name) is not MISSING:
+            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
+        return self.world.instance_of_tensor(value, real)
 
     def plain_store(self, value: Any, name: str, new: Any) -> None:
         """What `object.__setattr__` does."""
@@ -424,6 +436,9 @@ class Attributes(Interpreter):
         self.world.set_key(space, name, new)
 
     def delete_attr(self, value: Any, name: str) -> None:
+        if isinstance(value, torch.Tensor) and self.has_attr(value, name):
+            self.world.delete_key(self._tensor_space(value, name), name)
+            return
         if isinstance(value, torch.Tensor | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
         remover = self.lookup(type(value), "__delattr__")

@@ -96,6 +96,10 @@ class Known:
         self.outputs.append(value)
         return len(self.outputs) - 1
 
+    def put_onto(self, value: torch.Tensor) -> dict[str, Any] | None:
+        """Attributes of the user's, of a tensor that has been given any in the trace; of an old one, all."""
+        return self._instances.get(id(value))
+
     def home_of(self, value: Any) -> Source:
         """The source of an object that is not fresh; one that was come by otherwise is held for good."""
         source = self._sources.get(id(value))

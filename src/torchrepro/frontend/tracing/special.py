@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.kinds import StorageOffset
+from torchrepro.frontend.guards.kinds import Length, StorageOffset
 from torchrepro.frontend.interpreter.callers import locals_of
 from torchrepro.frontend.interpreter.classes import build_class
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.sizes import numel
+from torchrepro.frontend.source import Attribute
 from torchrepro.frontend.tracing.classes import MISSING
 from torchrepro.frontend.tracing.fakes import unseen
 from torchrepro.frontend.tracing.foreign import has_objects
@@ -240,6 +241,11 @@ def _copy_tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, 
         return memo[id(value)]
     if value.requires_grad or tracer.recorder.real_type_of(value) is not torch.Tensor:
         return NotImplemented
+    real, source = tracer.recorder.real_of(value), tracer.world.source_of(value)
+    if tracer.world.put_onto(value) or (real is not None and (source is None or real.__dict__)):
+        return NotImplemented  # what the user has put onto it is copied as well
+    if source is not None:
+        tracer.world.guards.add(Length(Attribute(source, "__dict__"), 0))
     memo[id(value)] = value.detach().clone()
     return memo[id(value)]
 

@@ -23,6 +23,7 @@ from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, ModuleMember, Source
 from torchrepro.frontend.tracing.adopting import Adopting
 from torchrepro.frontend.tracing.classes import MISSING
+from torchrepro.frontend.tracing.fakes import unseen
 
 
 class World(Adopting):
@@ -30,12 +31,16 @@ class World(Adopting):
 
     # Objects
 
-    def instance_of(self, owner: Any) -> dict[str, Any] | None:
-        """The `__dict__` that tracing reads and writes for an object; None where it has none."""
+    def instance_of(self, owner: Any, original: Any = None) -> dict[str, Any] | None:
+        """The `__dict__` that tracing reads and writes for an object; None where it has none.
+
+        `original`: of an owner that stands in for another object.
+        """
         known = self._instances.get(id(owner))
         if known is not None:
             return known
-        space: Any = getattr(owner, "__dict__", None)
+        original = owner if original is None else original
+        space: Any = getattr(original, "__dict__", None)
         if type(space) is not dict or id(owner) in self._fresh:
             return space if isinstance(space, dict) else None
         source = self.home_of(owner)
@@ -44,8 +49,17 @@ class World(Adopting):
         self._partial(source, space, copy, lambda name: InstanceValue(source, name), guarded=False)
         self._stand_ins[id(space)] = copy
         self._sources[id(copy)] = Attribute(source, "__dict__")
-        self._shadow(source, owner, copy, ShadowKind.ATTRIBUTES)
+        self._shadow(source, original, copy, ShadowKind.ATTRIBUTES)
         return copy
+
+    def instance_of_tensor(self, fake: torch.Tensor, real: torch.Tensor | None) -> dict[str, Any]:
+        """The `__dict__` of a tensor, to be written; of one that is computed, what it will be given."""
+        if real is None:
+            return self._instances.setdefault(id(fake), {})
+        with unseen():
+            space = self.instance_of(fake, real)
+        assert space is not None
+        return space
 
     def instance_value(self, owner: Any, name: str) -> Any:
         """An attribute kept in the instance; `MISSING`, and guarded to stay so, where there is none."""

@@ -104,3 +104,52 @@ def old_constructors(x):
 @case(breaks=None)
 def an_old_constructor_refuses(x):
     return torch.ByteTensor([300]) + x
+
+
+def _tagged(size):
+    x = torch.randn(size, 4)
+    x.tag, x.scale = "old", torch.full((4,), 2.0)
+    return x, torch.randn(size, 4)
+
+
+@case(make=_tagged)
+def attributes_put_onto_an_argument(x, y):
+    found = [x.tag, hasattr(y, "tag"), x.scale * 2]
+    x.tag = "new"
+    y.seen = getattr(y, "seen", 0) + 1
+    y.seen += 1
+    x.other = y
+    del x.scale
+    return found, x.tag, x.other.seen, hasattr(x, "scale"), hasattr(x.view(-1), "tag")
+
+
+@case
+def attributes_put_onto_a_result(x):
+    made = x + 1
+    made.tag, made.parts, made.gone, made.me = "t", [x.sum()], 0, made
+    made.parts.append(2)
+    made.add_(1)
+    del made.gone
+    return {"made": made, "parts": made.parts}, hasattr(made, "gone"), hasattr(made * 1, "tag")
+
+
+@case(breaks=1)
+def attributes_across_a_break(x):
+    made = x * 2
+    made.tag = 1
+    x.tag = made
+    print("here")
+    made.tag += 1
+    return x.tag.tag, made
+
+
+@case(make=_tagged, breaks=None)
+def deep_copy_of_a_tensor_with_attributes(x, y):
+    return copy.deepcopy(x).tag, copy.deepcopy(y)
+
+
+@case(breaks=None)
+def attributes_that_torch_defines(x):
+    x.grad = torch.ones_like(x)
+    x.sin = 3
+    return x.sin, x.grad
