@@ -63,7 +63,7 @@ UNSUPPORTED = {
     "data_ptr": lambda x: x.data_ptr(),
     "storage": lambda x: x.untyped_storage(),
     "version": lambda x: x._version,
-    "grad_fn": lambda x: x.grad_fn,
+    "grad_fn": lambda x: (x * 2).grad_fn,
     "vmap": lambda x: torch.vmap(lambda row: row * 2)(x),
     "leaf": lambda x: torch.zeros(3, requires_grad=True),
     "generator": lambda x: torch.rand(3, generator=torch.Generator()),

@@ -126,7 +126,11 @@ class Calls(NativeCalls):
             return self.call_leaf(function, args, kwargs)
         if runs_natively(function):
             if function.__module__ == AUTOCAST and args and not self.world.is_fresh(args[0]):
-                raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
+                if not isinstance(args[0], torch.autocast):
+                    raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
+                through = _Through(self, args[0])
+                result = self.call_leaf(function, (through, *args[1:]), kwargs)
+                return args[0] if result is through else result
             return self.call_library(function, args, kwargs)
         return self.inline_user_function_return(function, args, kwargs)
 
@@ -321,6 +325,22 @@ class _Adopting(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         index = range(len(self._values))[index]
         return self._calls.world.adopt(self._values[index], Item.at(self._source, index))
+
+
+class _Through:
+    """An object from before the call, for a function that runs natively: each attribute is traced."""
+
+    __slots__ = ("_calls", "_value")
+
+    def __init__(self, calls: Calls, value: Any) -> None:
+        object.__setattr__(self, "_calls", calls)
+        object.__setattr__(self, "_value", value)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._calls.load_attr(self._value, name)
+
+    def __setattr__(self, name: str, new: Any) -> None:
+        self._calls.store_attr(self._value, name, new)
 
 
 def _is_autograd_function(owner: Any) -> bool:

@@ -153,3 +153,26 @@ def attributes_that_torch_defines(x):
     x.grad = torch.ones_like(x)
     x.sin = 3
     return x.sin, x.grad
+
+
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def _in_mixed_precision(x):
+    return x @ x.T
+
+
+_MIXED = torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@case(make=lambda size: (torch.randn(size, 4, requires_grad=True),))
+def mixed_precision_as_a_decorator(x):
+    return _in_mixed_precision(x), x @ x.T
+
+
+@case(breaks=1)
+def mixed_precision_from_before_the_call(x):
+    with _MIXED:
+        one = x @ x.T
+        print("here")
+        with _MIXED:
+            two = x @ x.T
+    return one, two, x @ x.T
