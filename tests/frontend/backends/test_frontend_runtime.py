@@ -287,3 +287,9 @@ def test_the_tensors_of_a_call_do_not_outlive_it() -> None:
     del x, items, result
     gc.collect()
     assert [reference() for reference in references] == [None, None, None]
+
+
+def test_an_error_of_the_program_is_raised_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="Expected reduction dim"):
+        trace(lambda x: x.max() + 1, backend="eager")(torch.zeros(0, 4))
+    assert capfd.readouterr() == ("", "")

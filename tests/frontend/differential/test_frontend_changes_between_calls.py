@@ -5,12 +5,13 @@ A scenario is told once and played twice, by Python and by the front end. It yie
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import itertools
 import os
 import warnings
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -1149,6 +1150,63 @@ def numbers_that_go_up(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, n: x * n + x.shape[0])
     for n in (*range(12), 0, 11):
         yield call(tensor(3 + n % 2, 4), n)
+
+
+@scenario
+def whether_a_dict_of_another_class_is_empty(capture: Capture) -> Iterator[Any]:
+    call = capture(lambda table, x: (x + 1 if table else x, not table, bool(table)))
+    for kind in (OrderedDict, functools.partial(defaultdict, int), Counter):
+        for items in ({}, {"a": 1}, {}, {"b": 2, "c": 3}):
+            yield call(kind(items), tensor())
+
+
+@scenario
+def a_hook_is_added_beside_another(capture: Capture) -> Iterator[Any]:
+    layer = nn.Linear(4, 4, bias=False)
+    nn.init.ones_(layer.weight)
+    call = capture(lambda x: layer(x))
+    layer.register_forward_hook(lambda module, args, output: output * 2)
+    yield call(tensor())
+    layer.register_forward_pre_hook(lambda module, args: (args[0] * 3,))
+    yield call(tensor())
+    layer.register_full_backward_hook(lambda module, into, out: (into[0] * 5,))
+    for _ in range(3):
+        x = tensor().requires_grad_()
+        call(x).sum().backward()
+        yield x.grad
+
+
+@scenario
+def what_is_put_onto_a_tensor(capture: Capture) -> Iterator[Any]:
+    def function(x: Any) -> Any:
+        x.count = getattr(x, "count", 0) + 1
+        return x.count, hasattr(x, "tag"), copy.deepcopy(x), x * 2
+
+    call, x = capture(function), tensor()
+    yield call(x)
+    yield call(x)
+    x.tag = 1
+    yield call(x)
+    del x.tag, x.count
+    yield call(x)
+    yield call(tensor())
+
+
+@scenario
+def mixed_precision_that_is_kept(capture: Capture) -> Iterator[Any]:
+    kept: Any = torch.autocast("cpu", dtype=torch.bfloat16)
+
+    def function(x: torch.Tensor) -> Any:
+        with kept:
+            return x @ x.T, torch.is_autocast_enabled("cpu")
+
+    call = capture(function)
+    yield call(tensor())
+    kept._enabled = False
+    yield call(tensor())
+    kept._enabled, kept.fast_dtype = True, torch.float16
+    yield call(tensor())
+    yield torch.is_autocast_enabled("cpu")
 
 
 def played(play: Scenario, capture: Capture) -> list[dict[str, str]]:
