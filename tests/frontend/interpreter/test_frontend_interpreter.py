@@ -238,7 +238,7 @@ def test_everything_that_happens_to_values_goes_through_operations() -> None:
         first, *rest = items
         total = -first + sum(rest)
         for item in items:
-            if item in rest and item and not item > 5 and item is not x:
+            if item in rest and item and not item > 5:
                 total += item
         x.size = total
         table["a"] = x.size

@@ -63,14 +63,13 @@ class AmbientFacts(NamedTuple):
             torch.get_num_threads(),
         )
 
-    @property
-    def observed(self) -> bool:
-        """Whether someone sees each operation as it runs: a mode of the user's, a transform of `torch.func`.
 
-        He would see capture at work, and not the operations that a graph has run before.
-        """
-        modes = {*self.torch_function_modes, *self.torch_dispatch_modes} - {DeviceContext}
-        return bool(modes) or self.functorch_level is not None or not self.torch_function_enabled
+def user_modes_active() -> bool:
+    """Whether somebody listens to each operation of this thread: to the operations of a capture, too."""
+    return bool(_C._len_torch_dispatch_stack()) or any(
+        type(_C._get_function_stack_at(index)) is not DeviceContext
+        for index in range(_C._len_torch_function_stack())
+    )
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:

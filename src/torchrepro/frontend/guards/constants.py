@@ -32,13 +32,6 @@ def by_identity(value: Any) -> bool:
     return type(value) in ONE_OF_A_KIND or issubclass(type(value), enum.Enum)
 
 
-def is_one_object(value: Any) -> bool:
-    """Whether all constants like this one are the same object: CPython keeps the small ones."""
-    if type(value) is int:
-        return -5 <= value <= 256
-    return type(value) in (str, bytes, tuple, frozenset) and not value
-
-
 def token(value: Any) -> Hashable:
     """What two constants have in common if and only if no program can tell them apart (but by `is`).
 

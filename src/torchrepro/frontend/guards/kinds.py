@@ -127,7 +127,7 @@ class HasInstanceValue(OfSource):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LacksAttribute(OfSource):
-    """A class that defines nothing under a name, and inherits nothing."""
+    """A class that defines nothing under a name, and inherits nothing; or an object with an empty slot."""
 
     name: str
 

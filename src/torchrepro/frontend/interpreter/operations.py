@@ -148,9 +148,6 @@ class Operations:
     def compare(self, name: str, left: Any, right: Any) -> Any:
         return COMPARE[name](left, right)
 
-    def is_same(self, left: Any, right: Any) -> bool:
-        return left is right
-
     def is_true(self, value: Any) -> bool:
         return bool(value)
 

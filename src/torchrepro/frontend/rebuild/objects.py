@@ -84,8 +84,8 @@ def attributes(value: Any) -> dict[Any, Any]:
 
 
 def elements(value: Any) -> Iterator[Any]:
-    """Of a list, set or deque, past what a subclass says."""
-    base: Any = next(base for base in (list, set, deque) if isinstance(value, base))
+    """Of a list, tuple, set or deque, past what a subclass says."""
+    base: Any = next(base for base in (list, tuple, set, frozenset, deque) if isinstance(value, base))
     iterator: Iterator[Any] = base.__iter__(value)
     return iterator
 

@@ -6,6 +6,7 @@ A loop and not calls of calls: a program that breaks in each of ten thousand ite
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import types
 from collections.abc import Hashable
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchrepro.frontend.breaks import BreakKind
-from torchrepro.frontend.guards.ambient_facts import AmbientFacts
+from torchrepro.frontend.guards.ambient_facts import user_modes_active
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
 from torchrepro.frontend.program.null import NULL
@@ -41,6 +42,15 @@ from torchrepro.frontend.state import FrameState
 from torchrepro.repro import Frontend
 
 _lock = threading.RLock()
+
+
+def _unlock() -> None:
+    """A child of `fork` has none of the threads that may have been capturing."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 _resumed = functools.lru_cache(maxsize=4096)(resumed_code)
 _stepped = functools.lru_cache(maxsize=4096)(stepped_code)
 
@@ -130,7 +140,7 @@ def _region(
     changing: Sources,
 ) -> Region | None:
     """The region for this call; None where there can be none, or too many have been captured already."""
-    if why_not_enterable(program, index) is not None:
+    if why_not_enterable(program, index) is not None or user_modes_active():
         return None
     point = point_of(index, state)
     cache = _cache(function, point, settings)
@@ -142,8 +152,6 @@ def _region(
     if region is not None:
         return region
     with _lock, failures_told(function, point.index) if settings.agree else nullcontext():
-        if AmbientFacts.now().observed:
-            return None
         where = where_of(program, point.index)
         if cache.full and (settings.fullgraph or settings.agree or not cache.open_up(where, state)):
             cache.warn_full(where, state)

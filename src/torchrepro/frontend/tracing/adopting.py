@@ -22,6 +22,7 @@ from torchrepro.frontend.guards.kinds import (
     TensorLike,
     TypeIs,
 )
+from torchrepro.frontend.rebuild.objects import dict_items
 from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Source
 from torchrepro.frontend.tracing.classes import is_python_class
@@ -162,18 +163,19 @@ class Adopting(Dicts):
             copy = value.copy()
         elif isinstance(value, collections.OrderedDict):
             copy = collections.OrderedDict.__new__(kind)
-            collections.OrderedDict.update(copy, dict.items(value))
+            collections.OrderedDict.update(copy, dict_items(value))
         else:
             copy = dict.__new__(kind)
             if isinstance(value, collections.defaultdict):
                 collections.defaultdict.__init__(copy, value.default_factory)
-            dict.update(copy, dict(dict.items(value)))
+            dict.update(copy, dict_items(value))
         if isinstance(value, collections.defaultdict):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self._register(value, copy, source)
         self._objects.append((value, source))
         place = bare(source, value, collections.OrderedDict if isinstance(value, _DICTS[1]) else dict)
-        self._partial(place, value, copy, lambda key: Item.at(place, key))
+        original = value if kind in _DICTS else dict(dict_items(value))
+        self._partial(place, original, copy, lambda key: Item.at(place, key))
         self._shadow(source, value, copy, ShadowKind.DICT)
         if kind not in _DICTS:
             self.complete(copy)

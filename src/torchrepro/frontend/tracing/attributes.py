@@ -92,18 +92,20 @@ class Attributes(Interpreter):
 
     def _object_attr(self, value: Any, name: str) -> Any:
         lookup = self.lookup(type(value), "__getattribute__")
-        if not isinstance(lookup, types.FunctionType):
-            return self.plain_attr(value, name)
         try:
-            return self.call_function(lookup, (value, name), {})
+            if isinstance(lookup, types.FunctionType):
+                return self.call_function(lookup, (value, name), {})
+            return self.plain_attr(value, name)
         except AttributeError:
             otherwise = self.lookup(type(value), "__getattr__")
             if otherwise is MISSING:
                 raise
-            return self.call_function(otherwise, (value, name), {})
+        if otherwise is _MODULE_GETATTR:
+            return self._member(value, name)
+        return self.call_function(otherwise, (value, name), {})
 
-    def plain_attr(self, value: Any, name: str, *, fallback: bool = True) -> Any:
-        """What `object.__getattribute__` finds, and `__getattr__` after it."""
+    def plain_attr(self, value: Any, name: str) -> Any:
+        """What `object.__getattribute__` finds."""
         kind = type(value)
         if name == "__class__":
             return kind
@@ -117,11 +119,6 @@ class Attributes(Interpreter):
             return inside
         if found is not MISSING:
             return self._bind(found, value, kind, name)
-        otherwise = self.lookup(kind, "__getattr__") if fallback else MISSING
-        if otherwise is _MODULE_GETATTR:
-            return self._member(value, name)
-        if otherwise is not MISSING:
-            return self.call_function(otherwise, (value, name), {})
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value)
 
     def _member(self, module: torch.nn.Module, name: str) -> Any:
@@ -175,8 +172,15 @@ class Attributes(Interpreter):
             return found.__get__(value, type(value))
         inside = self.world.item_of(self.world.slots_of(value), name)
         if inside is MISSING:
+            self._guard_empty_slot(value, name)
             raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name)
         return inside
+
+    def _guard_empty_slot(self, value: Any, name: str) -> None:
+        if self.lookup(type(value), "__getattr__") is not MISSING:
+            raise Break(BreakKind.UNSUPPORTED, f"slot {name!r} is empty, and a __getattr__ answers for it")
+        if not hasattr(value, name):
+            self.world.guards.add(LacksAttribute(self.world.home_of(value), name))
 
     def _super_attr(self, start: type, owner: type, value: Any, name: str) -> Any:
         mro = owner.__mro__
@@ -457,7 +461,11 @@ class Attributes(Interpreter):
                 raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no deleter")
             self.call_function(found.fdel, (value,), {})
         elif isinstance(found, types.MemberDescriptorType):
-            self.world.delete_key(self.world.slots_of(value), name)
+            slots = self.world.slots_of(value)
+            if self.world.item_of(slots, name) is MISSING:
+                self._guard_empty_slot(value, name)
+                raise AttributeError(name, name=name, obj=value)
+            self.world.delete_key(slots, name)
         elif self.world.has_instance_value(value, name):
             space: Any = self.world.instance_of(value)
             self.world.delete_key(space, name)

@@ -224,7 +224,7 @@ class Calls(NativeCalls):
     def _call_module(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(module, torch.jit.ScriptModule):
             raise Break(BreakKind.OPAQUE, f"{type(module).__name__} is a script of torch.jit")
-        if type(module).__call__ is not torch.nn.Module.__call__:
+        if self.lookup(type(module), "__call__") is not torch.nn.Module.__call__:
             return self._call_object(module, args, kwargs)
         with self.inside_module(module):
             if has_hooks(module):

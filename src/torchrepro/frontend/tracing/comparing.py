@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
 from torchrepro.frontend.tracing.foreign import has_objects, natively, no_foreign_code
 from torchrepro.frontend.tracing.special import SPECIAL, Handler, special
@@ -102,6 +103,7 @@ def _all(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def _position(tracer: NativeCalls, items: Sequence[Any], value: Any) -> list[int] | None:
     """Where a value is among items; None where C can tell."""
+    items = list(elements(items))
     if not _any_with(tracer, (value, *items), "__eq__"):
         return None
     return [

@@ -18,6 +18,7 @@ from torchrepro.frontend.guards.kinds import (
     LacksKey,
     Length,
 )
+from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.source import KeyOf, Source
 from torchrepro.frontend.tracing.classes import MISSING
 from torchrepro.frontend.tracing.fakes import tensors_in
@@ -55,7 +56,7 @@ class Dicts(Known):
         if key in partial.unread:
             # A key that is equal but another object (`1` and `True`) reads what is there.
             partial.unread.discard(key)
-            if hasattr(type(partial.original), "__missing__"):
+            if hasattr(type(copy), "__missing__"):
                 self.guards.add(HasKey(partial.source, key))  # reading it would make it
             adopted = self.adopt(dict.__getitem__(copy, key), partial.child(key))
             dict.__setitem__(copy, key, adopted)
@@ -130,7 +131,7 @@ class Dicts(Known):
             self.guards.add(Length(partial.source, len(keys)))
             for index, key in enumerate(keys):
                 self._guard_key(key, KeyOf(partial.source, index))
-        for key in list(copy):
+        for key in dict.fromkeys(dict.keys(copy)):
             if key in partial.unread:
                 dict.__setitem__(copy, key, self.adopt(dict.__getitem__(copy, key), partial.child(key)))
 
@@ -157,6 +158,6 @@ class Dicts(Known):
                 self.complete(value)
                 waiting.extend(dict.values(value))
             elif isinstance(value, list | tuple | collections.deque):
-                waiting.extend(value)
+                waiting.extend(elements(value))
             elif type(value).__name__.startswith("dict_"):
                 waiting.append(getattr(value, "mapping", None))

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.rebuild.objects import elements
 
 _OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional"})
 _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -44,10 +45,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
-        for item in value:
+        for item in elements(value):
             yield from tensors_in(item)
     elif isinstance(value, dict):
-        for item in value.values():
+        for item in dict.values(value):
             yield from tensors_in(item)
     elif isinstance(value, slice):
         yield from tensors_in((value.start, value.stop, value.step))

@@ -17,6 +17,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.classes import is_python_class, is_trusted_file
 from torchrepro.frontend.tracing.native import looks_at_frames, why_not
 
@@ -79,7 +80,7 @@ def has_objects(value: Any, depth: int = 3) -> bool:
         return True
     if not depth or not isinstance(value, _CONTAINERS):
         return False
-    inside = (*dict.keys(value), *dict.values(value)) if isinstance(value, dict) else value
+    inside = (*dict.keys(value), *dict.values(value)) if isinstance(value, dict) else elements(value)
     return any(has_objects(item, depth - 1) for item in inside)
 
 

@@ -12,6 +12,7 @@ import torch
 from torchrepro.frontend.guards.guard_set import Guards
 from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.kept import Kept
+from torchrepro.frontend.rebuild.objects import dict_items
 from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Held, Source
 from torchrepro.frontend.tracing.recorder import Recorder
@@ -154,7 +155,7 @@ class Known:
         """A copy whose changes are written back."""
         before = None
         if isinstance(stand_in, dict):
-            before = self._before[id(stand_in)] = dict(stand_in)
+            before = self._before[id(stand_in)] = dict(dict_items(stand_in))
         self.shadows.append(Shadow(source, original, stand_in, kind, before))
 
     def _register(self, original: Any, stand_in: Any, source: Source) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchrepro.frontend.breaks import Break, BreakKind
-from torchrepro.frontend.guards.constants import by_identity, is_constant, is_one_object, same
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers
 from torchrepro.frontend.tracing import comparing, leaves, making  # noqa: F401  (they register handlers)
 from torchrepro.frontend.tracing.classes import (
@@ -139,12 +139,6 @@ class NativeCalls(Operators):
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
             return SteppedCallable(self, value)
         return value
-
-    def is_same(self, left: Any, right: Any) -> bool:
-        equal = not by_identity(left) and is_constant(left) and same(left, right)
-        if equal and not is_one_object(left) and not self.in_standard_library():
-            raise Break(BreakKind.UNSUPPORTED, f"whether equal {type(left).__name__}s are one object")
-        return left is right
 
     def in_standard_library(self) -> bool:
         return self.frame is not None and is_trusted_space(self.frame.globals)

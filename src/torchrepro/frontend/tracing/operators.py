@@ -13,6 +13,7 @@ import torch
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, UNARY
+from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.attributes import Attributes
 from torchrepro.frontend.tracing.classes import (
     MISSING,
@@ -250,12 +251,13 @@ class Operators(Attributes):
             return False
         self.world.complete_all((container,))
         if isinstance(container, list | tuple) and self._needs_stepping(value, container):
-            return any(item is value or self.is_true(self.compare("EQ", item, value)) for item in container)
+            items = elements(container)
+            return any(item is value or self.is_true(self.compare("EQ", item, value)) for item in items)
         return bool(natively("a search", operator.contains, container, value))
 
     def _needs_stepping(self, value: Any, items: Sequence[Any]) -> bool:
         return self.python_method(value, "__eq__") is not None or any(
-            self.python_method(item, "__eq__") is not None for item in items
+            self.python_method(item, "__eq__") is not None for item in elements(items)
         )
 
     # Iteration

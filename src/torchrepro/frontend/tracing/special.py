@@ -24,7 +24,7 @@ from torchrepro.frontend.sizes import numel
 from torchrepro.frontend.source import Attribute
 from torchrepro.frontend.tracing.classes import MISSING
 from torchrepro.frontend.tracing.fakes import unseen
-from torchrepro.frontend.tracing.foreign import has_objects
+from torchrepro.frontend.tracing.foreign import has_objects, natively
 
 if TYPE_CHECKING:
     from torchrepro.frontend.tracing.native_calls import NativeCalls
@@ -97,7 +97,7 @@ def _object_delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[st
 
 @special(object.__getattribute__)
 def _object_getattribute(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.plain_attr(args[0], args[1], fallback=False)
+    return tracer.plain_attr(args[0], args[1])
 
 
 @special(object.__new__)
@@ -223,7 +223,7 @@ def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any])
     """How `copy` takes an object apart: an old one by the attributes it has in the trace."""
     value = args[0]
     if tracer.world.is_fresh(value) or isinstance(value, list | dict | tuple | set):
-        return value.__reduce_ex__(*args[1:])
+        return natively("a copy", object.__reduce_ex__, *args)
     space = tracer.world.expose_instance(value)
     if space is None or any("__slots__" in base.__dict__ for base in type(value).__mro__[:-1]):
         raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__}, which has slots")

@@ -37,7 +37,7 @@ def compare_op(op: Interpreter, frame: Frame, operator: int) -> None:
 @instruction("IS_OP")
 def is_op(op: Interpreter, frame: Frame, negated: int) -> None:
     right = frame.stack.pop()
-    frame.stack[-1] = op.is_same(frame.stack[-1], right) != bool(negated)
+    frame.stack[-1] = (frame.stack[-1] is right) != bool(negated)
 
 
 @instruction("CONTAINS_OP")
