@@ -298,7 +298,7 @@ class Calls(NativeCalls):
                 raise TypeError("__init__() should return None")
         elif initialise is not object.__init__:
             self.world.complete_all((*args, *kwargs.values()))
-            initialise.__get__(made, type(made))(*map(self.iterable, args), **kwargs)
+            initialise.__get__(made, type(made))(*self.with_iterables(initialise, args), **kwargs)
         return made
 
     def _allocate(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -310,7 +310,7 @@ class Calls(NativeCalls):
                 return object.__new__(kind)  # raises the TypeError that names the methods
             return self.world.mark_fresh(object.__new__(kind))
         self.world.complete_all((*args, *kwargs.values()))
-        return self.world.mark_fresh(maker(kind, *map(self.iterable, args), **kwargs))
+        return self.world.mark_fresh(maker(*self.with_iterables(maker, (kind, *args)), **kwargs))
 
 
 class _Adopting(Sequence[Any]):

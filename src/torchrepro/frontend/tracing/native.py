@@ -10,6 +10,7 @@ import builtins
 import collections
 import functools
 import itertools
+import math
 import re
 import sys
 import types
@@ -161,6 +162,51 @@ BY_REFERENCE = frozenset(
     {"append", "insert", "appendleft", "extend", "setdefault", "__setitem__", "add", "fromkeys"}
 )
 """Methods that only keep their arguments."""
+
+_DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.defaultdict)
+_UPDATES: tuple[Any, ...] = (dict.update, collections.OrderedDict.update)
+_SETS: tuple[Any, ...] = (set, frozenset)
+_SET_METHODS = """
+    union update intersection intersection_update difference difference_update symmetric_difference
+    symmetric_difference_update issubset issuperset isdisjoint
+"""
+
+
+def _iterating() -> dict[Any, slice]:
+    first, second, each = slice(0, 1), slice(1, 2), slice(None)
+    kinds = (list, set, frozenset, bytearray, dict, collections.deque, collections.OrderedDict)
+    found: dict[Any, slice] = {
+        **dict.fromkeys((tuple, bytes, torch.Size, enumerate, sum, math.prod, math.fsum), first),
+        **dict.fromkeys((*kinds, *(kind.__init__ for kind in kinds)), first),
+        **dict.fromkeys((str.join, bytes.join, bytearray.join, bytearray.extend), first),
+        **dict.fromkeys((list.extend, list.__iadd__, collections.deque.extend), first),
+        **dict.fromkeys((collections.deque.extendleft, *_UPDATES), first),
+        **dict.fromkeys((kind.fromkeys for kind in _DICTS), first),
+        **dict.fromkeys((zip, math.dist, getattr(math, "sumprod", math.dist)), each),
+        **dict.fromkeys((tuple.__new__, frozenset.__new__, filter, functools.reduce), second),
+        **dict.fromkeys((collections.defaultdict, collections.defaultdict.__init__), second),
+        getattr(collections, "_count_elements", filter): second,
+        map: slice(1, None),
+        type({}.keys()).isdisjoint: first,
+        type({}.items()).isdisjoint: first,
+    }
+    for name, function in vars(itertools).items():
+        if callable(function) and name not in ("count", "repeat"):
+            found[function] = first
+    for function in (itertools.chain, itertools.zip_longest, itertools.product, itertools.compress):
+        found[function] = each
+    for function in (itertools.takewhile, itertools.dropwhile, itertools.filterfalse, itertools.starmap):
+        found[function] = second
+    for kind in _SETS:
+        found |= {getattr(kind, name): each for name in _SET_METHODS.split() if hasattr(kind, name)}
+    return found
+
+
+ITERATING = _iterating()
+"""Functions in C, and which of their arguments they iterate over; others take an object as it is."""
+
+MAPPING: frozenset[Any] = frozenset({*_DICTS, *(kind.__init__ for kind in _DICTS), *_UPDATES})
+"""Those that ask for `keys` first."""
 
 NATIVE_CLASSES: frozenset[type] = frozenset(
     {

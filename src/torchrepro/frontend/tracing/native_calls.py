@@ -23,6 +23,8 @@ from torchrepro.frontend.tracing.native import (
     BY_REFERENCE,
     FUNCTION_FIRST,
     HIGHER_ORDER,
+    ITERATING,
+    MAPPING,
     NATIVE_CLASSES,
     why_not,
 )
@@ -38,9 +40,6 @@ IN_C = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )
-
-_NOT_ITERATING = frozenset({"isinstance", "issubclass", "format", "format_map"})
-"""Names of functions in C that take an iterable object as the object that it is."""
 
 
 class NativeCalls(Operators):
@@ -116,11 +115,8 @@ class NativeCalls(Operators):
         self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Arguments as C can use them: iterables and functions of the user's own are stepped."""
-        if (
-            getattr(function, "__name__", "") not in BY_REFERENCE | _NOT_ITERATING
-            or getattr(function, "__name__", "") == "extend"
-        ):
-            args = [self.iterable(value) for value in args]
+        own = 1 if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
+        args = [*args[:own], *self.with_iterables(plain, args[own:])]
         if plain is filter and args[0] is None:
             args = [operator.truth, *args[1:]]
         if plain in HIGHER_ORDER or plain is list.sort:
@@ -130,6 +126,18 @@ class NativeCalls(Operators):
                 args[0] = SteppedCallable(self, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs
+
+    def with_iterables(self, function: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """What a function in C iterates over, made such that it runs no method of the user's."""
+        places = ITERATING.get(function) if _hashable(function) else None
+        if places is None:
+            return args
+        made = list(args)
+        for index in range(*places.indices(len(made))):
+            value = made[index]
+            pairs = function in MAPPING and self.python_method(value, "keys") is not None
+            made[index] = self.mapping(value) if pairs else self.iterable(value)
+        return made
 
     def _callback(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType | types.MethodType | functools.partial):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import functools
+import heapq
+import itertools
 import math
+import types
+
+import torch
 
 from tests.frontend.corpus.registry import case
 
@@ -485,3 +492,60 @@ def diamond(a, b):
             return ["both", *super().run(x)]
 
     return Both().run(a)
+
+
+class Pair:
+    def __init__(self, first, second):
+        self.members = [first, second]
+
+    def __iter__(self):
+        return iter(self.members)
+
+    def __lt__(self, other):
+        return False
+
+
+@case
+def iterable_objects_that_functions_in_c_keep(a, b):
+    pair = Pair(a, b)
+    heap, queue, bag = [], collections.deque([pair]), {pair}
+    heapq.heappush(heap, pair)
+    bag.discard(pair)
+    kept = [
+        {}.pop("missing", pair),
+        collections.defaultdict(list).pop("missing", pair),
+        next(itertools.repeat(pair, 1)),
+        types.MethodType(lambda self: self, pair)(),
+        functools.partial(lambda x: x, pair)(),
+        functools.reduce(lambda x, y: x, [1, 2], pair),
+        slice(pair).stop,
+        ValueError(pair).args[0],
+        heap[0],
+    ]
+    return a + 1, [each is pair for each in kept], queue.count(pair), queue.index(pair), len(bag)
+
+
+@case
+def iterable_objects_that_functions_in_c_iterate_over(a, b):
+    pair, mapping = Pair(1, 2), collections.UserDict(x=a, y=b)
+    merged = collections.OrderedDict(mapping)
+    merged.update(collections.UserDict(z=a * b))
+    numbers = [
+        {3}.union(pair),
+        set.union({3}, pair),
+        dict.fromkeys(pair),
+        collections.Counter(pair),
+        list(itertools.chain(pair, pair)),
+        math.prod(pair),
+        torch.Size(pair),
+        bytes(pair),
+    ]
+    return dict(mapping)["y"], merged["z"], list(merged), numbers
+
+
+@case
+def mapping_of_the_user_as_a_default(a, b):
+    shared = {}.pop("shared", collections.UserDict())
+    for name, value in {"a": a, "b": b}.items():
+        shared[name] = value * 2
+    return shared["a"] + shared["b"], len(shared)
