@@ -18,7 +18,7 @@ from torchrepro.frontend.guards.kinds import (
     LacksKey,
     Length,
 )
-from torchrepro.frontend.rebuild.objects import elements
+from torchrepro.frontend.rebuild.objects import dict_items, elements
 from torchrepro.frontend.source import KeyOf, Source
 from torchrepro.frontend.tracing.classes import MISSING
 from torchrepro.frontend.tracing.fakes import tensors_in
@@ -40,6 +40,8 @@ class Dicts(Known):
         *,
         guarded: bool = True,
     ) -> Partial:
+        if type(original) is not dict:
+            original = dict(dict_items(original))
         partial = Partial(source, original, copy, child, set(original), guarded)
         self._alive.append(partial)
         self._partials[id(copy)] = partial
@@ -116,7 +118,7 @@ class Dicts(Known):
         partial = self._partials.get(id(copy))
         if partial is not None and partial.guarded:
             self.guards.add(Length(partial.source, len(partial.original)))
-        return len(copy)
+        return dict.__len__(copy)
 
     def complete(self, copy: Any) -> None:
         """Adopt all that a dict contains: what runs now may look at any of it."""

@@ -135,7 +135,7 @@ class NativeCalls(Operators):
         made = list(args)
         for index in range(*places.indices(len(made))):
             value = made[index]
-            pairs = function in MAPPING and self.python_method(value, "keys") is not None
+            pairs = function in MAPPING and (self.python_method(value, "keys") or isinstance(value, dict))
             made[index] = self.mapping(value) if pairs else self.iterable(value)
         return made
 

@@ -13,7 +13,7 @@ import torch
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, UNARY
-from torchrepro.frontend.rebuild.objects import elements
+from torchrepro.frontend.rebuild.objects import dict_items, elements
 from torchrepro.frontend.tracing.attributes import Attributes
 from torchrepro.frontend.tracing.classes import (
     MISSING,
@@ -324,6 +324,9 @@ class Operators(Attributes):
         self.require_known(value)
         if isinstance(value, dict) and self.python_method(value, "keys") is None:
             self.world.complete(value)
-            return dict(value)
+            items = dict(dict_items(value))
+            if self.python_method(value, "__getitem__") is None or type(value).__iter__ is dict.__iter__:
+                return items  # read past what a subclass says, as Python does
+            return {key: self.get_item(value, key) for key in items}
         keys = self.unpack(self.call_method(value, "keys", (), {}))
         return {key: self.get_item(value, key) for key in keys}

@@ -549,3 +549,24 @@ def mapping_of_the_user_as_a_default(a, b):
     for name, value in {"a": a, "b": b}.items():
         shared[name] = value * 2
     return shared["a"] + shared["b"], len(shared)
+
+
+class Makers(collections.OrderedDict):
+    """As libraries keep their activation functions: what is read is made."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(name)()
+
+
+MAKERS = Makers(relu=torch.nn.ReLU, prelu=torch.nn.PReLU)
+
+
+@case(hits=False)
+def dict_that_makes_what_it_gives(a, b):
+    return MAKERS["relu"](a), len(MAKERS), list(MAKERS)
+
+
+@case
+def mapping_of_a_dict_that_makes_what_it_gives(a, b):
+    makers = Makers(relu=torch.nn.ReLU, tanh=torch.nn.Tanh)
+    return {**makers}["relu"](a), dict(makers)["tanh"](b)
