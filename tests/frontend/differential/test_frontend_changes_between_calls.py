@@ -63,6 +63,27 @@ def a_global_number(capture: Capture) -> Iterator[Any]:
 
 
 @scenario
+def a_function_that_forgets_what_it_gave(capture: Capture) -> Iterator[Any]:
+    @functools.lru_cache(maxsize=1)
+    def memoised(step: int, *, more: int = 0) -> Any:
+        return SCALE * step + more
+
+    def function(x: torch.Tensor, step: int) -> Any:
+        return x * memoised(step, more=1)
+
+    global SCALE
+    call = capture(function)
+    for SCALE in (2, 3, 2.0):  # noqa: B007
+        yield call(tensor(), 1)  # what it gave before, whatever the global is
+    memoised.cache_clear()
+    yield call(tensor(), 1)
+    for SCALE in (4, 5):  # noqa: B007
+        yield call(tensor(), 2)  # there is room for one
+        yield call(tensor(), 1)
+    SCALE = 2
+
+
+@scenario
 def a_global_of_another_type(capture: Capture) -> Iterator[Any]:
     global SCALE
 

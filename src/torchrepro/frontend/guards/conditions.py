@@ -69,10 +69,11 @@ def conditions(guard: kinds.Guard, names: Sequence[str], writer: Writer) -> list
             return [f"{x}.{table}" for table in HOOKS]
         case kinds.NoGlobalHooks():
             return [f"{writer.held(nn_module, 'nn_module')}.{table}" for table in GLOBAL_HOOKS]
-        case kinds.Answers(function, args, value):
-            given = ", ".join(writer.constant(each, "argument") for each in args)
-            call = f"{writer.held(function, function.__name__)}({given})"
-            return [f"{call} != {writer.constant(value, 'answer')}"]
+        case kinds.Answers(function, args, value, keywords):
+            given = [_constant(each, writer) for each in args]
+            given += [f"{name}={_constant(each, writer)}" for name, each in keywords]
+            call = f"{writer.held(function, function.__name__)}({', '.join(given)})"
+            return [f"not {writer.held(same, 'same')}({call}, {writer.held(value, 'answer')})"]
         case kinds.AmbientIs(facts):
             return [f"{writer.held(AmbientFacts.now, 'ambient_now')}() != {writer.held(facts, 'ambient')}"]
         case kinds.TensorLike(_, facts):

@@ -185,12 +185,13 @@ class NoGlobalHooks(Guard):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers(Guard):
-    """A question to torch that has the same answer: how many devices there are, which rank this is."""
+    """A question that has the same answer: how many devices there are, what a function has memoised."""
 
     cost: ClassVar[int] = SURROUNDINGS
     function: Any
     args: tuple[Any, ...]
     value: Any
+    keywords: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

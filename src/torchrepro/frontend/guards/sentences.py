@@ -98,8 +98,8 @@ def _aspect(guard: kinds.Guard) -> tuple[str, str, Callable[..., str]]:
             return "set of hooks", "empty", lambda module: _filled(module, HOOKS)
         case kinds.NoGlobalHooks():
             return "set of hooks", "empty", lambda: _filled(nn_module, GLOBAL_HOOKS)
-        case kinds.Answers(function, args, value):
-            return "answer", shown(value), lambda: shown(function(*args))
+        case kinds.Answers(function, args, value, keywords):
+            return "answer", shown(value), lambda: shown(function(*args, **dict(keywords)))
         case kinds.StorageOffset(_, offset):
             return "storage offset", str(offset), lambda tensor: str(tensor.storage_offset())
         case kinds.Distinct():

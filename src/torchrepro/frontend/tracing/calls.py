@@ -17,7 +17,7 @@ import torch
 
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import NoGlobalHooks, NoHooks
+from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import super_of
 from torchrepro.frontend.interpreter.frame import Frame
@@ -204,6 +204,8 @@ class Calls(NativeCalls):
             result = function(*args, **kwargs)
         if not (is_constant(result) or is_single(result)):
             raise Break(BreakKind.OPAQUE, f"{function.__name__} keeps its results, and gave an object")
+        # Asked again on each call: it may have been told to forget.
+        self.world.guards.add(Answers(function, tuple(args), result, tuple(kwargs.items())))
         return result
 
     def _call_autograd_function(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
