@@ -16,6 +16,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.rebuild.containers import tuple_text
 from torchrepro.frontend.rebuild.objects import is_full
 from torchrepro.frontend.rebuild.recipe import CannotRebuild, Recipe
@@ -72,7 +73,7 @@ def _builtin_method(r: Rebuilder, value: Any) -> Recipe:
     """`[].append`, `x.__add__`: bound anew from the descriptor, so that no `__getattribute__` runs."""
     owner, name = value.__self__, value.__name__
     found = (vars(base)[name] for base in type(owner).__mro__ if name in vars(base))
-    bound = (it for it in found if isinstance(it, DESCRIPTORS) and it.__get__(owner, type(owner)) == value)
+    bound = (it for it in found if is_a(it, DESCRIPTORS) and it.__get__(owner, type(owner)) == value)
     descriptor = next(bound, None)
     if descriptor is None:
         raise CannotRebuild(f"builtin method {value.__qualname__}")

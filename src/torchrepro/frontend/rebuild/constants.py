@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.writer import LITERALS
 
 LONGEST_INT = 2**256
@@ -71,7 +72,7 @@ def same_constant(one: Any, other: Any) -> bool:
     """Equal and of one type; `0.0` differs from `-0.0`, a NaN is like another."""
     if type(one) is not type(other) or not is_constant(one):
         return False
-    if isinstance(one, float | complex):
+    if is_a(one, float | complex):
         return repr(one) == repr(other)
     if type(one) in (tuple, torch.Size):
         return len(one) == len(other) and all(map(same_constant, one, other))
@@ -81,5 +82,5 @@ def same_constant(one: Any, other: Any) -> bool:
 def is_global_object(value: Any) -> bool:
     kind = type(value)  # `isinstance` would ask the object, which may lie about its class
     if kind is types.BuiltinFunctionType:
-        return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
+        return value.__self__ is None or is_a(value.__self__, types.ModuleType | type)
     return issubclass(kind, GLOBAL_OBJECTS) or kind.__module__ == "typing"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.rebuild.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _bytearray(r: Rebuilder, value: bytearray) -> Recipe:
 
 def dict_behind(view: Any) -> dict[Any, Any] | None:
     """The dict that a view or an iterator refers to; only the garbage collector tells."""
-    return next((it for it in gc.get_referents(view) if isinstance(it, dict)), None)
+    return next((it for it in gc.get_referents(view) if is_a(it, dict)), None)
 
 
 def _view(base: type, method: str) -> Callable[[Rebuilder, Any], Recipe]:

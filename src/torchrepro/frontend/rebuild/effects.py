@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.rebuild.constants import same_constant
 from torchrepro.frontend.rebuild.objects import (
     attributes,
@@ -109,13 +110,13 @@ class Effects:
         return [f"{self._r.held(bytearray)}.__setitem__({self._target(shadow)}, {everything}, {new!r})"]
 
     def _dict(self, shadow: Shadow) -> list[str]:
-        kind = OrderedDict if isinstance(shadow.original, OrderedDict) else dict
+        kind = OrderedDict if is_a(shadow.original, OrderedDict) else dict
 
         def call(method: str, *arguments: str) -> str:
             return f"{self._r.held(kind)}.{method}({', '.join((self._target(shadow), *arguments))})"
 
         lines = []
-        if isinstance(shadow.stand_in, defaultdict):
+        if is_a(shadow.stand_in, defaultdict):
             factory = shadow.stand_in.default_factory
             if not self._unchanged(shadow.original.default_factory, factory):
                 member = self._r.held(vars(defaultdict)["default_factory"])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CellType, MemberDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.rebuild.containers import tuple_text
 from torchrepro.frontend.rebuild.recipe import CannotRebuild, Recipe
@@ -85,18 +86,18 @@ def attributes(value: Any) -> dict[Any, Any]:
 
 def elements(value: Any) -> Iterator[Any]:
     """Of a list, tuple, set or deque, past what a subclass says."""
-    base: Any = next(base for base in (list, tuple, set, frozenset, deque) if isinstance(value, base))
+    base: Any = next(base for base in (list, tuple, set, frozenset, deque) if is_a(value, base))
     iterator: Iterator[Any] = base.__iter__(value)
     return iterator
 
 
 def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     """In the order that an `OrderedDict` keeps for itself, past what a subclass says."""
-    return OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
+    return OrderedDict.items(value) if is_a(value, OrderedDict) else dict.items(value)
 
 
 def dict_text(r: Rebuilder, name: str, cls: type) -> str:
-    if isinstance(cls.__getattribute__, WrapperDescriptorType):
+    if is_a(cls.__getattribute__, WrapperDescriptorType):
         return f"{name}.__dict__"
     return f"{r.held(object)}.__getattribute__({name}, '__dict__')"
 
@@ -108,7 +109,7 @@ def slot_descriptors(cls: type) -> dict[str, Any]:
         for owner in reversed(cls.__mro__)
         if "__slots__" in vars(owner) or (_is_builtin_error(owner) and owner is not BaseExceptionGroup)
         for name, descriptor in vars(owner).items()
-        if isinstance(descriptor, MemberDescriptorType)
+        if is_a(descriptor, MemberDescriptorType)
     }
 
 
@@ -156,7 +157,7 @@ def _bytearray_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
 
 
 def _dict_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
-    base = OrderedDict if isinstance(value, OrderedDict) else dict
+    base = OrderedDict if is_a(value, OrderedDict) else dict
     return [
         f"{r.held(base)}.__setitem__({name}, {r.expression(key)}, {r.expression(held)})"
         for key, held in dict_items(value)
@@ -196,7 +197,7 @@ def _builtin_base(cls: type) -> type:
     for base in cls.__mro__:
         if base in KNOWN_BASES or _is_builtin_error(base) or hasattr(base, "n_sequence_fields"):
             return base
-        if isinstance(vars(base).get("__new__"), BuiltinFunctionType):
+        if is_a(vars(base).get("__new__"), BuiltinFunctionType):
             break
     raise CannotRebuild(f"{_name(cls)} has state in C that generated code cannot set")
 

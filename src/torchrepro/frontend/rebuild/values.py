@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.bare import bare
 from torchrepro.frontend.rebuild import callables, containers, iterators, objects
 from torchrepro.frontend.rebuild.constants import is_constant, is_global_object, literal
@@ -130,7 +131,7 @@ class Rebuilder:
         if is_global_object(value):
             if not self.world.is_fresh(value):
                 return self.held(value)
-            if isinstance(value, type):
+            if is_a(value, type):
                 raise CannotRebuild(
                     f"class {value.__qualname__}, made in the captured code, cannot be made again"
                 )
@@ -201,7 +202,7 @@ def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple
             return [(child, Item.at(place, index)) for index, child in enumerate(objects.elements(original))]
         case ShadowKind.DICT:
             items = list(objects.dict_items(original))
-            place = bare(source, original, OrderedDict if isinstance(original, OrderedDict) else dict)
+            place = bare(source, original, OrderedDict if is_a(original, OrderedDict) else dict)
             return [
                 (child, Item.at(place, key)) if is_constant(key) else (key, KeyOf(place, index))
                 for index, (key, child) in enumerate(items)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.bare import bare
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
@@ -60,7 +61,7 @@ class Adopting(Dicts):
 
     def _adopt_object(self, value: Any, source: Source) -> Any:
         kind = type(value)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self._adopt_tensor(value, source)
         if kind is types.FunctionType:
             self.guards.add(TypeIs(source, kind))
@@ -76,23 +77,23 @@ class Adopting(Dicts):
             return self._register(value, getattr(owner, value.__name__), source)
         if kind is functools.partial:
             return self._adopt_partial_function(value, source)
-        if isinstance(value, tuple):
+        if is_a(value, tuple):
             return self._adopt_tuple(value, source)
-        if isinstance(value, _LISTS):
+        if is_a(value, _LISTS):
             return self._adopt_list(value, source)
-        if isinstance(value, dict):
+        if is_a(value, dict):
             return self._adopt_dict(value, source)
-        if isinstance(value, set | frozenset):
+        if is_a(value, set | frozenset):
             return self._adopt_set(value, source)
-        if kind is types.MappingProxyType and isinstance(source, Attribute) and source.name == "__dict__":
+        if kind is types.MappingProxyType and is_a(source, Attribute) and source.name == "__dict__":
             return self._adopt_namespace(value, source)
         if kind is types.CellType:
             return self._register(value, value, source)
         self._objects.append((value, source))
         if is_python_class(kind):
-            if isinstance(value, int | float | str | bytes):
+            if is_a(value, int | float | str | bytes):
                 self.guards.add(Is(source, value))
-            if not isinstance(value, BaseException):
+            if not is_a(value, BaseException):
                 return self._register(value, value, source)
         self._opaque.add(id(value))
         return self._register(value, value, source)
@@ -139,12 +140,12 @@ class Adopting(Dicts):
 
     def _adopt_list(self, value: Any, source: Source) -> Any:
         kind = type(value)
-        base: Any = collections.deque if isinstance(value, collections.deque) else list
+        base: Any = collections.deque if is_a(value, collections.deque) else list
         items = list(base.__iter__(value))
         place = bare(source, value, base)
         self.guards.add(Length(place, len(items)))
-        copy = collections.deque.__new__(kind) if isinstance(value, collections.deque) else list.__new__(kind)
-        if isinstance(value, collections.deque):
+        copy = collections.deque.__new__(kind) if is_a(value, collections.deque) else list.__new__(kind)
+        if is_a(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
             self.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items: a list may contain itself.
@@ -161,19 +162,19 @@ class Adopting(Dicts):
         kind = type(value)
         if kind in _DICTS:
             copy = value.copy()
-        elif isinstance(value, collections.OrderedDict):
+        elif is_a(value, collections.OrderedDict):
             copy = collections.OrderedDict.__new__(kind)
             collections.OrderedDict.update(copy, dict_items(value))
         else:
             copy = dict.__new__(kind)
-            if isinstance(value, collections.defaultdict):
+            if is_a(value, collections.defaultdict):
                 collections.defaultdict.__init__(copy, value.default_factory)
             dict.update(copy, dict_items(value))
-        if isinstance(value, collections.defaultdict):
+        if is_a(value, collections.defaultdict):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self._register(value, copy, source)
         self._objects.append((value, source))
-        place = bare(source, value, collections.OrderedDict if isinstance(value, _DICTS[1]) else dict)
+        place = bare(source, value, collections.OrderedDict if is_a(value, _DICTS[1]) else dict)
         original = value if kind in _DICTS else dict(dict_items(value))
         self._partial(place, original, copy, lambda key: Item.at(place, key))
         self._shadow(source, value, copy, ShadowKind.DICT)

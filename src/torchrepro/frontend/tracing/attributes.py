@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
@@ -62,12 +63,12 @@ class Attributes(Interpreter):
     recorder: Recorder
 
     def load_attr(self, value: Any, name: str) -> Any:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self.tensor_attr(value, name)
         kind = type(value)
         if kind is types.ModuleType:
             return self._module_attr(value, name)
-        if isinstance(value, type):
+        if is_a(value, type):
             return self._class_attr(value, name)
         if kind is super:
             return self._super_attr(value.__thisclass__, value.__self_class__, value.__self__, name)
@@ -78,7 +79,7 @@ class Attributes(Interpreter):
     def load_super_attr(self, super_type: Any, start: Any, value: Any, name: str) -> Any:
         if super_type is not super:
             return super().load_super_attr(super_type, start, value, name)
-        owner = value if isinstance(value, type) and issubclass(value, start) else type(value)
+        owner = value if is_a(value, type) and issubclass(value, start) else type(value)
         return self._super_attr(start, owner, value, name)
 
     def load_special(self, value: Any, name: str) -> Any:
@@ -93,7 +94,7 @@ class Attributes(Interpreter):
     def _object_attr(self, value: Any, name: str) -> Any:
         lookup = self.lookup(type(value), "__getattribute__")
         try:
-            if isinstance(lookup, types.FunctionType):
+            if is_a(lookup, types.FunctionType):
                 return self.call_function(lookup, (value, name), {})
             return self.plain_attr(value, name)
         except AttributeError:
@@ -158,12 +159,12 @@ class Attributes(Interpreter):
                 return self._slot(found, value, name)
             case types.GetSetDescriptorType():
                 return found.__get__(value, kind)
-        if isinstance(found, _NATIVE_FUNCTIONS):
+        if is_a(found, _NATIVE_FUNCTIONS):
             return found.__get__(value, kind) if hasattr(found, "__get__") else found
         getter = self.lookup(type(found), "__get__")
-        if isinstance(getter, types.FunctionType):
+        if is_a(getter, types.FunctionType):
             return self.call_function(getter, (found, value, kind), {})
-        if getter is not MISSING and not isinstance(found, type):
+        if getter is not MISSING and not is_a(found, type):
             return found.__get__(value, kind)
         return self._class_value(kind, name, found)
 
@@ -189,7 +190,7 @@ class Attributes(Interpreter):
         for base in classes:
             if name in base.__dict__:
                 found = base.__dict__[name]
-                if value is owner or (isinstance(value, type) and issubclass(value, start)):
+                if value is owner or (is_a(value, type) and issubclass(value, start)):
                     return self._bind_to_class(found, value)
                 return self._bind(found, value, owner, name)
         raise AttributeError(f"'super' object has no attribute '{name}'", name=name)
@@ -209,7 +210,7 @@ class Attributes(Interpreter):
         if name == "__class__":
             return type(owner)
         meta = self.lookup(type(owner), name)
-        if isinstance(meta, _DATA_IN_C):
+        if is_a(meta, _DATA_IN_C):
             return self._class_fact(owner, name)
         if meta is not MISSING and self._is_data_descriptor(meta):
             return self._bind(meta, owner, type(owner), name)
@@ -219,17 +220,17 @@ class Attributes(Interpreter):
         if meta is not MISSING:
             return self._bind(meta, owner, type(owner), name)
         fallback = self.lookup(type(owner), "__getattr__")
-        if isinstance(fallback, types.FunctionType):
+        if is_a(fallback, types.FunctionType):
             return self.call_function(fallback, (owner, name), {})
         return getattr(owner, name)
 
     def _read_from_class(self, owner: type, name: str, found: Any) -> Any:
-        if isinstance(found, types.FunctionType | classmethod | staticmethod | property):
-            return self._bind_to_class(found, owner) if not isinstance(found, property) else found
+        if is_a(found, types.FunctionType | classmethod | staticmethod | property):
+            return self._bind_to_class(found, owner) if not is_a(found, property) else found
         getter = self.lookup(type(found), "__get__")
-        if isinstance(getter, types.FunctionType) and not isinstance(found, type):
+        if is_a(getter, types.FunctionType) and not is_a(found, type):
             return self.call_function(getter, (found, None, owner), {})
-        if getter is not MISSING and not isinstance(found, type):
+        if getter is not MISSING and not is_a(found, type):
             return getattr(owner, name)
         return self._class_value(owner, name, found)
 
@@ -259,13 +260,13 @@ class Attributes(Interpreter):
         if self.world.is_new_lookup(kind, name):
             if not is_trusted_class(kind):
                 self._guard_lookup(kind, name, found)
-            elif isinstance(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
+            elif is_a(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
                 self.world.guards.add(Is(Attribute(self.world.kept.hold(kind, kind.__name__), name), found))
         return found
 
     def _guard_lookup(self, kind: Any, name: str, found: Any) -> None:
         meta = static_lookup(type(kind), name)
-        hidden = isinstance(meta, _DATA_IN_C) or (found is MISSING and meta is not MISSING)
+        hidden = is_a(meta, _DATA_IN_C) or (found is MISSING and meta is not MISSING)
         if hidden or self.world.is_fresh(kind) or type(kind) not in (type, abc.ABCMeta):
             self._guard_namespaces(kind, name, kind.__mro__)
             return
@@ -291,9 +292,9 @@ class Attributes(Interpreter):
 
     def guard_kinship(self, kind: Any, other: Any) -> None:
         """Whether a class derives from another, or is registered as if."""
-        if kind is other or not isinstance(kind, type) or is_trusted_class(kind) or self.world.is_fresh(kind):
+        if kind is other or not is_a(kind, type) or is_trusted_class(kind) or self.world.is_fresh(kind):
             return
-        if isinstance(other, abc.ABCMeta) and not self.world.is_fresh(other):
+        if is_a(other, abc.ABCMeta) and not self.world.is_fresh(other):
             self.world.guards.add(Answers(issubclass, (kind, other), issubclass(kind, other)))
         else:
             self._guard_mro(kind)
@@ -322,7 +323,7 @@ class Attributes(Interpreter):
             return getattr(module, name)
         if is_trusted_space(space):
             value = space[name]
-            if is_constant(value) or is_single(value) or isinstance(value, types.FunctionType):
+            if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
                 return value
         return self.world.item_of(self.world.globals_of(space, module.__name__), name)
 
@@ -332,7 +333,7 @@ class Attributes(Interpreter):
             raise Break(
                 BreakKind.OPAQUE, f"attribute {name!r} of a {type(value).__qualname__}, which is not followed"
             )
-        if isinstance(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             return self._function_attr(value, name)
         if type(value) is types.MethodType:
             if name == "__self__":
@@ -358,7 +359,7 @@ class Attributes(Interpreter):
             return self.world.exposed_globals(function.__globals__)
         found = static_lookup(types.FunctionType, name)
         value = getattr(function, name)
-        return self.world.adopt(value, Attribute(source, name)) if isinstance(found, _DATA_IN_C) else value
+        return self.world.adopt(value, Attribute(source, name)) if is_a(found, _DATA_IN_C) else value
 
     def tensor_attr(self, value: torch.Tensor, name: str) -> Any:
         """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
@@ -388,16 +389,16 @@ class Attributes(Interpreter):
     # Writing
 
     def store_attr(self, value: Any, name: str, new: Any) -> None:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             self.world.set_key(self._tensor_space(value, name), name, new)
             return
-        if isinstance(value, type | types.ModuleType):
+        if is_a(value, type | types.ModuleType):
             if not self.world.is_fresh(value):
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
             setattr(value, name, new)
             return
         setter = self.lookup(type(value), "__setattr__")
-        if isinstance(setter, types.FunctionType):
+        if is_a(setter, types.FunctionType):
             self.call_function(setter, (value, name, new), {})
         else:
             self.plain_store(value, name, new)
@@ -413,17 +414,15 @@ class Attributes(Interpreter):
     def plain_store(self, value: Any, name: str, new: Any) -> None:
         """What `object.__setattr__` does."""
         found = self.lookup(type(value), name)
-        if isinstance(found, property):
+        if is_a(found, property):
             if found.fset is None:
                 raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no setter")
             self.call_function(found.fset, (value, new), {})
-        elif isinstance(found, types.MemberDescriptorType) and not self.world.is_fresh(value):
+        elif is_a(found, types.MemberDescriptorType) and not self.world.is_fresh(value):
             self.world.set_key(self.world.slots_of(value), name, new)
-        elif found is not MISSING and isinstance(
-            setter := self.lookup(type(found), "__set__"), types.FunctionType
-        ):
+        elif found is not MISSING and is_a(setter := self.lookup(type(found), "__set__"), types.FunctionType):
             self.call_function(setter, (found, value, new), {})
-        elif isinstance(found, types.GetSetDescriptorType) or isinstance(value, types.FunctionType):
+        elif is_a(found, types.GetSetDescriptorType) or is_a(value, types.FunctionType):
             if not self.world.is_fresh(value) and self.world.source_of(value) is not None:
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to {name!r} of a {type(value).__name__}")
             setattr(value, name, new)
@@ -440,13 +439,13 @@ class Attributes(Interpreter):
         self.world.set_key(space, name, new)
 
     def delete_attr(self, value: Any, name: str) -> None:
-        if isinstance(value, torch.Tensor) and self.has_attr(value, name):
+        if is_a(value, torch.Tensor) and self.has_attr(value, name):
             self.world.delete_key(self._tensor_space(value, name), name)
             return
-        if isinstance(value, torch.Tensor | type | types.ModuleType):
+        if is_a(value, torch.Tensor | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
         remover = self.lookup(type(value), "__delattr__")
-        if isinstance(remover, types.FunctionType):
+        if is_a(remover, types.FunctionType):
             self.call_function(remover, (value, name), {})
         else:
             self.plain_delete(value, name)
@@ -456,11 +455,11 @@ class Attributes(Interpreter):
         found = self.lookup(type(value), name)
         if self.world.is_fresh(value):
             object.__delattr__(value, name)
-        elif isinstance(found, property):
+        elif is_a(found, property):
             if found.fdel is None:
                 raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no deleter")
             self.call_function(found.fdel, (value,), {})
-        elif isinstance(found, types.MemberDescriptorType):
+        elif is_a(found, types.MemberDescriptorType):
             slots = self.world.slots_of(value)
             if self.world.item_of(slots, name) is MISSING:
                 self._guard_empty_slot(value, name)

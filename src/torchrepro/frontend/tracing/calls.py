@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
@@ -65,9 +66,9 @@ class Calls(NativeCalls):
             if function.__name__ == "apply" and _is_autograd_function(function.__self__):
                 return self._call_autograd_function(function.__self__, args, kwargs)
             return self.call_function(function.__func__, (function.__self__, *args), kwargs)
-        if isinstance(function, type):
+        if is_a(function, type):
             return self._call_class(function, args, kwargs)
-        if isinstance(function, IN_C):
+        if is_a(function, IN_C):
             owner = getattr(function, "__self__", None)
             if function.__name__ == "apply" and _is_autograd_function(owner):
                 return self._call_autograd_function(owner, args, kwargs)
@@ -89,7 +90,7 @@ class Calls(NativeCalls):
         if original is not None:
             self.world.pin(function)
             return self.call_function(original, args, kwargs)
-        if isinstance(function, torch.nn.Module):
+        if is_a(function, torch.nn.Module):
             return self._call_module(function, args, kwargs)
         if leaves.is_leaf(function):
             return self.call_leaf(function, args, kwargs)
@@ -126,7 +127,7 @@ class Calls(NativeCalls):
             return self.call_leaf(function, args, kwargs)
         if runs_natively(function):
             if function.__module__ == AUTOCAST and args and not self.world.is_fresh(args[0]):
-                if not isinstance(args[0], torch.autocast):
+                if not is_a(args[0], torch.autocast):
                     raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
                 through = _Through(self, args[0])
                 result = self.call_leaf(function, (through, *args[1:]), kwargs)
@@ -224,7 +225,7 @@ class Calls(NativeCalls):
     # Objects and modules
 
     def _call_module(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if isinstance(module, torch.jit.ScriptModule):
+        if is_a(module, torch.jit.ScriptModule):
             raise Break(BreakKind.OPAQUE, f"{type(module).__name__} is a script of torch.jit")
         if self.lookup(type(module), "__call__") is not torch.nn.Module.__call__:
             return self._call_object(module, args, kwargs)
@@ -241,7 +242,7 @@ class Calls(NativeCalls):
         found = self.lookup(type(function), "__call__")
         if found is MISSING:
             raise TypeError(f"'{type(function).__name__}' object is not callable")
-        if not is_python_class(type(function)) or not isinstance(found, types.FunctionType):
+        if not is_python_class(type(function)) or not is_a(found, types.FunctionType):
             raise Break(BreakKind.OPAQUE, f"a call of a {type(function).__qualname__}")
         return self.call_function(found, (function, *args), kwargs)
 
@@ -274,28 +275,28 @@ class Calls(NativeCalls):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
             raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made, by code in C")
-        if isinstance(self.lookup(kind, "__del__"), types.FunctionType):
+        if is_a(self.lookup(kind, "__del__"), types.FunctionType):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__qualname__} is made, whose end runs its __del__")
         meta = self.lookup(type(kind), "__call__")
-        if isinstance(meta, types.FunctionType):
+        if is_a(meta, types.FunctionType):
             return self.call_function(meta, (kind, *args), kwargs)
         return self.construct(kind, args, kwargs)
 
     def construct(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What `type.__call__` does: `__new__`, then `__init__`."""
         maker = self.lookup(kind, "__new__")
-        if isinstance(maker, staticmethod):
+        if is_a(maker, staticmethod):
             maker = maker.__func__
-        if isinstance(maker, types.FunctionType):
+        if is_a(maker, types.FunctionType):
             made = self.call_function(maker, (kind, *args), kwargs)
-        elif isinstance(kind, type) and issubclass(kind, _ALLOCATORS):
+        elif is_a(kind, type) and issubclass(kind, _ALLOCATORS):
             made = self._allocate(kind, args, kwargs)
         else:
             raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made by code in C")
-        if not isinstance(made, kind):
+        if not is_a(made, kind):
             return made
         initialise = self.lookup(type(made), "__init__")
-        if isinstance(initialise, types.FunctionType):
+        if is_a(initialise, types.FunctionType):
             if self.call_function(initialise, (made, *args), kwargs) is not None:
                 raise TypeError("__init__() should return None")
         elif initialise is not object.__init__:
@@ -346,4 +347,4 @@ class _Through:
 
 
 def _is_autograd_function(owner: Any) -> bool:
-    return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+    return is_a(owner, type) and issubclass(owner, torch.autograd.Function)

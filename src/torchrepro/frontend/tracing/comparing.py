@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
 from torchrepro.frontend.tracing.foreign import has_objects, natively, no_foreign_code
@@ -155,7 +156,7 @@ def _checked(function: Any, name: str) -> Handler:
 
     def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value, kinds = args
-        if isinstance(kinds, tuple):
+        if is_a(kinds, tuple):
             return any(tracer.call_function(function, (value, kind), {}) for kind in kinds)
         if function is isinstance and tracer.call_function(type, (value,), {}) is kinds:
             return True  # nobody is asked then

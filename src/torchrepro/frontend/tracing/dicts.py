@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
@@ -78,7 +79,7 @@ class Dicts(Known):
         if type(key) is tuple:
             for item in key:
                 self._pin_key(copy, item)
-        elif isinstance(key, torch.Tensor):
+        elif is_a(key, torch.Tensor):
             self.complete(copy)
         elif id(key) not in self._fresh and id(key) in self._sources:
             self.guards.add(Is(self._sources[id(key)], key))
@@ -156,10 +157,10 @@ class Dicts(Known):
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            if isinstance(value, dict):
+            if is_a(value, dict):
                 self.complete(value)
                 waiting.extend(dict.values(value))
-            elif isinstance(value, list | tuple | collections.deque):
+            elif is_a(value, list | tuple | collections.deque):
                 waiting.extend(elements(value))
             elif type(value).__name__.startswith("dict_"):
                 waiting.append(getattr(value, "mapping", None))

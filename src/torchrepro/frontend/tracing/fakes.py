@@ -12,6 +12,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.rebuild.objects import elements
 
@@ -37,20 +38,20 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
 
 
 def is_fake(value: object) -> bool:
-    return isinstance(value, FakeTensor)
+    return is_a(value, FakeTensor)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """All tensors in nested tuples, lists, dicts and slices."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         yield value
-    elif isinstance(value, tuple | list):
+    elif is_a(value, tuple | list):
         for item in elements(value):
             yield from tensors_in(item)
-    elif isinstance(value, dict):
+    elif is_a(value, dict):
         for item in dict.values(value):
             yield from tensors_in(item)
-    elif isinstance(value, slice):
+    elif is_a(value, slice):
         yield from tensors_in((value.start, value.stop, value.step))
 
 
@@ -91,26 +92,26 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
     Checked on torch 2.11 to 2.15 (the exceptions of `fake_tensor`).
     """
     operation = _SPOKEN.get(operation, operation)
-    unallocated = isinstance(error, RuntimeError) and "data is not allocated yet" in str(error)
-    if unallocated or isinstance(error, fake_tensor.DataDependentOutputException):
+    unallocated = is_a(error, RuntimeError) and "data is not allocated yet" in str(error)
+    if unallocated or is_a(error, fake_tensor.DataDependentOutputException):
         return BreakReason(
             BreakKind.DATA,
             f"{operation} needs the value of a tensor",
             "keep the decision in the graph (torch.where, masks) or compute the number before",
         )
-    if isinstance(error, fake_tensor.DynamicOutputShapeException):
+    if is_a(error, fake_tensor.DynamicOutputShapeException):
         return BreakReason(
             BreakKind.DATA,
             f"the shape of what {operation} gives depends on the values of a tensor",
             "torch.where or a product with the mask keeps the shape",
         )
-    missing = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_FAKE_KERNEL)
+    missing = is_a(error, RuntimeError) and any(words in str(error) for words in _NO_FAKE_KERNEL)
     unsupported = (
         fake_tensor.UnsupportedOperatorException,
         fake_tensor.UnsupportedFakeTensorException,
         fake_tensor.UnsupportedMutationAliasingException,
     )
-    if missing or isinstance(error, unsupported):
+    if missing or is_a(error, unsupported):
         return BreakReason(
             BreakKind.UNSUPPORTED,
             f"{operation} does not run on tensors without data",

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.classes import is_python_class, is_trusted_file
@@ -38,7 +39,7 @@ def no_foreign_code(name: str, *, library: bool = False) -> Iterator[None]:
     `library`: it is in Python, so that functions in C are seen too which it calls.
     """
     outer = sys.getprofile()
-    if outer is not None and not isinstance(outer, _Watch):
+    if outer is not None and not is_a(outer, _Watch):
         if library:
             raise Break(BreakKind.OPAQUE, f"what {name} does is not seen while a profiler runs")
         yield  # somebody measures: nothing is noticed, as it is rare
@@ -78,9 +79,9 @@ def has_objects(value: Any, depth: int = 3) -> bool:
     kind = type(value)
     if is_python_class(kind):
         return True
-    if not depth or not isinstance(value, _CONTAINERS):
+    if not depth or not is_a(value, _CONTAINERS):
         return False
-    inside = (*dict.keys(value), *dict.values(value)) if isinstance(value, dict) else elements(value)
+    inside = (*dict.keys(value), *dict.values(value)) if is_a(value, dict) else elements(value)
     return any(has_objects(item, depth - 1) for item in inside)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.guards.guard_set import Guards
 from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.kept import Kept
@@ -79,7 +80,7 @@ class Known:
     def forget(self) -> None:
         """The trace is over; guards and kept objects have left it."""
         for table in vars(self).values():
-            if isinstance(table, dict | list | set):
+            if is_a(table, dict | list | set):
                 table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -106,7 +107,7 @@ class Known:
         source = self._sources.get(id(value))
         if source is None:
             name = getattr(value, "__qualname__", None)
-            source = self.kept.hold(value, name if isinstance(name, str) else type(value).__name__)
+            source = self.kept.hold(value, name if is_a(name, str) else type(value).__name__)
             self._register(value, value, source)
         return source
 
@@ -131,7 +132,7 @@ class Known:
     def pin(self, value: Any) -> None:
         """An old object of which more is relied on than can be guarded: it must be the very same again."""
         source = self._sources.get(id(value))
-        if source is not None and not isinstance(source, Held):
+        if source is not None and not is_a(source, Held):
             self.guards.add(Is(source, value))
 
     def is_opaque(self, value: Any) -> bool:
@@ -143,18 +144,18 @@ class Known:
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
         alike: dict[Any, list[Source]] = {}
         for value, source in self._objects:
-            kind = id(value.__code__) if isinstance(value, types.FunctionType) else type(value)
+            kind = id(value.__code__) if is_a(value, types.FunctionType) else type(value)
             alike.setdefault(kind, []).append(source)
         return [
             *self._tensors,
-            *(shadow.source for shadow in containers if not isinstance(shadow.source, Held)),
+            *(shadow.source for shadow in containers if not is_a(shadow.source, Held)),
             *(source for group in alike.values() if len(group) > 1 for source in group),
         ]
 
     def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
         """A copy whose changes are written back."""
         before = None
-        if isinstance(stand_in, dict):
+        if is_a(stand_in, dict):
             before = self._before[id(stand_in)] = dict(dict_items(stand_in))
         self.shadows.append(Shadow(source, original, stand_in, kind, before))
 

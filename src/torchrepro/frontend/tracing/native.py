@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.generator import _drive
 from torchrepro.frontend.tracing import leaves
@@ -133,7 +134,7 @@ _SOME_ITERATORS: tuple[Any, ...] = (
     iter(int, 0),
 )
 _ITERATORS = tuple(map(type, _SOME_ITERATORS)) + tuple(
-    kind for kind in vars(itertools).values() if isinstance(kind, type)
+    kind for kind in vars(itertools).values() if is_a(kind, type)
 )
 
 HIGHER_ORDER: frozenset[Any] = frozenset(
@@ -247,14 +248,14 @@ NATIVE_CLASSES: frozenset[type] = frozenset(
         torch.device,
         torch.finfo,
         torch.iinfo,
-        *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
+        *(kind for kind in vars(itertools).values() if is_a(kind, type)),
     }
 )
 """Classes in C that are made by calling them."""
 
 
 def is_native_iterator(value: Any) -> bool:
-    return isinstance(value, _ITERATORS)
+    return is_a(value, _ITERATORS)
 
 
 def looks_at_frames(function: Any) -> bool:
@@ -267,12 +268,12 @@ def why_not(function: Any) -> BreakReason | None:
     owner = getattr(function, "__objclass__", None)
     if owner is None:
         holder = getattr(function, "__self__", None)
-        if isinstance(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
+        if is_a(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
             return None  # steps a generator of the trace
         if is_fake(holder):
             return None  # the recorder sees it
-        if holder is not None and not isinstance(holder, types.ModuleType):
-            owner = holder if isinstance(holder, type) else type(holder)
+        if holder is not None and not is_a(holder, types.ModuleType):
+            owner = holder if is_a(holder, type) else type(holder)
     if owner is not None:
         if issubclass(owner, _OWNERS) or owner in (object, type) or issubclass(owner, _ITERATORS):
             return None
@@ -280,7 +281,7 @@ def why_not(function: Any) -> BreakReason | None:
             return None
         return _in_c(owner.__module__, f"{owner.__module__}.{owner.__qualname__}.{name}")
     module = getattr(function, "__module__", None) or ""
-    if function in _QUESTIONS or isinstance(
+    if function in _QUESTIONS or is_a(
         getattr(builtins, getattr(function, "__qualname__", "").partition(".")[0], None), type
     ):
         return None  # a question about the interpreter, or a static method of a builtin type

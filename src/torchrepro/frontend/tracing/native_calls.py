@@ -8,6 +8,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers
@@ -73,7 +74,7 @@ class NativeCalls(Operators):
     def make_class(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         assert self.frame is not None
         made = caller_in(self.frame.globals)(function, args, kwargs)
-        return self.world.mark_fresh(made) if isinstance(made, type) else made
+        return self.world.mark_fresh(made) if is_a(made, type) else made
 
     def call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, owner = _unbound(function)
@@ -97,7 +98,7 @@ class NativeCalls(Operators):
             self.world.complete_all((*full, *kwargs.values()))
         else:
             self.require_known(owner)
-            if isinstance(owner, dict):
+            if is_a(owner, dict):
                 self.world.complete(owner)
         if plain is object.__eq__ or plain is object.__ne__:
             return function(*args)
@@ -115,14 +116,14 @@ class NativeCalls(Operators):
         self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Arguments as C can use them: iterables and functions of the user's own are stepped."""
-        own = 1 if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
+        own = 1 if is_a(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
         args = [*args[:own], *self.with_iterables(plain, args[own:])]
         if plain is filter and args[0] is None:
             args = [operator.truth, *args[1:]]
         if plain in HIGHER_ORDER or plain is list.sort:
             first = args[0] if args else None
             args = [self._callback(value) for value in args]
-            if plain in FUNCTION_FIRST and isinstance(first, (*IN_C, type)) and first in SPECIAL:
+            if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)) and first in SPECIAL:
                 args[0] = SteppedCallable(self, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs
@@ -135,14 +136,14 @@ class NativeCalls(Operators):
         made = list(args)
         for index in range(*places.indices(len(made))):
             value = made[index]
-            pairs = function in MAPPING and (self.python_method(value, "keys") or isinstance(value, dict))
+            pairs = function in MAPPING and (self.python_method(value, "keys") or is_a(value, dict))
             made[index] = self.mapping(value) if pairs else self.iterable(value)
         return made
 
     def _callback(self, value: Any) -> Any:
-        if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        if is_a(value, types.FunctionType | types.MethodType | functools.partial):
             return SteppedCallable(self, value)
-        if isinstance(value, type):
+        if is_a(value, type):
             return SteppedCallable(self, value) if is_python_class(value) else value
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
             return SteppedCallable(self, value)
@@ -154,11 +155,11 @@ class NativeCalls(Operators):
 
 def _unbound(function: Any) -> tuple[Any, Any]:
     """A method in C as its class has it, and the object it is bound to."""
-    if isinstance(function, types.MethodWrapperType):
+    if is_a(function, types.MethodWrapperType):
         return static_lookup(function.__objclass__, function.__name__), function.__self__
     owner = getattr(function, "__self__", None)
-    if isinstance(function, types.BuiltinFunctionType) and owner is not None:
-        if isinstance(owner, types.ModuleType | type):
+    if is_a(function, types.BuiltinFunctionType) and owner is not None:
+        if is_a(owner, types.ModuleType | type):
             return function, MISSING
         return static_lookup(type(owner), function.__name__), owner
     return function, MISSING

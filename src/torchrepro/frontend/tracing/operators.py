@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, UNARY
@@ -46,9 +47,9 @@ class Operators(Attributes):
         if not is_python_class(kind):
             return None
         found = self.lookup(kind, name)
-        if found is MISSING or isinstance(found, types.WrapperDescriptorType | types.MethodDescriptorType):
+        if found is MISSING or is_a(found, types.WrapperDescriptorType | types.MethodDescriptorType):
             return None
-        return None if isinstance(found, types.BuiltinFunctionType) else found
+        return None if is_a(found, types.BuiltinFunctionType) else found
 
     def require_known(self, *values: Any) -> None:
         for value in values:
@@ -65,7 +66,7 @@ class Operators(Attributes):
     def binary(self, name: str, left: Any, right: Any) -> Any:
         self.require_known(left, right)
         if not (is_python_class(type(left)) or is_python_class(type(right))):
-            if isinstance(left, dict | list) or isinstance(right, dict | list):
+            if is_a(left, dict | list) or is_a(right, dict | list):
                 self.world.complete_all((left, right))
             if name == "INPLACE_ADD" and type(left) is list:
                 right = self.iterable(right)
@@ -105,18 +106,18 @@ class Operators(Attributes):
     def is_true(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return bool(value)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return bool(value)
         self.require_known(value)
         result = self.special(value, "__bool__")
         if result is MISSING:
             result = self.special(value, "__len__")
-        if result is MISSING and isinstance(value, dict):
+        if result is MISSING and is_a(value, dict):
             return self.world.length_of(value) > 0
         return bool(value) if result is MISSING else bool(result)
 
     def format(self, value: Any, conversion: str, spec: Any) -> str:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             raise Break(BreakKind.DATA, "a tensor becomes text")
         self.require_known(value)
         name = self._text_method(type(value), conversion)
@@ -143,11 +144,11 @@ class Operators(Attributes):
 
     def _text_of_container(self, value: Any) -> str:
         """As C writes it, with the `__repr__` of each item stepped."""
-        if isinstance(value, dict):
+        if is_a(value, dict):
             pairs = [f"{self.format(k, 'repr', '')}: {self.format(v, 'repr', '')}" for k, v in value.items()]
             return "{" + ", ".join(pairs) + "}"
         text = ", ".join(self.format(item, "repr", "") for item in value)
-        if isinstance(value, list):
+        if is_a(value, list):
             return f"[{text}]"
         return f"({text},)" if len(value) == 1 else f"({text})"
 
@@ -166,9 +167,9 @@ class Operators(Attributes):
 
     def get_item(self, container: Any, key: Any) -> Any:
         self.require_known(container)
-        if isinstance(container, dict):
+        if is_a(container, dict):
             return self._dict_item(container, key)
-        if isinstance(container, type):
+        if is_a(container, type):
             generic: Any = container
             return generic[key]
         result = self.special(container, "__getitem__", key)
@@ -199,7 +200,7 @@ class Operators(Attributes):
         missing = self.special(container, "__missing__", key)
         if missing is not MISSING:
             return missing
-        if isinstance(container, collections.defaultdict) and container.default_factory is not None:
+        if is_a(container, collections.defaultdict) and container.default_factory is not None:
             value = self.call_function(container.default_factory, (), {})
             self.world.set_key(container, key, value)
             return value
@@ -207,19 +208,19 @@ class Operators(Attributes):
 
     def set_item(self, container: Any, key: Any, new: Any) -> None:
         self.require_known(container)
-        if isinstance(container, torch.Tensor):
+        if is_a(container, torch.Tensor):
             container[self.as_index(key)] = new
             return
         if self.special(container, "__setitem__", key, new) is not MISSING:
             return
-        if isinstance(container, dict):
+        if is_a(container, dict):
             self.plain_set_item(container, key, new)
         else:
-            container[self.as_index(key)] = self.iterable(new) if isinstance(key, slice) else new
+            container[self.as_index(key)] = self.iterable(new) if is_a(key, slice) else new
 
     def plain_set_item(self, container: dict[Any, Any], key: Any, new: Any) -> None:
         self.as_keys((key,))
-        if isinstance(container, collections.OrderedDict):
+        if is_a(container, collections.OrderedDict):
             # Its order is kept beside the table: only its own method knows of both.
             self.world.forget_unread(container, key)
             collections.OrderedDict.__setitem__(container, key, new)
@@ -230,27 +231,27 @@ class Operators(Attributes):
         self.require_known(container)
         if self.special(container, "__delitem__", key) is not MISSING:
             return
-        if isinstance(container, dict):
+        if is_a(container, dict):
             self.world.complete(container)
         del container[key]
 
     def contains(self, container: Any, value: Any) -> bool:
         self.require_known(container)
-        if isinstance(container, torch.Tensor):
+        if is_a(container, torch.Tensor):
             return value in container
         result = self.special(container, "__contains__", value)
         if result is not MISSING:
             return self.is_true(result)
-        if isinstance(container, dict):
+        if is_a(container, dict):
             self.as_keys((value,))
             return self.world.has_key(container, value)
-        if is_python_class(type(container)) and not isinstance(container, list | tuple | set | frozenset):
+        if is_python_class(type(container)) and not is_a(container, list | tuple | set | frozenset):
             for item in SteppedIterator(self, self.get_iter(container)):
                 if item is value or self.is_true(self.compare("EQ", item, value)):
                     return True
             return False
         self.world.complete_all((container,))
-        if isinstance(container, list | tuple) and self._needs_stepping(value, container):
+        if is_a(container, list | tuple) and self._needs_stepping(value, container):
             items = elements(container)
             return any(item is value or self.is_true(self.compare("EQ", item, value)) for item in items)
         return bool(natively("a search", operator.contains, container, value))
@@ -263,12 +264,12 @@ class Operators(Attributes):
     # Iteration
 
     def get_iter(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(torch.unbind(value, 0))
         self.require_known(value)
-        if isinstance(value, SteppedGenerator | SteppedIterator):
+        if is_a(value, SteppedGenerator | SteppedIterator):
             return value
         result: Any = self.special(value, "__iter__")
         if result is not MISSING:
@@ -291,12 +292,12 @@ class Operators(Attributes):
 
     def next_item(self, iterator: Iterator[Any]) -> Any:
         self.require_known(iterator)
-        if isinstance(iterator, SteppedGenerator) or is_native_iterator(iterator):
+        if is_a(iterator, SteppedGenerator) or is_native_iterator(iterator):
             return next(iterator)
         result = self.special(iterator, "__next__")
         if result is not MISSING:
             return result
-        if isinstance(iterator, types.GeneratorType):
+        if is_a(iterator, types.GeneratorType):
             raise Break(BreakKind.UNSUPPORTED, "a generator that was started outside of the trace")
         return next(iterator)
 
@@ -306,7 +307,7 @@ class Operators(Attributes):
         if self.python_method(value, "__iter__") is not None or (
             self.python_method(value, "__next__") is None
             and self.python_method(value, "__getitem__") is not None
-            and not isinstance(value, list | tuple | dict | str)
+            and not is_a(value, list | tuple | dict | str)
         ):
             iterator = self.get_iter(value)
             return iterator if is_native_iterator(iterator) else SteppedIterator(self, iterator)
@@ -316,13 +317,13 @@ class Operators(Attributes):
         if type(value) in (list, tuple):
             return value  # type: ignore[no-any-return]
         iterator = self.get_iter(value)
-        if is_native_iterator(iterator) or isinstance(iterator, SteppedGenerator):
+        if is_native_iterator(iterator) or is_a(iterator, SteppedGenerator):
             return list(iterator)
         return list(SteppedIterator(self, iterator))
 
     def mapping(self, value: Any) -> Mapping[Any, Any]:
         self.require_known(value)
-        if isinstance(value, dict) and self.python_method(value, "keys") is None:
+        if is_a(value, dict) and self.python_method(value, "keys") is None:
             self.world.complete(value)
             items = dict(dict_items(value))
             if self.python_method(value, "__getitem__") is None or type(value).__iter__ is dict.__iter__:

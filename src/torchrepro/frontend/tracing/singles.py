@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
+
 BY_IDENTITY = (
     type,
     types.ModuleType,
@@ -25,10 +27,10 @@ BY_IDENTITY = (
 
 def is_single(value: Any) -> bool:
     """Whether the object itself can be held and guarded by identity."""
-    if isinstance(value, types.BuiltinFunctionType):
+    if is_a(value, types.BuiltinFunctionType):
         owner = value.__self__
-        if owner is None or isinstance(owner, type | types.ModuleType):
+        if owner is None or is_a(owner, type | types.ModuleType):
             return True
         # A function of a module, which pybind binds to a record of its own.
         return type(owner).__module__.startswith("pybind11")
-    return isinstance(value, BY_IDENTITY)
+    return is_a(value, BY_IDENTITY)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.kinds import Length, StorageOffset
 from torchrepro.frontend.interpreter.callers import locals_of
@@ -48,7 +49,7 @@ def special(*functions: Any) -> Callable[[Handler], Handler]:
 
 @special(getattr)
 def _getattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) not in (2, 3) or not isinstance(args[1], str):
+    if len(args) not in (2, 3) or not is_a(args[1], str):
         return NotImplemented
     try:
         return tracer.load_attr(args[0], args[1])
@@ -60,12 +61,12 @@ def _getattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 @special(hasattr)
 def _hasattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.has_attr(*args) if len(args) == 2 and isinstance(args[1], str) else NotImplemented
+    return tracer.has_attr(*args) if len(args) == 2 and is_a(args[1], str) else NotImplemented
 
 
 @special(setattr)
 def _setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) != 3 or not isinstance(args[1], str):
+    if len(args) != 3 or not is_a(args[1], str):
         return NotImplemented
     tracer.store_attr(*args)
     return None
@@ -73,7 +74,7 @@ def _setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 @special(delattr)
 def _delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) != 2 or not isinstance(args[1], str):
+    if len(args) != 2 or not is_a(args[1], str):
         return NotImplemented
     tracer.delete_attr(*args)
     return None
@@ -81,7 +82,7 @@ def _delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 @special(object.__setattr__)
 def _object_setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if isinstance(args[0], torch.Tensor | type):
+    if is_a(args[0], torch.Tensor | type):
         raise Break(
             BreakKind.UNSUPPORTED, f"assignment to attribute {args[1]!r} of a {type(args[0]).__name__}"
         )
@@ -113,7 +114,7 @@ def _object_init(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, 
 @special(type)
 def _type(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if len(args) == 1 and not kwargs:
-        if isinstance(args[0], torch.Tensor):
+        if is_a(args[0], torch.Tensor):
             return tracer.recorder.real_type_of(args[0])
         return type(args[0])
     return NotImplemented
@@ -126,7 +127,7 @@ def _len(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     result = tracer.special(value, "__len__")
     if result is not MISSING:
         return operator.index(result)
-    return tracer.world.length_of(value) if isinstance(value, dict) else NotImplemented
+    return tracer.world.length_of(value) if is_a(value, dict) else NotImplemented
 
 
 @special(bool)
@@ -222,7 +223,7 @@ def _thread_id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, An
 def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """How `copy` takes an object apart: an old one by the attributes it has in the trace."""
     value = args[0]
-    if tracer.world.is_fresh(value) or isinstance(value, list | dict | tuple | set):
+    if tracer.world.is_fresh(value) or is_a(value, list | dict | tuple | set):
         return natively("a copy", object.__reduce_ex__, *args)
     space = tracer.world.expose_instance(value)
     if space is None or any("__slots__" in base.__dict__ for base in type(value).__mro__[:-1]):
@@ -277,8 +278,8 @@ def _hash(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     result = tracer.special(args[0], "__hash__")
     if result is not MISSING:
         return result
-    if isinstance(args[0], torch.Tensor) or tracer.lookup(type(args[0]), "__hash__") is object.__hash__:
-        kind = "Tensor" if isinstance(args[0], torch.Tensor) else type(args[0]).__name__
+    if is_a(args[0], torch.Tensor) or tracer.lookup(type(args[0]), "__hash__") is object.__hash__:
+        kind = "Tensor" if is_a(args[0], torch.Tensor) else type(args[0]).__name__
         raise Break(BreakKind.UNSUPPORTED, f"hash() of a {kind} is another in each call")
     return NotImplemented
 
@@ -428,6 +429,6 @@ def call_getter(tracer: NativeCalls, function: Any, value: Any) -> Any:
 
 def _call_method(tracer: NativeCalls, kind: Any, arguments: Any, value: Any) -> Any:
     # With keywords it is pickled as a partial application of the class.
-    keywords = kind.keywords if isinstance(kind, functools.partial) else {}
-    name, *rest = (*kind.args, *arguments) if isinstance(kind, functools.partial) else arguments
+    keywords = kind.keywords if is_a(kind, functools.partial) else {}
+    name, *rest = (*kind.args, *arguments) if is_a(kind, functools.partial) else arguments
     return tracer.call_method(value, name, tuple(rest), keywords)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs, Unbound
@@ -245,7 +246,7 @@ class Tracer(Calls):
             value = space.get(name, NULL)
             if value is NULL:
                 return self.load_builtin(frame, name)
-            if is_constant(value) or is_single(value) or isinstance(value, types.FunctionType):
+            if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
                 return value
         known = self.world.globals_of(space, f"globals of {space.get('__name__', '?')}")
         value = self.world.item_of(known, name)
@@ -286,6 +287,6 @@ class Tracer(Calls):
         raise Break(BreakKind.OUTSIDE, f"module {name} is imported for the first time")
 
     def import_from(self, module: Any, name: str) -> Any:
-        if isinstance(module, types.ModuleType) and name in vars(module):
+        if is_a(module, types.ModuleType) and name in vars(module):
             return self.load_attr(module, name)
         return super().import_from(module, name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.guards.kinds import (
     EmptyCell,
     HasInstanceValue,
@@ -42,7 +43,7 @@ class World(Adopting):
         original = owner if original is None else original
         space: Any = getattr(original, "__dict__", None)
         if type(space) is not dict or id(owner) in self._fresh:
-            return space if isinstance(space, dict) else None
+            return space if is_a(space, dict) else None
         source = self.home_of(owner)
         copy = dict(space)
         self._instances[id(owner)] = copy
@@ -103,7 +104,7 @@ class World(Adopting):
         current = dict.get(space, table)
         partial = self._partials.get(id(space))
         if partial is None or table not in partial.unread or id(module) in self._fresh:
-            return current if isinstance(current, dict) else {}
+            return current if is_a(current, dict) else {}
         if id(current) in self._stand_ins:
             return self._stand_ins[id(current)]  # type: ignore[no-any-return]
         source = self.home_of(module)
@@ -182,5 +183,5 @@ def _slot_names(kind: type) -> list[str]:
         name
         for base in reversed(kind.__mro__)
         for name, found in base.__dict__.items()
-        if isinstance(found, types.MemberDescriptorType)
+        if is_a(found, types.MemberDescriptorType)
     ]
