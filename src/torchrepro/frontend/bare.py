@@ -6,20 +6,24 @@ Guards and generated code look at what is in it, and must not run the methods of
 from __future__ import annotations
 
 import types
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.source import Bare, Source
 
-_READING = ("__getitem__", "__len__", "__iter__", "__contains__", "keys")
+_READING = ("__getitem__", "__len__", "__iter__", "__contains__")
+_IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType, type(None))
+_CONTAINERS = (list, tuple, OrderedDict, dict, deque)
 
 
-def bare(source: Source, value: Any, base: Any) -> Source:
-    """Where the items of a container are read from."""
+def bare(source: Source, value: Any) -> Source:
+    """Where the items of a container are read from: the object itself, unless its class has other ideas."""
     kind = type(value)
-    if any(isinstance(getattr(kind, name, None), types.FunctionType) for name in _READING):
-        return Bare(source, base)
-    return source
+    if all(is_a(getattr(kind, name, None), _IN_C) for name in _READING):
+        return source
+    return Bare(source, next(base for base in _CONTAINERS if issubclass(kind, base)))
 
 
 class BareView:

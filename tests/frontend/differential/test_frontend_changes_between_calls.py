@@ -97,6 +97,30 @@ def a_global_of_another_type(capture: Capture) -> Iterator[Any]:
 
 
 @scenario
+def an_attribute_hook_that_counts(capture: Capture) -> Iterator[Any]:
+    asked: list[str] = []
+
+    class Watched:
+        def __init__(self) -> None:
+            self.n = 3
+
+        def __getattribute__(self, name: str) -> Any:
+            asked.append(name)
+            return object.__getattribute__(self, name)
+
+        def method(self) -> int:
+            return self.n
+
+    def function(x: torch.Tensor, thing: Watched | None) -> Any:
+        thing = thing or Watched()
+        return x * thing.method()
+
+    call = capture(function)
+    yield call(tensor(), None), list(asked)
+    yield call(tensor(4), Watched()), list(asked)
+
+
+@scenario
 def a_global_function(capture: Capture) -> Iterator[Any]:
     global helper
     before = helper

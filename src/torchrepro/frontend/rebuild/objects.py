@@ -93,7 +93,7 @@ def elements(value: Any) -> Iterator[Any]:
 
 def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     """In the order that an `OrderedDict` keeps for itself, past what a subclass says."""
-    return OrderedDict.items(value) if is_a(value, OrderedDict) else dict.items(value)
+    return OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
 
 
 def dict_text(r: Rebuilder, name: str, cls: type) -> str:

@@ -8,7 +8,7 @@ the tuple is there.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -198,11 +198,11 @@ class Rebuilder:
 def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple[Any, Source]]:
     match kind:
         case ShadowKind.LIST | ShadowKind.DEQUE:
-            place = bare(source, original, list if kind is ShadowKind.LIST else deque)
+            place = bare(source, original)
             return [(child, Item.at(place, index)) for index, child in enumerate(objects.elements(original))]
         case ShadowKind.DICT:
             items = list(objects.dict_items(original))
-            place = bare(source, original, OrderedDict if is_a(original, OrderedDict) else dict)
+            place = bare(source, original)
             return [
                 (child, Item.at(place, key)) if is_constant(key) else (key, KeyOf(place, index))
                 for index, (key, child) in enumerate(items)

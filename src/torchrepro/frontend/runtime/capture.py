@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchrepro.errors import TorchReproError
-from torchrepro.frontend.breaks import BreakKind, BreakReason, Where, short_name
+from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where, short_name
 from torchrepro.frontend.guards.guard_set import compile_guards
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
 from torchrepro.frontend.interpreter.frame import Frame, where_of
@@ -139,7 +139,7 @@ class _Capture:
                 return None
             try:
                 draft = self._draft(tracer, outcome)
-            except CannotRebuild as error:
+            except (CannotRebuild, Break) as error:  # a break: a tensor that the graph does not know
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
                 return None
         graph = draft.captured.graph_module

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -85,8 +87,8 @@ class Adopting(Dicts):
             return self._adopt_dict(value, source)
         if is_a(value, set | frozenset):
             return self._adopt_set(value, source)
-        if kind is types.MappingProxyType and is_a(source, Attribute) and source.name == "__dict__":
-            return self._adopt_namespace(value, source)
+        if kind is types.MappingProxyType:
+            return self._adopt_proxy(value, source)
         if kind is types.CellType:
             return self._register(value, value, source)
         self._objects.append((value, source))
@@ -121,13 +123,16 @@ class Adopting(Dicts):
         self.complete(keywords)
         return self._register(value, functools.partial(function, *args, **keywords), source)
 
+    def _adopt_items(self, value: Any, source: Source, base: Any) -> Iterator[Any]:
+        place = bare(source, value)
+        self.guards.add(Length(place, base.__len__(value)))
+        for index, item in enumerate(base.__iter__(value)):
+            yield self.adopt(item, Item.at(place, index))
+
     def _adopt_tuple(self, value: Any, source: Source) -> Any:
-        items = list(tuple.__iter__(value))
-        place = bare(source, value, tuple)
-        self.guards.add(Length(place, len(items)))
-        children = [self.adopt(item, Item.at(place, index)) for index, item in enumerate(items)]
+        children = list(self._adopt_items(value, source, tuple))
         kind = type(value)
-        if all(new is old for new, old in zip(children, items, strict=True)):
+        if all(new is old for new, old in zip(children, tuple.__iter__(value), strict=True)):
             return self._register(value, value, source)
         if kind is tuple:
             return self._register(value, tuple(children), source)
@@ -141,16 +146,13 @@ class Adopting(Dicts):
     def _adopt_list(self, value: Any, source: Source) -> Any:
         kind = type(value)
         base: Any = collections.deque if is_a(value, collections.deque) else list
-        items = list(base.__iter__(value))
-        place = bare(source, value, base)
-        self.guards.add(Length(place, len(items)))
         copy = collections.deque.__new__(kind) if is_a(value, collections.deque) else list.__new__(kind)
         if is_a(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
             self.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items: a list may contain itself.
         self._register(value, copy, source)
-        base.extend(copy, [self.adopt(item, Item.at(place, index)) for index, item in enumerate(items)])
+        base.extend(copy, list(self._adopt_items(value, source, base)))
         self.shadows.append(
             Shadow(source, value, copy, ShadowKind.LIST if base is list else ShadowKind.DEQUE)
         )
@@ -159,6 +161,7 @@ class Adopting(Dicts):
         return copy
 
     def _adopt_dict(self, value: Any, source: Source) -> Any:
+        self.require_unviewed(value)
         kind = type(value)
         if kind in _DICTS:
             copy = value.copy()
@@ -174,9 +177,8 @@ class Adopting(Dicts):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self._register(value, copy, source)
         self._objects.append((value, source))
-        place = bare(source, value, collections.OrderedDict if is_a(value, _DICTS[1]) else dict)
-        original = value if kind in _DICTS else dict(dict_items(value))
-        self._partial(place, original, copy, lambda key: Item.at(place, key))
+        place = bare(source, value)
+        self._partial(place, value, copy, lambda key: Item.at(place, key))
         self._shadow(source, value, copy, ShadowKind.DICT)
         if kind not in _DICTS:
             self.complete(copy)
@@ -184,12 +186,24 @@ class Adopting(Dicts):
                 self._copy_instance(value, copy, source)
         return copy
 
-    def _adopt_namespace(self, value: Any, source: Source) -> Any:
-        """The `__dict__` of a class, as it is now. What is behind another proxy may be changed elsewhere."""
-        copy = dict(value)
-        self._partial(source, dict(value), copy, lambda name: Item.at(source, name))
+    def _adopt_proxy(self, value: Any, source: Source) -> Any:
+        """A read-only view. The dict behind it may be known by then; only the garbage collector tells it."""
+        (behind,) = gc.get_referents(value)
+        if type(behind) is not dict:
+            self._opaque.add(id(value))
+            return self._register(value, value, source)
+        if id(behind) in self._stand_ins:
+            return self._register(value, types.MappingProxyType(self._stand_ins[id(behind)]), source)
+        copy = dict(behind)
+        self._viewed.add(id(behind))
+        self._partial(source, behind, copy, lambda key: Item.at(source, key))
         self.complete(copy)
         return self._register(value, types.MappingProxyType(copy), source)
+
+    def require_unviewed(self, value: Any) -> None:
+        """What a read-only view showed would not change with the dict behind it."""
+        if id(value) in self._viewed:
+            raise Break(BreakKind.UNSUPPORTED, "a dict that was read through a view before")
 
     def _adopt_set(self, value: Any, source: Source) -> Any:
         if not all(is_constant(item) or is_single(item) for item in value) or type(value) not in (

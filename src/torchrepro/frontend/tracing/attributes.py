@@ -45,6 +45,7 @@ from torchrepro.frontend.tracing.world import World
 _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
 """Facts of a tensor that the guard on every input does not cover."""
 
+_CLASS = object.__dict__["__class__"]
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _NATIVE_FUNCTIONS = (
@@ -108,11 +109,16 @@ class Attributes(Interpreter):
     def plain_attr(self, value: Any, name: str) -> Any:
         """What `object.__getattribute__` finds."""
         kind = type(value)
-        if name == "__class__":
-            return kind
         if name == "__dict__":
-            return self.world.expose_instance(value)
+            space = self.world.expose_instance(value)
+            if space is None:
+                raise AttributeError(
+                    f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value
+                )
+            return space
         found = self.lookup(kind, name)
+        if found is _CLASS:
+            return kind
         if found is not MISSING and self._is_data_descriptor(found):
             return self._bind(found, value, kind, name)
         inside = self.world.instance_value(value, name)
@@ -145,7 +151,7 @@ class Attributes(Interpreter):
                 return types.MethodType(found, value)
             case property():
                 if found.fget is None:
-                    raise AttributeError(f"property '{name}' of '{kind.__name__}' object has no getter")
+                    raise _no("getter", kind, name)
                 return self.call_function(found.fget, (value,), {})
             case staticmethod():
                 return found.__func__
@@ -184,6 +190,9 @@ class Attributes(Interpreter):
             self.world.guards.add(LacksAttribute(self.world.home_of(value), name))
 
     def _super_attr(self, start: type, owner: type, value: Any, name: str) -> Any:
+        own = {"__class__": super, "__thisclass__": start, "__self__": value, "__self_class__": owner}
+        if name in own:
+            return own[name]
         mro = owner.__mro__
         classes = mro[mro.index(start) + 1 :]
         self._guard_namespaces(owner, name, classes)
@@ -416,7 +425,7 @@ class Attributes(Interpreter):
         found = self.lookup(type(value), name)
         if is_a(found, property):
             if found.fset is None:
-                raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no setter")
+                raise _no("setter", type(value), name)
             self.call_function(found.fset, (value, new), {})
         elif is_a(found, types.MemberDescriptorType) and not self.world.is_fresh(value):
             self.world.set_key(self.world.slots_of(value), name, new)
@@ -453,12 +462,14 @@ class Attributes(Interpreter):
     def plain_delete(self, value: Any, name: str) -> None:
         """What `object.__delattr__` does."""
         found = self.lookup(type(value), name)
-        if self.world.is_fresh(value):
-            object.__delattr__(value, name)
-        elif is_a(found, property):
+        if is_a(found, property):
             if found.fdel is None:
-                raise AttributeError(f"property '{name}' of '{type(value).__name__}' object has no deleter")
+                raise _no("deleter", type(value), name)
             self.call_function(found.fdel, (value,), {})
+        elif is_a(remover := self.lookup(type(found), "__delete__"), types.FunctionType):
+            self.call_function(remover, (found, value), {})
+        elif self.world.is_fresh(value):
+            object.__delattr__(value, name)
         elif is_a(found, types.MemberDescriptorType):
             slots = self.world.slots_of(value)
             if self.world.item_of(slots, name) is MISSING:
@@ -479,3 +490,7 @@ class Attributes(Interpreter):
         except AttributeError:
             return False
         return True
+
+
+def _no(function: str, kind: type, name: str) -> AttributeError:
+    return AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no {function}")

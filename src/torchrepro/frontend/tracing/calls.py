@@ -85,7 +85,7 @@ class Calls(NativeCalls):
         if kind is _ORDER:
             return function(*args)
         if kind in _GETTERS:
-            return call_getter(self, function, *args)
+            return call_getter(self, function, args, kwargs)
         original = leaves.original_of(function) or getattr(function, ORIGINAL, None)
         if original is not None:
             self.world.pin(function)
@@ -297,11 +297,11 @@ class Calls(NativeCalls):
             return made
         initialise = self.lookup(type(made), "__init__")
         if is_a(initialise, types.FunctionType):
-            if self.call_function(initialise, (made, *args), kwargs) is not None:
-                raise TypeError("__init__() should return None")
+            given = self.call_function(initialise, (made, *args), kwargs)
+            if given is not None:
+                raise TypeError(f"__init__() should return None, not '{type(given).__name__}'")
         elif initialise is not object.__init__:
-            self.world.complete_all((*args, *kwargs.values()))
-            initialise.__get__(made, type(made))(*self.with_iterables(initialise, args), **kwargs)
+            self.call_native(initialise, (made, *args), kwargs)
         return made
 
     def _allocate(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -312,8 +312,7 @@ class Calls(NativeCalls):
             if getattr(kind, "__abstractmethods__", None):
                 return object.__new__(kind)  # raises the TypeError that names the methods
             return self.world.mark_fresh(object.__new__(kind))
-        self.world.complete_all((*args, *kwargs.values()))
-        return self.world.mark_fresh(maker(*self.with_iterables(maker, (kind, *args)), **kwargs))
+        return self.allocate(maker, kind, args, kwargs)
 
 
 class _Adopting(Sequence[Any]):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
+from torchrepro.frontend.tracing.dunders import binary_candidates
 from torchrepro.frontend.tracing.foreign import has_objects, natively, no_foreign_code
-from torchrepro.frontend.tracing.special import SPECIAL, Handler, special
+from torchrepro.frontend.tracing.special import Handler, special
 from torchrepro.frontend.tracing.stepped import SteppedCallable, SteppedIterator
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def _keys(tracer: NativeCalls, key: Any, items: list[Any]) -> list[Any]:
     return [_Ordered(tracer, value) for value in keys] if stepped else keys
 
 
-@special(sorted)
+@special(sorted, keywords={"key", "reverse"})
 def _sorted(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     items = _items(tracer, args[0])
     keys = _keys(tracer, kwargs.get("key"), items)
@@ -66,7 +68,7 @@ def _cmp_to_key(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, A
     return functools.cmp_to_key(SteppedCallable(tracer, args[0]))
 
 
-@special(list.sort)
+@special(list.sort, keywords={"key", "reverse"})
 def _sort(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     args[0][:] = tracer.call_function(sorted, (list(args[0]),), kwargs)
     return None
@@ -75,8 +77,8 @@ def _sort(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def _extreme(function: Any, better: Any) -> Handler:
     def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         items = _items(tracer, args[0]) if len(args) == 1 else list(args)
-        if not items:
-            return function(items, **kwargs)
+        if not items or ("default" in kwargs and len(args) > 1):
+            return function(*(args if items else [[]]), **kwargs)
         keys = _keys(tracer, kwargs.get("key"), items)
         best = 0
         for place in range(1, len(items)):
@@ -88,8 +90,8 @@ def _extreme(function: Any, better: Any) -> Handler:
     return handler
 
 
-SPECIAL[min] = _extreme(min, operator.lt)
-SPECIAL[max] = _extreme(max, operator.gt)
+for _function, _better in ((min, operator.lt), (max, operator.gt)):
+    special(_function, most=math.inf, keywords={"key", "default"})(_extreme(_function, _better))
 
 
 @special(any)
@@ -102,50 +104,56 @@ def _all(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return all(map(tracer.is_true, SteppedIterator(tracer, tracer.get_iter(args[0]))))
 
 
-def _position(tracer: NativeCalls, items: Sequence[Any], value: Any) -> list[int] | None:
-    """Where a value is among items; None where C can tell."""
-    items = list(elements(items))
-    if not _any_with(tracer, (value, *items), "__eq__"):
-        return None
-    return [
+def _found(tracer: NativeCalls, items: Sequence[Any], value: Any, places: Iterable[int]) -> Iterator[int]:
+    """Where a value is among items."""
+    return (
         place
-        for place, item in enumerate(items)
-        if item is value or tracer.is_true(tracer.compare("EQ", item, value))
-    ]
+        for place in places
+        if items[place] is value or tracer.is_true(tracer.compare("EQ", items[place], value))
+    )
 
 
-@special(list.index, tuple.index)
+@special(list.index, tuple.index, least=2, most=4)
 def _index(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    found = _position(tracer, *args[:2]) if len(args) == 2 else None
-    if found is None:
+    owner, value, *bounds = args
+    items = list(elements(owner))
+    if not _any_with(tracer, (value, *items), "__eq__"):
         return NotImplemented
-    if not found:
-        raise ValueError("the value is not in the list")
-    return found[0]
+    start, stop = (*map(tracer.as_index, bounds), None, None)[:2]
+    places = range(len(items))[start:stop]
+    for place in _found(tracer, items, value, places):
+        return place
+    if is_a(owner, tuple):
+        raise ValueError("tuple.index(x): x not in tuple")
+    raise ValueError(f"{tracer.format(value, 'repr', '')} is not in list")
 
 
-@special(list.count, tuple.count)
+@special(list.count, tuple.count, least=2)
 def _count(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    found = _position(tracer, *args)
-    return NotImplemented if found is None else len(found)
-
-
-@special(list.remove)
-def _remove(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    found = _position(tracer, *args)
-    if found is None:
+    owner, value = args
+    items = list(elements(owner))
+    if not _any_with(tracer, (value, *items), "__eq__"):
         return NotImplemented
-    if not found:
-        raise ValueError("list.remove(x): x not in list")
-    del args[0][found[0]]
-    return None
+    return len(list(_found(tracer, items, value, range(len(items)))))
 
 
-@special(divmod)
+@special(list.remove, least=2)
+def _remove(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    owner, value = args
+    items = list(elements(owner))
+    if not _any_with(tracer, (value, *items), "__eq__"):
+        return NotImplemented
+    for place in _found(tracer, items, value, range(len(items))):
+        list.__delitem__(owner, place)
+        return None
+    raise ValueError("list.remove(x): x not in list")
+
+
+@special(divmod, least=2)
 def _divmod(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     left, right = args
-    for receiver, name, argument in ((left, "__divmod__", right), (right, "__rdivmod__", left)):
-        result = tracer.special(receiver, name, argument)
+    for receiver, name in binary_candidates(tracer.lookup, "DIVMOD", left, right):
+        result = tracer.special(receiver, name, left if name == "__rdivmod__" else right)
         if result is not MISSING and result is not NotImplemented:
             return result
     return NotImplemented
@@ -171,8 +179,8 @@ def _checked(function: Any, name: str) -> Handler:
     return handler
 
 
-SPECIAL[isinstance] = _checked(isinstance, "__instancecheck__")
-SPECIAL[issubclass] = _checked(issubclass, "__subclasscheck__")
+special(isinstance, least=2)(_checked(isinstance, "__instancecheck__"))
+special(issubclass, least=2)(_checked(issubclass, "__subclasscheck__"))
 
 
 def _of_numbers(function: Any) -> Handler:
@@ -182,4 +190,6 @@ def _of_numbers(function: Any) -> Handler:
     return handler
 
 
-SPECIAL |= {function: _of_numbers(function) for function in (hex, oct, bin, chr, range)}
+_NUMBERS: tuple[Any, ...] = (hex, oct, bin, chr, range)
+for _number in _NUMBERS:
+    special(_number, most=3)(_of_numbers(_number))

@@ -63,6 +63,7 @@ class Known:
         self._alive: list[Any] = []
         self._fresh: set[int] = set()
         self._opaque: set[int] = set()
+        self._viewed: set[int] = set()
         self._partials: dict[int, Partial] = {}
         self._unfinished: dict[int, Partial] = {}
         self._instances: dict[int, dict[str, Any]] = {}
@@ -106,8 +107,8 @@ class Known:
         """The source of an object that is not fresh; one that was come by otherwise is held for good."""
         source = self._sources.get(id(value))
         if source is None:
-            name = getattr(value, "__qualname__", None)
-            source = self.kept.hold(value, name if is_a(name, str) else type(value).__name__)
+            named = is_a(value, type | types.FunctionType)
+            source = self.kept.hold(value, value.__qualname__ if named else type(value).__name__)
             self._register(value, value, source)
         return source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 _NUMBERS = (bool, int, float)
 
 
-@special(torch.tensor, torch.as_tensor)
+@special(torch.tensor, torch.as_tensor, keywords={"dtype"})
 def _tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Of 0-d tensors among numbers: torch would ask each for its value; a stack of them holds the same."""
-    if len(args) != 1 or kwargs.keys() - {"dtype"} or not isinstance(args[0], list | tuple):
+    if not isinstance(args[0], list | tuple):
         return NotImplemented
     leaves = list(_leaves(args[0]))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -71,7 +72,7 @@ def _stacked(data: Any, dtype: torch.dtype) -> torch.Tensor:
 
 def _old_constructor(kind: Any) -> Handler:
     def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if kwargs or any(not isinstance(leaf, _NUMBERS) for leaf in _leaves(list(args))):
+        if any(not isinstance(leaf, _NUMBERS) for leaf in _leaves(list(args))):
             return NotImplemented
         data = len(args) == 1 and type(args[0]) in (list, tuple)
         with outside_of_trace():
@@ -84,4 +85,4 @@ def _old_constructor(kind: Any) -> Handler:
 
 
 for _kind in (torch.Tensor, *(kind for kind in torch._tensor_classes if kind.__module__ == "torch")):
-    special(_kind)(_old_constructor(_kind))
+    special(_kind, least=0, most=math.inf)(_old_constructor(_kind))

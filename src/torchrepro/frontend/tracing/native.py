@@ -11,6 +11,7 @@ import collections
 import functools
 import itertools
 import math
+import operator
 import re
 import sys
 import types
@@ -23,6 +24,7 @@ from torchrepro.frontend.breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.generator import _drive
 from torchrepro.frontend.tracing import leaves
 from torchrepro.frontend.tracing.fakes import is_fake
+from torchrepro.frontend.tracing.stepped import SteppedSequence
 
 _PURE_MODULES = frozenset(
     [
@@ -132,6 +134,7 @@ _SOME_ITERATORS: tuple[Any, ...] = (
     filter(None, ()),
     reversed(()),
     iter(int, 0),
+    iter(SteppedSequence.__new__(SteppedSequence)),
 )
 _ITERATORS = tuple(map(type, _SOME_ITERATORS)) + tuple(
     kind for kind in vars(itertools).values() if is_a(kind, type)
@@ -165,7 +168,12 @@ BY_REFERENCE = frozenset(
 """Methods that only keep their arguments."""
 
 _DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.defaultdict)
-_UPDATES: tuple[Any, ...] = (dict.update, collections.OrderedDict.update)
+_UPDATES: tuple[Any, ...] = (
+    dict.update,
+    dict.__ior__,
+    collections.OrderedDict.update,
+    collections.OrderedDict.__ior__,
+)
 _SETS: tuple[Any, ...] = (set, frozenset)
 _SET_METHODS = """
     union update intersection intersection_update difference difference_update symmetric_difference
@@ -182,6 +190,7 @@ def _iterating() -> dict[Any, slice]:
         **dict.fromkeys((str.join, bytes.join, bytearray.join, bytearray.extend), first),
         **dict.fromkeys((list.extend, list.__iadd__, collections.deque.extend), first),
         **dict.fromkeys((collections.deque.extendleft, *_UPDATES), first),
+        **dict.fromkeys((operator.countOf, operator.indexOf, itertools.chain.from_iterable), first),
         **dict.fromkeys((kind.fromkeys for kind in _DICTS), first),
         **dict.fromkeys((zip, math.dist, getattr(math, "sumprod", math.dist)), each),
         **dict.fromkeys((tuple.__new__, frozenset.__new__, filter, functools.reduce), second),
@@ -268,7 +277,7 @@ def why_not(function: Any) -> BreakReason | None:
     owner = getattr(function, "__objclass__", None)
     if owner is None:
         holder = getattr(function, "__self__", None)
-        if is_a(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
+        if isinstance(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
             return None  # steps a generator of the trace
         if is_fake(holder):
             return None  # the recorder sees it

@@ -103,21 +103,23 @@ class NativeCalls(Operators):
         if plain is object.__eq__ or plain is object.__ne__:
             return function(*args)
         args, kwargs = self._for_native(function, plain, args, kwargs)
-        if any(map(has_objects, (*full, *kwargs.values()))):
-            with no_foreign_code(getattr(function, "__name__", "a function in C")):
-                result = function(*args, **kwargs)
-        else:
-            result = function(*args, **kwargs)
+        result = _run(function, full, args, kwargs)
         if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
             return self.world.mark_fresh(result)
         return result
+
+    def allocate(self, maker: Any, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A new object, by a `__new__` in C."""
+        self.world.complete_all((*args, *kwargs.values()))
+        full, kwargs = self._for_native(maker, maker, (kind, *args), kwargs)
+        return self.world.mark_fresh(_run(maker, full, full, kwargs))
 
     def _for_native(
         self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Arguments as C can use them: iterables and functions of the user's own are stepped."""
         own = 1 if is_a(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
-        args = [*args[:own], *self.with_iterables(plain, args[own:])]
+        args = [*args[:own], *self._with_iterables(plain, args[own:])]
         if plain is filter and args[0] is None:
             args = [operator.truth, *args[1:]]
         if plain in HIGHER_ORDER or plain is list.sort:
@@ -128,16 +130,14 @@ class NativeCalls(Operators):
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs
 
-    def with_iterables(self, function: Any, args: Sequence[Any]) -> Sequence[Any]:
+    def _with_iterables(self, function: Any, args: Sequence[Any]) -> Sequence[Any]:
         """What a function in C iterates over, made such that it runs no method of the user's."""
         places = ITERATING.get(function) if _hashable(function) else None
         if places is None:
             return args
         made = list(args)
         for index in range(*places.indices(len(made))):
-            value = made[index]
-            pairs = function in MAPPING and (self.python_method(value, "keys") or is_a(value, dict))
-            made[index] = self.mapping(value) if pairs else self.iterable(value)
+            made[index] = self.pairs(made[index]) if function in MAPPING else self.iterable(made[index])
         return made
 
     def _callback(self, value: Any) -> Any:
@@ -151,6 +151,13 @@ class NativeCalls(Operators):
 
     def in_standard_library(self) -> bool:
         return self.frame is not None and is_trusted_space(self.frame.globals)
+
+
+def _run(function: Any, involved: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not any(map(has_objects, (*involved, *kwargs.values()))):
+        return function(*args, **kwargs)
+    with no_foreign_code(getattr(function, "__name__", "a function in C")):
+        return function(*args, **kwargs)
 
 
 def _unbound(function: Any) -> tuple[Any, Any]:

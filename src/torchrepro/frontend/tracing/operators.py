@@ -23,14 +23,26 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.dunders import (
     COMPARE_METHODS,
+    COMPARE_SYMBOLS,
     UNARY_METHODS,
     binary_candidates,
+    unsupported,
 )
 from torchrepro.frontend.tracing.foreign import has_objects, natively
 from torchrepro.frontend.tracing.native import is_native_iterator
-from torchrepro.frontend.tracing.stepped import SteppedIterator
+from torchrepro.frontend.tracing.stepped import SteppedIterator, SteppedSequence
 
 _CONVERSIONS: Mapping[str, Callable[[object], str]] = {"str": str, "repr": repr, "ascii": ascii}
+
+_SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
+
+
+def checked_length(length: Any) -> int:
+    """What `__len__` gave, where it is one."""
+    number = operator.index(length)
+    if number < 0:
+        raise ValueError("__len__() should return >= 0")
+    return number
 
 
 class Operators(Attributes):
@@ -72,17 +84,24 @@ class Operators(Attributes):
                 right = self.iterable(right)
             return natively("an operator", BINARY[name], left, right)
         self.world.complete_all((left, right))
-        for receiver, method in binary_candidates(name, left, right):
+        # Sequences join and repeat only when nobody has the operator of numbers.
+        joins = name.removeprefix("INPLACE_") in ("ADD", "MULTIPLY")
+        for receiver, method in binary_candidates(self.lookup, name, left, right):
             argument = left if receiver is right and method.startswith("__r") else right
             result = self.special(receiver, method, argument)
             if result is MISSING:
                 native = self.lookup(type(receiver), method)
-                if native is MISSING:
+                if native is MISSING or (joins and is_a(receiver, _SEQUENCES)):
                     continue
                 result = natively("an operator", native, receiver, argument)
             if result is not NotImplemented:
                 return result
-        return BINARY[name](left, right)
+        if joins and is_a(left, _SEQUENCES) | is_a(right, _SEQUENCES):
+            operands = (
+                self.as_index(each) if is_python_class(type(each)) else each for each in (left, right)
+            )
+            return natively("an operator", BINARY[name], *operands)
+        raise unsupported(name, left, right)
 
     def compare(self, name: str, left: Any, right: Any) -> Any:
         self.require_known(left, right)
@@ -95,13 +114,21 @@ class Operators(Attributes):
             asked.reverse()
         for receiver, wanted, argument in asked:
             result = self.special(receiver, wanted, argument)
-            if result is not MISSING and result is not NotImplemented:
+            if self.lookup(type(receiver), wanted) is object.__ne__:
+                result = self.special(receiver, "__eq__", argument)
+                if result is not MISSING and result is not NotImplemented:
+                    return not self.is_true(result)
+            if result is MISSING:
+                native = self.lookup(type(receiver), wanted)
+                if native is MISSING:
+                    continue
+                result = natively("a comparison", native, receiver, argument)
+            if result is not NotImplemented:
                 return result
-            if result is MISSING and name == "NE":
-                equal = self.special(receiver, "__eq__", argument)
-                if equal is not MISSING and equal is not NotImplemented:
-                    return not self.is_true(equal)
-        return COMPARE[name](left, right)
+        if name in ("EQ", "NE"):
+            return (left is right) is (name == "EQ")
+        kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+        raise TypeError(f"'{COMPARE_SYMBOLS[name]}' not supported between instances of {kinds}")
 
     def is_true(self, value: Any) -> bool:
         if value is True or value is False or value is None:
@@ -111,19 +138,30 @@ class Operators(Attributes):
         self.require_known(value)
         result = self.special(value, "__bool__")
         if result is MISSING:
-            result = self.special(value, "__len__")
-        if result is MISSING and is_a(value, dict):
-            return self.world.length_of(value) > 0
-        return bool(value) if result is MISSING else bool(result)
+            length = self.special(value, "__len__")
+            if length is not MISSING:
+                return bool(checked_length(length))
+            return self.world.length_of(value) > 0 if is_a(value, dict) else bool(value)
+        if type(result) is not bool:
+            raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
+        return result
 
     def format(self, value: Any, conversion: str, spec: Any) -> str:
         if is_a(value, torch.Tensor):
             raise Break(BreakKind.DATA, "a tensor becomes text")
         self.require_known(value)
+        if conversion == "ascii":
+            text = self.format(value, "repr", "")
+            return format(text.encode("ascii", "backslashreplace").decode(), spec)
         name = self._text_method(type(value), conversion)
         text = self.special(value, name, spec) if name == "__format__" else self.special(value, name)
         if text is not MISSING:
-            return str(text) if name == "__format__" else format(text, spec)
+            if not is_a(text, str):
+                told = (
+                    "must return a str, not {}" if name == "__format__" else "returned non-string (type {})"
+                )
+                raise TypeError(f"{name} {told.format(type(text).__name__)}")
+            return text if name == "__format__" else format(text, spec)
         self.world.complete_all((value,))
         if type(value) in (list, tuple, dict) and has_objects(value):
             return self._text_of_container(value)
@@ -191,7 +229,7 @@ class Operators(Attributes):
         result = self.special(container, "__getitem__", key)
         return self.plain_dict_item(container, key) if result is MISSING else result
 
-    def plain_dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+    def plain_dict_item(self, container: Any, key: Any) -> Any:
         """What `dict.__getitem__` does, `__missing__` and factories included."""
         self.as_keys((key,))
         value = self.world.item_of(container, key)
@@ -245,7 +283,12 @@ class Operators(Attributes):
         if is_a(container, dict):
             self.as_keys((value,))
             return self.world.has_key(container, value)
-        if is_python_class(type(container)) and not is_a(container, list | tuple | set | frozenset):
+        if (
+            is_python_class(type(container))
+            and self.lookup(type(container), "__contains__") is MISSING
+            and self.lookup(type(container), "__iter__") is not None
+            and any(self.python_method(container, name) is not None for name in ("__iter__", "__getitem__"))
+        ):
             for item in SteppedIterator(self, self.get_iter(container)):
                 if item is value or self.is_true(self.compare("EQ", item, value)):
                     return True
@@ -270,25 +313,18 @@ class Operators(Attributes):
             return iter(torch.unbind(value, 0))
         self.require_known(value)
         if is_a(value, SteppedGenerator | SteppedIterator):
-            return value
+            return value  # type: ignore[no-any-return]
         result: Any = self.special(value, "__iter__")
         if result is not MISSING:
+            if self.lookup(type(result), "__next__") is MISSING:
+                raise TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'")
             return result  # type: ignore[no-any-return]
         if is_python_class(type(value)) and self.lookup(type(value), "__iter__") is MISSING:
             if self.python_method(value, "__getitem__") is None:
                 raise TypeError(f"'{type(value).__name__}' object is not iterable")
-            return self._by_index(value)
+            return iter(SteppedSequence(self, value))
         self.world.complete_all((value,))
         return iter(value)
-
-    def _by_index(self, value: Any) -> Iterator[Any]:
-        """The old protocol: `value[0]`, `value[1]`, … until `IndexError`."""
-        items: list[Any] = []
-        while True:
-            try:
-                items.append(self.get_item(value, len(items)))
-            except IndexError:
-                return iter(items)
 
     def next_item(self, iterator: Iterator[Any]) -> Any:
         self.require_known(iterator)
@@ -313,6 +349,12 @@ class Operators(Attributes):
             return iterator if is_native_iterator(iterator) else SteppedIterator(self, iterator)
         return value
 
+    def pairs(self, value: Any) -> Any:
+        """The value as code in C can make a dict of it."""
+        if not is_python_class(type(value)):
+            return value
+        return self.mapping(value) if self.has_attr(value, "keys") else self.iterable(value)
+
     def unpack(self, value: Any) -> Sequence[Any]:
         if type(value) in (list, tuple):
             return value  # type: ignore[no-any-return]
@@ -323,11 +365,11 @@ class Operators(Attributes):
 
     def mapping(self, value: Any) -> Mapping[Any, Any]:
         self.require_known(value)
-        if is_a(value, dict) and self.python_method(value, "keys") is None:
-            self.world.complete(value)
-            items = dict(dict_items(value))
-            if self.python_method(value, "__getitem__") is None or type(value).__iter__ is dict.__iter__:
-                return items  # read past what a subclass says, as Python does
-            return {key: self.get_item(value, key) for key in items}
+        if is_a(value, dict):
+            # As C merges it: by the items, unless it does not iterate as a dict and is read in its own way.
+            plain = self.lookup(type(value), "__iter__") is dict.__dict__["__iter__"]
+            if plain or not any(self.python_method(value, name) for name in ("keys", "__getitem__")):
+                self.world.complete(value)
+                return dict(dict_items(value))
         keys = self.unpack(self.call_method(value, "keys", (), {}))
         return {key: self.get_item(value, key) for key in keys}

@@ -10,7 +10,8 @@ import functools
 import math
 import operator
 import string
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +21,14 @@ from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.kinds import Length, StorageOffset
 from torchrepro.frontend.interpreter.callers import locals_of
 from torchrepro.frontend.interpreter.classes import build_class
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.sizes import numel
 from torchrepro.frontend.source import Attribute
 from torchrepro.frontend.tracing.classes import MISSING
 from torchrepro.frontend.tracing.fakes import unseen
 from torchrepro.frontend.tracing.foreign import has_objects, natively
+from torchrepro.frontend.tracing.operators import checked_length
 
 if TYPE_CHECKING:
     from torchrepro.frontend.tracing.native_calls import NativeCalls
@@ -38,18 +41,37 @@ SPECIAL: dict[Any, Handler] = {}
 """By the function itself. A handler returns `NotImplemented` to have the function called as any other."""
 
 
-def special(*functions: Any) -> Callable[[Handler], Handler]:
+def special(
+    *functions: Any, least: int = 1, most: float | None = None, keywords: Set[str] | None = frozenset()
+) -> Callable[[Handler], Handler]:
+    """Register a handler for calls with as many arguments as it takes: C says what is wrong with others.
+
+    `keywords`: None for any.
+    """
+
     def register(handler: Handler) -> Handler:
         for function in functions:
-            SPECIAL[function] = handler
+            SPECIAL[function] = _checked(function, handler)
         return handler
+
+    def _checked(function: Any, handler: Handler) -> Handler:
+        owner = getattr(function, "__objclass__", object)
+
+        def checked(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            fits = least <= len(args) <= (least if most is None else most)
+            known = keywords is None or kwargs.keys() <= keywords
+            if not fits or not known or (args and not issubclass(type(args[0]), owner)):
+                return NotImplemented
+            return handler(tracer, args, kwargs)
+
+        return checked
 
     return register
 
 
-@special(getattr)
+@special(getattr, least=2, most=3)
 def _getattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) not in (2, 3) or not is_a(args[1], str):
+    if not is_a(args[1], str):
         return NotImplemented
     try:
         return tracer.load_attr(args[0], args[1])
@@ -59,28 +81,28 @@ def _getattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]
         raise
 
 
-@special(hasattr)
+@special(hasattr, least=2)
 def _hasattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.has_attr(*args) if len(args) == 2 and is_a(args[1], str) else NotImplemented
+    return tracer.has_attr(*args) if is_a(args[1], str) else NotImplemented
 
 
-@special(setattr)
+@special(setattr, least=3)
 def _setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) != 3 or not is_a(args[1], str):
+    if not is_a(args[1], str):
         return NotImplemented
     tracer.store_attr(*args)
     return None
 
 
-@special(delattr)
+@special(delattr, least=2)
 def _delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) != 2 or not is_a(args[1], str):
+    if not is_a(args[1], str):
         return NotImplemented
     tracer.delete_attr(*args)
     return None
 
 
-@special(object.__setattr__)
+@special(object.__setattr__, least=3)
 def _object_setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if is_a(args[0], torch.Tensor | type):
         raise Break(
@@ -90,34 +112,39 @@ def _object_setattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[st
     return None
 
 
-@special(object.__delattr__)
+@special(object.__delattr__, least=2)
 def _object_delattr(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tracer.plain_delete(*args)
     return None
 
 
-@special(object.__getattribute__)
+@special(object.__getattribute__, least=2)
 def _object_getattribute(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.plain_attr(args[0], args[1])
 
 
-@special(object.__new__)
 def _object_new(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not args or not is_a(args[0], type):
+        return NotImplemented
     return tracer.world.mark_fresh(object.__new__(args[0]))
 
 
-@special(object.__init__, object.__init_subclass__)
 def _object_init(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return NotImplemented if len(args) > 1 or kwargs else None
 
 
+SPECIAL |= {
+    object.__new__: _object_new,
+    object.__init__: _object_init,
+    object.__init_subclass__: _object_init,
+}
+
+
 @special(type)
 def _type(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) == 1 and not kwargs:
-        if is_a(args[0], torch.Tensor):
-            return tracer.recorder.real_type_of(args[0])
-        return type(args[0])
-    return NotImplemented
+    if is_a(args[0], torch.Tensor):
+        return tracer.recorder.real_type_of(args[0])
+    return types.GeneratorType if type(args[0]) is SteppedGenerator else type(args[0])
 
 
 @special(len)
@@ -126,21 +153,21 @@ def _len(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     tracer.require_known(value)
     result = tracer.special(value, "__len__")
     if result is not MISSING:
-        return operator.index(result)
+        return checked_length(result)
     return tracer.world.length_of(value) if is_a(value, dict) else NotImplemented
 
 
 @special(bool)
 def _bool(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.is_true(args[0]) if len(args) == 1 else NotImplemented
+    return tracer.is_true(args[0])
 
 
 @special(iter)
 def _iter(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.get_iter(args[0]) if len(args) == 1 else NotImplemented
+    return tracer.get_iter(args[0])
 
 
-@special(next)
+@special(next, most=2)
 def _next(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return tracer.next_item(args[0])
@@ -155,22 +182,25 @@ def _callable(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any
     return callable(args[0])
 
 
-@special(vars)
+@special(vars, least=0, most=1)
 def _vars(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if not args:
         raise Break(BreakKind.UNSUPPORTED, "vars() is about the variables of a frame")
-    return tracer.load_attr(args[0], "__dict__")
+    try:
+        return tracer.load_attr(args[0], "__dict__")
+    except AttributeError:
+        raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
 def _as_text(conversion: str) -> Handler:
     def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return tracer.format(args[0], conversion, "") if len(args) == 1 and not kwargs else NotImplemented
+        return tracer.format(args[0], conversion, "")
 
     return handler
 
 
 for _conversion in (str, repr, ascii):
-    SPECIAL[_conversion] = _as_text(_conversion.__name__)
+    special(_conversion)(_as_text(_conversion.__name__))
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__)
@@ -178,12 +208,12 @@ def _repr_of_container(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping
     return tracer.format(args[0], "repr", "") if type(args[0]) in (list, tuple, dict) else NotImplemented
 
 
-@special(format)
+@special(format, most=2)
 def _format(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.format(args[0], "", args[1] if len(args) > 1 else "")
 
 
-@special(str.format, str.format_map)
+@special(str.format, str.format_map, most=math.inf, keywords=None)
 def _format_fields(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     parts = any(field and ("." in field or "[" in field) for _, field, _, _ in _FORMATTER.parse(args[0]))
     if parts and any(map(has_objects, (*args[1:], *kwargs.values()))):
@@ -191,13 +221,15 @@ def _format_fields(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str
     return NotImplemented
 
 
-@special(builtins.__build_class__)
 def _build_class(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     assert tracer.frame is not None
     return tracer.world.mark_fresh(build_class(tracer, tracer.frame, *args, **kwargs))
 
 
-@special(locals)
+SPECIAL[builtins.__build_class__] = _build_class
+
+
+@special(locals, least=0)
 def _locals(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     frame = tracer.frame
     assert frame is not None
@@ -207,19 +239,19 @@ def _locals(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any])
     return {**locals_of(frame), **found}
 
 
-@special(globals)
+@special(globals, least=0)
 def _globals(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     assert tracer.frame is not None
     return tracer.world.exposed_globals(tracer.frame.globals)
 
 
-@special(_thread.get_ident)
+@special(_thread.get_ident, least=0)
 def _thread_id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     # `reprlib` tells threads apart by it while an object is shown, and forgets it.
     return _thread.get_ident() if tracer.in_standard_library() else NotImplemented
 
 
-@special(object.__reduce_ex__)
+@special(object.__reduce_ex__, least=2)
 def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """How `copy` takes an object apart: an old one by the attributes it has in the trace."""
     value = args[0]
@@ -235,7 +267,7 @@ def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any])
     return copyreg.__newobj__, (type(value),), dict(space), None, None  # type: ignore[attr-defined]
 
 
-@special(torch.Tensor.__deepcopy__)
+@special(torch.Tensor.__deepcopy__, least=2)
 def _copy_tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     value, memo = args
     if id(value) in memo:
@@ -277,38 +309,39 @@ def _id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _hash(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     result = tracer.special(args[0], "__hash__")
     if result is not MISSING:
-        return result
+        return hash(result) if type(result) is int else NotImplemented
     if is_a(args[0], torch.Tensor) or tracer.lookup(type(args[0]), "__hash__") is object.__hash__:
         kind = "Tensor" if is_a(args[0], torch.Tensor) else type(args[0]).__name__
         raise Break(BreakKind.UNSUPPORTED, f"hash() of a {kind} is another in each call")
     return NotImplemented
 
 
-def _by_method(*names: str) -> Handler:
-    """Ask the object's class, where it is written in Python."""
+def _by_method(kind: type, *names: str) -> Handler:
+    """Ask the object's class, where it is written in Python. C says what is wrong with what it gives."""
 
     def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        for name in names if args else ():
+        for name in names:
             result = tracer.special(args[0], name, *args[1:])
             if result is not MISSING:
-                return result
+                return result if kind is object or type(result) is kind else NotImplemented
         return NotImplemented
 
     return handler
 
 
-SPECIAL |= {
-    abs: _by_method("__abs__"),
-    round: _by_method("__round__"),
-    int: _by_method("__int__", "__index__"),
-    float: _by_method("__float__", "__index__"),
-    complex: _by_method("__complex__"),
-    bytes: _by_method("__bytes__"),
-    operator.index: _by_method("__index__"),
-    math.trunc: _by_method("__trunc__"),
-    math.floor: _by_method("__floor__"),
-    math.ceil: _by_method("__ceil__"),
-}
+for _function, _handler in {
+    abs: _by_method(object, "__abs__"),
+    round: _by_method(object, "__round__"),
+    int: _by_method(int, "__int__", "__index__"),
+    float: _by_method(float, "__float__"),
+    complex: _by_method(complex, "__complex__"),
+    bytes: _by_method(bytes, "__bytes__"),
+    operator.index: _by_method(int, "__index__"),
+    math.trunc: _by_method(object, "__trunc__"),
+    math.floor: _by_method(object, "__floor__"),
+    math.ceil: _by_method(object, "__ceil__"),
+}.items():
+    special(_function, most=2)(_handler)
 
 
 @special(torch.Tensor.storage_offset)
@@ -324,15 +357,15 @@ def _size_numel(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, A
     return numel(args[0])
 
 
-@special(pow)
+@special(pow, least=2, most=3)
 def _pow(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if len(args) == 2 and not kwargs:
+    if len(args) == 2:
         return tracer.binary("POWER", *args)
-    result = tracer.special(args[0], "__pow__", *args[1:]) if len(args) == 3 else MISSING
+    result = tracer.special(args[0], "__pow__", *args[1:])
     return NotImplemented if result is MISSING else result
 
 
-@special(operator.contains)
+@special(operator.contains, least=2)
 def _contains(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.contains(*args)
 
@@ -347,17 +380,17 @@ def _not(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return not tracer.is_true(*args)
 
 
-@special(operator.getitem)
+@special(operator.getitem, least=2)
 def _getitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.get_item(*args)
 
 
-@special(operator.setitem)
+@special(operator.setitem, least=3)
 def _setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.set_item(*args)
 
 
-@special(operator.delitem)
+@special(operator.delitem, least=2)
 def _delitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.delete_item(*args)
 
@@ -370,15 +403,15 @@ def _as_operator(method: str, name: str) -> Handler:
 
 
 for _name, _function in BINARY.items():
-    SPECIAL[_function] = _as_operator("binary", _name)
+    special(_function, least=2)(_as_operator("binary", _name))
 for _name, _function in COMPARE.items():
-    SPECIAL[_function] = _as_operator("compare", _name)
+    special(_function, least=2)(_as_operator("compare", _name))
 
 
 # Methods of dicts, which are read key by key as long as that is all that happens to them.
 
 
-@special(dict.get, collections.OrderedDict.get)
+@special(dict.get, collections.OrderedDict.get, least=2, most=3)
 def _dict_get(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     value = tracer.world.item_of(args[0], args[1])
     if value is not MISSING:
@@ -386,12 +419,12 @@ def _dict_get(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any
     return args[2] if len(args) == 3 else None
 
 
-@special(dict.__getitem__)
+@special(dict.__getitem__, least=2)
 def _dict_getitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.plain_dict_item(*args)
 
 
-@special(dict.__contains__)
+@special(dict.__contains__, least=2)
 def _dict_contains(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return tracer.world.has_key(*args)
 
@@ -401,7 +434,7 @@ def _dict_len(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any
     return tracer.world.length_of(*args)
 
 
-@special(dict.__setitem__, collections.OrderedDict.__setitem__)
+@special(dict.__setitem__, collections.OrderedDict.__setitem__, least=3)
 def _dict_setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tracer.plain_set_item(*args)
     return None
@@ -410,8 +443,11 @@ def _dict_setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str,
 # Objects in C that hold a call to be made later.
 
 
-def call_getter(tracer: NativeCalls, function: Any, value: Any) -> Any:
+def call_getter(tracer: NativeCalls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """`operator.attrgetter`, `itemgetter` and `methodcaller`: what they do is in how they are pickled."""
+    if len(args) != 1 or kwargs:
+        return function(*args, **kwargs)  # raises
+    (value,) = args
     kind, arguments, *_ = function.__reduce__()
     if type(function) is operator.methodcaller:
         return _call_method(tracer, kind, arguments, value)

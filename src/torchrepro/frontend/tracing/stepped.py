@@ -22,6 +22,19 @@ class SteppedCallable:
         return self.operations.call_function(self.function, args, kwargs)
 
 
+class SteppedSequence:
+    """An object that is iterated over by `value[0]`, `value[1]`, …: CPython's own iterator asks for each."""
+
+    __slots__ = ("operations", "value")
+
+    def __init__(self, operations: Operations, value: Any) -> None:
+        self.operations = operations
+        self.value = value
+
+    def __getitem__(self, index: int) -> Any:
+        return self.operations.get_item(self.value, index)
+
+
 class SteppedIterator(Iterator[Any]):
     """An iterator of the user's as a native (`list`, `zip`) may advance it."""
 

@@ -41,9 +41,10 @@ class World(Adopting):
         if known is not None:
             return known
         original = owner if original is None else original
-        space: Any = getattr(original, "__dict__", None)
+        space: Any = _space_of(original)
         if type(space) is not dict or id(owner) in self._fresh:
             return space if is_a(space, dict) else None
+        self.require_unviewed(space)
         source = self.home_of(owner)
         copy = dict(space)
         self._instances[id(owner)] = copy
@@ -104,7 +105,7 @@ class World(Adopting):
         current = dict.get(space, table)
         partial = self._partials.get(id(space))
         if partial is None or table not in partial.unread or id(module) in self._fresh:
-            return current if is_a(current, dict) else {}
+            return current if isinstance(current, dict) else {}
         if id(current) in self._stand_ins:
             return self._stand_ins[id(current)]  # type: ignore[no-any-return]
         source = self.home_of(module)
@@ -176,6 +177,13 @@ class World(Adopting):
         del self._unfinished[id(copy)]
         self._shadow(source, space, copy, ShadowKind.DICT)
         return copy
+
+
+def _space_of(owner: Any) -> Any:
+    try:
+        return object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
 
 
 def _slot_names(kind: type) -> list[str]:
