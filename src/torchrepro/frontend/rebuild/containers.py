@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,6 +70,11 @@ def _view(base: type, method: str) -> Callable[[Rebuilder, Any], Recipe]:
     return recipe
 
 
+def _proxy(r: Rebuilder, value: MappingProxyType[Any, Any]) -> Recipe:
+    (behind,) = gc.get_referents(value)
+    return Recipe(lambda: f"{r.held(MappingProxyType)}({r.expression(behind)})")
+
+
 RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     list: _list,
     dict: _dict,
@@ -77,6 +83,7 @@ RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     frozenset: _from_list,
     torch.Size: _from_list,
     bytearray: _bytearray,
+    MappingProxyType: _proxy,
     **{
         type(getattr(base(), method)()): _view(base, method)
         for base in (dict, OrderedDict)

@@ -183,9 +183,9 @@ _SET_METHODS = """
 
 def _iterating() -> dict[Any, slice]:
     first, second, each = slice(0, 1), slice(1, 2), slice(None)
-    kinds = (list, set, frozenset, bytearray, dict, collections.deque, collections.OrderedDict)
+    kinds = (list, set, frozenset, dict, collections.deque, collections.OrderedDict)
     found: dict[Any, slice] = {
-        **dict.fromkeys((tuple, bytes, torch.Size, enumerate, sum, math.prod, math.fsum), first),
+        **dict.fromkeys((tuple, torch.Size, enumerate, sum, math.prod, math.fsum), first),
         **dict.fromkeys((*kinds, *(kind.__init__ for kind in kinds)), first),
         **dict.fromkeys((str.join, bytes.join, bytearray.join, bytearray.extend), first),
         **dict.fromkeys((list.extend, list.__iadd__, collections.deque.extend), first),

@@ -120,7 +120,7 @@ class NativeCalls(Operators):
         """Arguments as C can use them: iterables and functions of the user's own are stepped."""
         own = 1 if is_a(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
         args = [*args[:own], *self._with_iterables(plain, args[own:])]
-        if plain is filter and args[0] is None:
+        if plain is filter and args and args[0] is None:
             args = [operator.truth, *args[1:]]
         if plain in HIGHER_ORDER or plain is list.sort:
             first = args[0] if args else None

@@ -74,8 +74,8 @@ class World(Adopting):
         return value
 
     def _original(self, space: dict[str, Any]) -> dict[str, Any]:
-        partial = self._partials.get(id(space))
-        return {} if partial is None else partial.original
+        """What was in it before the call, also when all of it has been read."""
+        return self._before.get(id(space), {})
 
     def has_instance_value(self, owner: Any, name: str) -> bool:
         space = self.instance_of(owner)

@@ -462,3 +462,25 @@ def builtins_called_wrongly(x):
         lambda: getattr(x, 5),
     )
     return x + 1, said
+
+
+@case(make=lambda size: (torch.randn(size, 4), WithDescriptor(), {"a": torch.ones(size, 4)}))
+def attributes_are_deleted_after_all_were_seen(x, thing, table):
+    thing.first = x
+    vars(thing)["second"] = 2
+    del thing.first
+    view = types.MappingProxyType(table)
+    table["b"] = x + 1
+    return hasattr(thing, "first"), sorted(vars(thing)), view["b"] + 1, view
+
+
+class Shown:
+    def __init__(self):
+        self.v = 1
+
+
+@case(make=lambda size: (torch.randn(size, 4), Shown()))
+def an_old_attribute_is_gone_from_a_dict_that_was_seen(x, thing):
+    del thing.v
+    vars(thing)["w"] = x
+    return hasattr(thing, "v"), sorted(vars(thing)), hasattr(thing, "v"), thing.w + 1
