@@ -51,6 +51,9 @@ class SmallWorld:
     def is_fresh(self, value: Any) -> bool:
         return any(value is known for known in self.fresh)
 
+    def is_opaque(self, value: Any) -> bool:
+        return False
+
     def stand_in(self, original: Any) -> Any:
         return self._stand_ins.get(id(original), original)
 

@@ -40,6 +40,8 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
         raise CannotRebuild("a generator that has begun")
     if not (cls in LIBRARY or _is_record(cls) or _is_builtin_error(cls) or r.world.is_fresh(value)):
         raise CannotRebuild(f"{_name(cls)}, which was not seen being made")
+    if r.world.is_opaque(value):
+        raise CannotRebuild(f"{_name(cls)}, which torch raised for tensors without values")
     base = _builtin_base(cls)
     contents = _error_contents if issubclass(base, BaseException) else CONTENTS.get(base)
 

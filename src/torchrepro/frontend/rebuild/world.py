@@ -72,5 +72,8 @@ class World(Protocol):
     def is_fresh(self, value: Any) -> bool:
         """Whether an object, function or class was made while tracing by code that was followed."""
 
+    def is_opaque(self, value: Any) -> bool:
+        """Whether nothing but its type is known of an object."""
+
     def stand_in(self, original: Any) -> Any:
         """What tracing used in place of an old object: its shadow, its fake tensor, or the object itself."""

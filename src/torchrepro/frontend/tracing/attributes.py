@@ -427,7 +427,7 @@ class Attributes(Interpreter):
             if found.fset is None:
                 raise _no("setter", type(value), name)
             self.call_function(found.fset, (value, new), {})
-        elif is_a(found, types.MemberDescriptorType) and not self.world.is_fresh(value):
+        elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
             self.world.set_key(self.world.slots_of(value), name, new)
         elif found is not MISSING and is_a(setter := self.lookup(type(found), "__set__"), types.FunctionType):
             self.call_function(setter, (found, value, new), {})
@@ -437,6 +437,9 @@ class Attributes(Interpreter):
             setattr(value, name, new)
         else:
             self._store_in_instance(value, name, new)
+
+    def _has_old_slots(self, value: Any) -> bool:
+        return is_python_class(type(value)) and not self.world.is_fresh(value)
 
     def _store_in_instance(self, value: Any, name: str, new: Any) -> None:
         if self.world.is_fresh(value):
@@ -470,7 +473,7 @@ class Attributes(Interpreter):
             self.call_function(remover, (found, value), {})
         elif self.world.is_fresh(value):
             object.__delattr__(value, name)
-        elif is_a(found, types.MemberDescriptorType):
+        elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
             slots = self.world.slots_of(value)
             if self.world.item_of(slots, name) is MISSING:
                 self._guard_empty_slot(value, name)

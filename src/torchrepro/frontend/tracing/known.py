@@ -137,8 +137,8 @@ class Known:
             self.guards.add(Is(source, value))
 
     def is_opaque(self, value: Any) -> bool:
-        """An old object of which nothing is known but its type: it may be passed on, not used."""
-        return id(value) in self._opaque
+        """An object of which nothing is known but its type: it may be passed on, not used."""
+        return id(value) in self._opaque or self.recorder.raised(value)
 
     def identities(self) -> list[Source]:
         """What the trace took for different objects, and could be one and the same in another call."""

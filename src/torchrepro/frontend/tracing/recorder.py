@@ -102,6 +102,7 @@ class Recorder(TorchFunctionMode):
         self._written: set[int] = set()
         self._under: dict[Node, Modes] = {}
         self._effects: set[Node] = set()
+        self._errors: list[Exception] = []
         self._start = Modes.now()
 
     @contextmanager
@@ -131,6 +132,11 @@ class Recorder(TorchFunctionMode):
         self._inputs.clear()
         self._by_fake.clear()
         self._nodes.clear()
+        self._errors.clear()
+
+    def raised(self, value: Any) -> bool:
+        """Whether it is an error of torch: what it says of fakes is not always what it says of tensors."""
+        return any(error is value for error in self._errors)
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether it is a fake of this recorder: an input or a result."""
@@ -200,6 +206,7 @@ class Recorder(TorchFunctionMode):
         except Exception as error:
             reason = reason_of(error, name)
             if reason is None:
+                self._errors.append(error)
                 raise
             raise Break.of(reason) from error
         if any(tensor.shape != shape for tensor, shape in outs):

@@ -324,3 +324,21 @@ def stop_iteration_with_a_value(a, b):
         next(generator)
     except StopIteration as stop:
         return stop.value, a
+
+
+@case(breaks=1)
+def the_text_of_an_error_of_torch(x):
+    try:
+        y = x @ x
+    except RuntimeError as error:
+        y = x * 2 if "mat1" in error.args[0] else x
+    return y + 1
+
+
+@case(breaks=None)
+def an_error_of_torch_is_kept(x):
+    try:
+        y = x @ x
+    except RuntimeError as error:
+        y, kept = x * 2, error
+    return y, kept

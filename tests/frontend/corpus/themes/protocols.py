@@ -484,3 +484,14 @@ def an_old_attribute_is_gone_from_a_dict_that_was_seen(x, thing):
     del thing.v
     vars(thing)["w"] = x
     return hasattr(thing, "v"), sorted(vars(thing)), hasattr(thing, "v"), thing.w + 1
+
+
+def documented(x):
+    """Old."""
+    return x + 1
+
+
+@case(breaks=1)
+def the_text_of_a_function_is_replaced(x):
+    documented.__doc__ = "new"
+    return documented(x), documented.__doc__
