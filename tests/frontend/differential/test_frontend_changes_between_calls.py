@@ -121,6 +121,27 @@ def an_attribute_hook_that_counts(capture: Capture) -> Iterator[Any]:
 
 
 @scenario
+def a_memoised_function_with_effects(capture: Capture) -> Iterator[Any]:
+    asked: list[Any] = []
+
+    @functools.cache
+    def fibonacci(n: int) -> int:
+        asked.append(n)
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    def function(x: torch.Tensor) -> Any:
+        asked.append("before")
+        y = x * fibonacci(5)
+        asked.append("after")
+        return y, list(asked)
+
+    call = capture(function)
+    for size in (3, 3, 5):
+        yield call(tensor(size))
+    yield fibonacci(6), list(asked)
+
+
+@scenario
 def a_global_function(capture: Capture) -> Iterator[Any]:
     global helper
     before = helper

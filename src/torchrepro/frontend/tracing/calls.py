@@ -32,6 +32,7 @@ from torchrepro.frontend.tracing.classes import (
     static_lookup,
 )
 from torchrepro.frontend.tracing.fakes import outside_of_trace, tensors_in
+from torchrepro.frontend.tracing.foreign import RunsForeignCode, no_foreign_code
 from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import (
     NATIVE_CLASSES,
@@ -198,11 +199,34 @@ class Calls(NativeCalls):
                 self.world.adopt_cell(cell, Item.at(home, index))
 
     def _call_cached(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A memoised function of constants gives what it gave before, whatever has changed since."""
-        if not all(map(is_constant, (*args, *kwargs.values()))):
-            return self.call_function(function.__wrapped__, args, kwargs)
-        with outside_of_trace():
-            result = function(*args, **kwargs)
+        """A memoised function of constants gives what it gave before, whatever has changed since.
+
+        What it has not given yet it is asked for twice: by stepping, which sees whether it changes anything
+        (it would not the next time), and for real, so that it remembers.
+        """
+        constant = all(map(is_constant, (*args, *kwargs.values())))
+        known = self._recalled(function, args, kwargs) if constant else MISSING
+        if known is not MISSING:
+            return self._remembered(function, args, kwargs, known)
+        before = self.world.written()
+        result = self.call_function(function.__wrapped__, args, kwargs)
+        if self.world.written() != before:
+            raise Break(BreakKind.OUTSIDE, f"{function.__name__} changes something, the first time only")
+        if constant:
+            self._remembered(function, args, kwargs, result)
+            with outside_of_trace():
+                function(*args, **kwargs)
+        return result
+
+    def _recalled(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a memoised function has given before; `MISSING` where it would run for that."""
+        try:
+            with no_foreign_code(function.__name__), outside_of_trace():
+                return function(*args, **kwargs)
+        except RunsForeignCode:
+            return MISSING
+
+    def _remembered(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
         if not (is_constant(result) or is_single(result)):
             raise Break(BreakKind.OPAQUE, f"{function.__name__} keeps its results, and gave an object")
         # Asked again on each call: it may have been told to forget.

@@ -32,6 +32,10 @@ _HARMLESS = frozenset({id, exec, globals, locals})
 """What a library does with them stays in it: it writes a class as text, or marks what it has seen."""
 
 
+class RunsForeignCode(Break):
+    """A call that is not stepped was about to call a function of the user's."""
+
+
 @contextmanager
 def no_foreign_code(name: str, *, library: bool = False) -> Iterator[None]:
     """Raises `Break` where the body, a call of `name`, would run a function of the user's.
@@ -101,7 +105,7 @@ class _Watch:
             self._stepping = max(0, self._stepping + (event == "call") - (event == "return"))
         elif event == "call" and not self._stepping and not _is_apart(frame.f_code):
             told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not followed"
-            raise Break(BreakKind.OPAQUE, told)
+            raise RunsForeignCode(BreakKind.OPAQUE, told)
         elif event == "c_call" and self._library and not self._stepping:
             self._in_library(frame, argument)
 

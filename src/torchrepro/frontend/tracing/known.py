@@ -13,7 +13,7 @@ from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.guards.guard_set import Guards
 from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.kept import Kept
-from torchrepro.frontend.rebuild.objects import dict_items
+from torchrepro.frontend.rebuild.objects import dict_items, elements, is_full
 from torchrepro.frontend.rebuild.world import Shadow, ShadowKind
 from torchrepro.frontend.source import Held, Source
 from torchrepro.frontend.tracing.recorder import Recorder
@@ -46,6 +46,15 @@ class Pending:
     def __init__(self, value: Any, source: Source) -> None:
         self.value = value
         self.source = source
+
+
+def contents(kind: ShadowKind, value: Any) -> list[Any]:
+    """What an object with a shadow holds, one after the other."""
+    if is_a(value, dict):
+        return [part for item in dict_items(value) for part in item]
+    if kind is ShadowKind.CELL:
+        return [value.cell_contents] if is_full(value) else []
+    return list(elements(value))
 
 
 @dataclass(eq=False)
@@ -152,6 +161,21 @@ class Known:
             *(shadow.source for shadow in containers if not is_a(shadow.source, Held)),
             *(source for group in alike.values() if len(group) > 1 for source in group),
         ]
+
+    def written(self) -> dict[int, list[int]]:
+        """What the trace has changed so far of what existed before: what each such object holds now."""
+        return {
+            id(shadow.stand_in): list(map(id, contents(shadow.kind, shadow.stand_in)))
+            for shadow in self.shadows
+            if shadow.kind is ShadowKind.CELL or self._is_written(shadow)
+        }
+
+    def _is_written(self, shadow: Shadow) -> bool:
+        old = contents(shadow.kind, shadow.original if shadow.before is None else shadow.before)
+        new = contents(shadow.kind, shadow.stand_in)
+        return len(old) != len(new) or any(
+            one is not other and self.stand_in(one) is not other for one, other in zip(old, new, strict=True)
+        )
 
     def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
         """A copy whose changes are written back."""
