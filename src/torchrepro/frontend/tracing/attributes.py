@@ -407,10 +407,10 @@ class Attributes(Interpreter):
             setattr(value, name, new)
             return
         setter = self.lookup(type(value), "__setattr__")
-        if is_a(setter, types.FunctionType):
-            self.call_function(setter, (value, name, new), {})
-        else:
+        if _is_plain(setter, "__setattr__"):
             self.plain_store(value, name, new)
+        else:
+            self.call_function(setter, (value, name, new), {})
 
     def _tensor_space(self, value: torch.Tensor, name: str) -> dict[str, Any]:
         """Where a tensor keeps a name of the user's. What torch defines (`grad`, `data`) means more."""
@@ -457,10 +457,10 @@ class Attributes(Interpreter):
         if is_a(value, torch.Tensor | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
         remover = self.lookup(type(value), "__delattr__")
-        if is_a(remover, types.FunctionType):
-            self.call_function(remover, (value, name), {})
-        else:
+        if _is_plain(remover, "__delattr__"):
             self.plain_delete(value, name)
+        else:
+            self.call_function(remover, (value, name), {})
 
     def plain_delete(self, value: Any, name: str) -> None:
         """What `object.__delattr__` does."""
@@ -497,3 +497,8 @@ class Attributes(Interpreter):
 
 def _no(function: str, kind: type, name: str) -> AttributeError:
     return AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no {function}")
+
+
+def _is_plain(method: Any, name: str) -> bool:
+    """Whether it is a method of C by that name; a class may have taken another (`dict.__setitem__`)."""
+    return is_a(method, types.WrapperDescriptorType) and method.__name__ == name

@@ -266,9 +266,9 @@ class Calls(NativeCalls):
         found = self.lookup(type(function), "__call__")
         if found is MISSING:
             raise TypeError(f"'{type(function).__name__}' object is not callable")
-        if not is_python_class(type(function)) or not is_a(found, types.FunctionType):
+        if not is_python_class(type(function)) or is_a(found, IN_C):
             raise Break(BreakKind.OPAQUE, f"a call of a {type(function).__qualname__}")
-        return self.call_function(found, (function, *args), kwargs)
+        return self.call_function(self._bind(found, function, type(function), "__call__"), args, kwargs)
 
     # Classes
 
@@ -324,6 +324,8 @@ class Calls(NativeCalls):
             given = self.call_function(initialise, (made, *args), kwargs)
             if given is not None:
                 raise TypeError(f"__init__() should return None, not '{type(given).__name__}'")
+        elif not is_a(initialise, types.WrapperDescriptorType):
+            self.call_function(self._bind(initialise, made, type(made), "__init__"), args, kwargs)
         elif initialise is not object.__init__:
             self.call_native(initialise, (made, *args), kwargs)
         return made

@@ -495,3 +495,39 @@ def documented(x):
 def the_text_of_a_function_is_replaced(x):
     documented.__doc__ = "new"
     return documented(x), documented.__doc__
+
+
+class Config(dict):
+    """Keys as attributes."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+@case(make=lambda size: (torch.randn(size, 4), Config(rate=0.5, sub=Config(k=2), name="n")))
+def keys_as_attributes(x, config):
+    config.new = x
+    config.sub.k += 1
+    del config.name
+    made = Config(a=1)
+    made.b = x + 1
+    return x * config.rate + config.sub.k, config["new"] is x, list(config), made, made.b - 1
+
+
+class Assembled:
+    """Its special methods are no plain functions."""
+
+    def base(self, a, b=2):
+        self.a, self.b = a, b
+
+    __init__ = functools.partialmethod(base, 1)
+    __call__ = staticmethod(lambda x: x + 1)
+    __getitem__ = functools.partialmethod(lambda self, a, index: (a, index), "partial")
+    __contains__ = staticmethod(lambda value: value == 7)
+
+
+@case
+def special_methods_that_are_no_functions(x):
+    thing = Assembled(b=x)
+    return thing.a, thing.b - 1, thing(x), thing[5], 7 in thing, 8 in thing
