@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.tracing.fakes import outside_of_trace
 from torchrepro.frontend.tracing.special import Handler, special
 
@@ -21,11 +22,11 @@ _NUMBERS = (bool, int, float)
 @special(torch.tensor, torch.as_tensor, keywords={"dtype"})
 def _tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Of 0-d tensors among numbers: torch would ask each for its value; a stack of them holds the same."""
-    if not isinstance(args[0], list | tuple):
+    if not is_a(args[0], list | tuple):
         return NotImplemented
     leaves = list(_leaves(args[0]))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if not tensors or not all(isinstance(leaf, (torch.Tensor, *_NUMBERS)) for leaf in leaves):
+    tensors = [leaf for leaf in leaves if is_a(leaf, torch.Tensor)]
+    if not tensors or not all(is_a(leaf, (torch.Tensor, *_NUMBERS)) for leaf in leaves):
         return NotImplemented
     dtype = kwargs.get("dtype") or functools.reduce(torch.promote_types, map(_dtype_of, leaves))
     here = torch.get_default_device()
@@ -38,7 +39,7 @@ def _tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _leaves(data: Any) -> Iterator[Any]:
-    if isinstance(data, list | tuple):
+    if is_a(data, list | tuple):
         for item in data:
             yield from _leaves(item)
     else:
@@ -46,12 +47,12 @@ def _leaves(data: Any) -> Iterator[Any]:
 
 
 def _dtype_of(leaf: Any) -> torch.dtype:
-    return leaf.dtype if isinstance(leaf, torch.Tensor) else torch.tensor(leaf).dtype
+    return leaf.dtype if is_a(leaf, torch.Tensor) else torch.tensor(leaf).dtype
 
 
 def _shape(data: Any) -> tuple[int, ...] | None:
     """None where items are not of one shape."""
-    if not isinstance(data, list | tuple):
+    if not is_a(data, list | tuple):
         return ()
     shapes = {_shape(item) for item in data}
     inner = shapes.pop() if len(shapes) == 1 else None
@@ -59,12 +60,12 @@ def _shape(data: Any) -> tuple[int, ...] | None:
 
 
 def _stacked(data: Any, dtype: torch.dtype) -> torch.Tensor:
-    if isinstance(data, list | tuple):
+    if is_a(data, list | tuple):
         return torch.stack([_stacked(item, dtype) for item in data])
-    if not isinstance(data, torch.Tensor):
+    if not is_a(data, torch.Tensor):
         return torch.tensor(data, dtype=dtype)
     # By way of Python's numbers: an integer becomes a double first.
-    by_way = data.detach()
+    by_way: torch.Tensor = data.detach()
     if dtype.is_floating_point and not data.dtype.is_floating_point:
         by_way = by_way.to(torch.float64)
     return by_way.to(dtype)
@@ -72,7 +73,7 @@ def _stacked(data: Any, dtype: torch.dtype) -> torch.Tensor:
 
 def _old_constructor(kind: Any) -> Handler:
     def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if any(not isinstance(leaf, _NUMBERS) for leaf in _leaves(list(args))):
+        if any(not is_a(leaf, _NUMBERS) for leaf in _leaves(list(args))):
             return NotImplemented
         data = len(args) == 1 and type(args[0]) in (list, tuple)
         with outside_of_trace():
