@@ -289,7 +289,7 @@ class Calls(NativeCalls):
             raise Break.of(reason)
         if kind.__module__ in ("weakref", "_weakrefset") and not self.in_standard_library():
             raise Break(BreakKind.OUTSIDE, f"a {kind.__qualname__} is made, which sees when objects die")
-        if runs_natively(kind):
+        if runs_natively(kind) and not self.world.is_fresh(kind):  # a class made here may name another module
             return self.world.mark_fresh(self.call_library(kind, args, kwargs))
         if leaves.is_leaf(kind):
             return self.world.mark_fresh(self.call_leaf(kind, args, kwargs))
