@@ -136,9 +136,3 @@ class ModuleMember(Derived):
 
     def __str__(self) -> str:
         return f"{self.of}.{self.name}"
-
-
-def root_of(source: Source) -> Source:
-    while source.base is not None:
-        source = source.base
-    return source

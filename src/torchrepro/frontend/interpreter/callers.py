@@ -59,7 +59,7 @@ def super_of(interpreter: Interpreter, frame: Frame) -> Any:
 
 def _contents(interpreter: Interpreter, frame: Frame, name: str, otherwise: str) -> Any:
     try:
-        return interpreter.load_cell(frame, name, frame.cells[name])
+        return interpreter.load_cell(frame.cells[name])
     except ValueError:
         pass  # raised below, so that the error has no `__context__`
     raise RuntimeError(otherwise)

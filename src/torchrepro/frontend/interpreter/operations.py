@@ -91,14 +91,14 @@ class Operations:
             raise NameError(f"name '{name}' is not defined", name=name)
         del frame.globals[name]
 
-    def load_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
+    def load_cell(self, cell: CellType) -> Any:
         """What a cell contains; raises `ValueError` for an empty one (the instruction names the variable)."""
         return cell.cell_contents
 
-    def store_cell(self, frame: Frame, name: str, cell: CellType, value: Any) -> None:
+    def store_cell(self, cell: CellType, value: Any) -> None:
         cell.cell_contents = value
 
-    def delete_cell(self, frame: Frame, name: str, cell: CellType) -> None:
+    def delete_cell(self, cell: CellType) -> None:
         del cell.cell_contents
 
     # Objects
@@ -186,7 +186,7 @@ class Operations:
     def call_method(self, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return self.call_function(self.load_attr(value, name), args, kwargs)
 
-    def make_function(self, frame: Frame, function: FunctionType) -> FunctionType:
+    def make_function(self, function: FunctionType) -> FunctionType:
         """A function was made by `def` or `lambda`."""
         return function
 

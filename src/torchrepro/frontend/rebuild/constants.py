@@ -68,17 +68,6 @@ def is_constant(value: Any) -> bool:
     return issubclass(kind, numbers.Number) and kind.__module__ in NUMBER_LIBRARIES
 
 
-def same_constant(one: Any, other: Any) -> bool:
-    """Equal and of one type; `0.0` differs from `-0.0`, a NaN is like another."""
-    if type(one) is not type(other) or not is_constant(one):
-        return False
-    if is_a(one, float | complex):
-        return repr(one) == repr(other)
-    if type(one) in (tuple, torch.Size):
-        return len(one) == len(other) and all(map(same_constant, one, other))
-    return bool(one == other)
-
-
 def is_global_object(value: Any) -> bool:
     kind = type(value)  # `isinstance` would ask the object, which may lie about its class
     if kind is types.BuiltinFunctionType:

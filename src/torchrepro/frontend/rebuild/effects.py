@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from torchrepro.frontend.asking import is_a
-from torchrepro.frontend.rebuild.constants import same_constant
+from torchrepro.frontend.guards.constants import is_constant, same
 from torchrepro.frontend.rebuild.objects import (
     attributes,
     dict_items,
@@ -58,7 +58,9 @@ class Effects:
         return self._r.writer.read(shadow.source)
 
     def _unchanged(self, old: Any, new: Any) -> bool:
-        return new is old or new is self._world.stand_in(old) or same_constant(old, new)
+        if new is old or new is self._world.stand_in(old):
+            return True
+        return is_constant(old) and is_constant(new) and same(new, old)
 
     def _common_prefix(self, old: Sequence[Any], new: Sequence[Any]) -> int:
         for index, (one, other) in enumerate(zip(old, new, strict=False)):

@@ -157,7 +157,7 @@ class Calls(NativeCalls):
             error.add_note(f"{function.__qualname__} is defined at {code.co_filename}:{code.co_firstlineno}")
             raise
         frame = Frame.of_function(program_of(function.__code__), function, bound)
-        self._know_cells(function, frame)
+        self._know_cells(function)
         self.note_inlined(function)
         if self.depth >= self.max_depth:
             raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is called {self.depth} calls deep")
@@ -189,7 +189,7 @@ class Calls(NativeCalls):
             },
         )
 
-    def _know_cells(self, function: types.FunctionType, frame: Frame) -> None:
+    def _know_cells(self, function: types.FunctionType) -> None:
         """The outer variables of a function that existed before are found in it."""
         if not function.__closure__ or self.world.is_fresh(function):
             return

@@ -262,20 +262,20 @@ class Tracer(Calls):
             raise NameError(f"name '{name}' is not defined", name=name)
         self.world.delete_key(known, name)
 
-    def load_cell(self, frame: Frame, name: str, cell: types.CellType) -> Any:
+    def load_cell(self, cell: types.CellType) -> Any:
         value = self.world.cell_contents(cell)
         if type(value) is Pending:
             value = self.world.adopt(value.value, value.source)
             self.world.cell_for_writing(cell).cell_contents = value
         return value
 
-    def store_cell(self, frame: Frame, name: str, cell: types.CellType, value: Any) -> None:
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
         self.world.cell_for_writing(cell).cell_contents = value
 
-    def delete_cell(self, frame: Frame, name: str, cell: types.CellType) -> None:
+    def delete_cell(self, cell: types.CellType) -> None:
         del self.world.cell_for_writing(cell).cell_contents
 
-    def make_function(self, frame: Frame, function: types.FunctionType) -> types.FunctionType:
+    def make_function(self, function: types.FunctionType) -> types.FunctionType:
         self.world.mark_fresh(function)
         return function
 

@@ -173,3 +173,14 @@ def an_object_dies_where_its_last_variable_does(capture: Capture) -> Iterator[An
     run = capture(f)
     for _ in range(2):
         yield run(tensor())
+
+
+@scene
+def an_equal_constant_of_another_type_is_written(capture: Capture) -> Iterator[Any]:
+    def f(items: list[Any], x: torch.Tensor) -> torch.Tensor:
+        items[0], items[1], items[2] = frozenset({True}), slice(True), -0.0
+        return x + 1
+
+    run, items = capture(f), [frozenset({1}), slice(1), 0.0]
+    for _ in range(2):
+        yield run(items, tensor()), str(items)

@@ -137,7 +137,7 @@ def _finish(op: Interpreter, frame: Frame) -> None:
     """Tell of a function that is complete: its attributes are set right after it is made (from 3.13)."""
     following = frame.program.instructions[frame.index + 1]
     if following.name != "SET_FUNCTION_ATTRIBUTE":
-        frame.stack[-1] = op.make_function(frame, frame.stack[-1])
+        frame.stack[-1] = op.make_function(frame.stack[-1])
 
 
 @instruction("LOAD_BUILD_CLASS")

@@ -86,7 +86,7 @@ def load_closure(op: Interpreter, frame: Frame, name: str) -> None:
 @instruction("LOAD_DEREF")
 def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
     try:
-        frame.stack.append(op.load_cell(frame, name, frame.cells[name]))
+        frame.stack.append(op.load_cell(frame.cells[name]))
         return
     except ValueError:
         pass  # raised below, so that the error has no `__context__`
@@ -95,14 +95,14 @@ def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
 
 @instruction("STORE_DEREF")
 def store_deref(op: Interpreter, frame: Frame, name: str) -> None:
-    op.store_cell(frame, name, frame.cells[name], frame.stack.pop())
+    op.store_cell(frame.cells[name], frame.stack.pop())
 
 
 @instruction("DELETE_DEREF")
 def delete_deref(op: Interpreter, frame: Frame, name: str) -> None:
     load_deref(op, frame, name)
     frame.stack.pop()
-    op.delete_cell(frame, name, frame.cells[name])
+    op.delete_cell(frame.cells[name])
 
 
 def _unbound(frame: Frame, name: str) -> NameError:
