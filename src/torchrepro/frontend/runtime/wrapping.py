@@ -81,7 +81,8 @@ def why_python_runs(function: Any) -> str:
         return "asynchronous functions are not captured"
     if flags & inspect.CO_GENERATOR:
         return "a generator is captured as part of the function that uses it, not by itself"
-    return ""
+    disabled = getattr(function, "_torchdynamo_disable", False) is True
+    return "it is under torch.compiler.disable" if disabled else ""
 
 
 def not_python(target: Any, verb: str) -> TorchReproError:

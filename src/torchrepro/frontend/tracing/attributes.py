@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.asking import is_a
-from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
     Answers,
@@ -30,6 +30,7 @@ from torchrepro.frontend.guards.kinds import (
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Attribute, InstanceValue, Item
 from torchrepro.frontend.tracing.classes import (
+    IN_C,
     MISSING,
     is_python_class,
     is_trusted_class,
@@ -48,13 +49,6 @@ _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
 _CLASS = object.__dict__["__class__"]
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_NATIVE_FUNCTIONS = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.MethodWrapperType,
-)
 
 
 class Attributes(Interpreter):
@@ -67,6 +61,9 @@ class Attributes(Interpreter):
         if is_a(value, torch.Tensor):
             return self.tensor_attr(value, name)
         kind = type(value)
+        if kind is types.TracebackType or (name == "__traceback__" and isinstance(value, BaseException)):
+            told = "a traceback shows the frames that an error came through"
+            raise Break.of(BreakReason(BreakKind.OUTSIDE, told, frames=True))
         if kind is types.ModuleType:
             return self._module_attr(value, name)
         if is_a(value, type):
@@ -165,7 +162,7 @@ class Attributes(Interpreter):
                 return self._slot(found, value, name)
             case types.GetSetDescriptorType():
                 return found.__get__(value, kind)
-        if is_a(found, _NATIVE_FUNCTIONS):
+        if is_a(found, IN_C):
             return found.__get__(value, kind) if hasattr(found, "__get__") else found
         getter = self.lookup(type(found), "__get__")
         if is_a(getter, types.FunctionType):

@@ -26,6 +26,7 @@ from torchrepro.frontend.program.reading import program_of
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.frontend.tracing import leaves
 from torchrepro.frontend.tracing.classes import (
+    IN_C,
     MISSING,
     is_python_class,
     is_trusted_space,
@@ -37,7 +38,7 @@ from torchrepro.frontend.tracing.modules import ForwardContext, has_hooks
 from torchrepro.frontend.tracing.native import (
     NATIVE_CLASSES,
 )
-from torchrepro.frontend.tracing.native_calls import IN_C, NativeCalls
+from torchrepro.frontend.tracing.native_calls import NativeCalls
 from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
 from torchrepro.frontend.tracing.singles import is_single
 from torchrepro.frontend.tracing.special import SPECIAL, call_getter

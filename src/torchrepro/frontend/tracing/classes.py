@@ -15,7 +15,16 @@ _HEAP_TYPE = 1 << 9
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
 
-_IN_C = frozenset(
+IN_C = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+"""Functions and methods that are written in C."""
+
+_CLASSES_IN_C = frozenset(
     {
         functools.partial,
         type(functools.lru_cache(lambda: None)),
@@ -33,7 +42,7 @@ def is_python_class(kind: Any) -> bool:
 def _is_python_class(kind: Any) -> bool:
     if kind is types.SimpleNamespace:
         return True  # nothing but a `__dict__`
-    if not kind.__flags__ & _HEAP_TYPE or kind in _IN_C or issubclass(kind, torch.Tensor):
+    if not kind.__flags__ & _HEAP_TYPE or kind in _CLASSES_IN_C or issubclass(kind, torch.Tensor):
         return False
     if kind.__module__.startswith("torchrepro.frontend."):
         return False  # what the trace puts in place of an object is not stepped itself

@@ -14,6 +14,7 @@ from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers
 from torchrepro.frontend.tracing import comparing, leaves, making  # noqa: F401  (they register handlers)
 from torchrepro.frontend.tracing.classes import (
+    IN_C,
     MISSING,
     is_python_class,
     is_trusted_space,
@@ -33,14 +34,6 @@ from torchrepro.frontend.tracing.operators import Operators
 from torchrepro.frontend.tracing.policy import makes_classes
 from torchrepro.frontend.tracing.special import SPECIAL
 from torchrepro.frontend.tracing.stepped import SteppedCallable
-
-IN_C = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-)
 
 
 class NativeCalls(Operators):

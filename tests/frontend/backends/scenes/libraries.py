@@ -184,3 +184,33 @@ def an_equal_constant_of_another_type_is_written(capture: Capture) -> Iterator[A
     run, items = capture(f), [frozenset({1}), slice(1), 0.0]
     for _ in range(2):
         yield run(items, tensor()), str(items)
+
+
+def _raising() -> None:
+    raise ValueError("here")
+
+
+@scene
+def a_traceback_has_the_users_frames(capture: Capture) -> Iterator[Any]:
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        try:
+            _raising()
+        except ValueError as error:
+            trace, names = error.__traceback__, []
+            while trace is not None:
+                names.append(trace.tb_frame.f_code.co_name)
+                trace = trace.tb_next
+        return names, x + 1
+
+    def g(x: torch.Tensor) -> tuple[Any, ...]:
+        try:
+            _raising()
+        except ValueError:
+            kind, error, trace = sys.exc_info()
+            assert kind is not None and trace is not None
+            return kind.__name__, str(error), trace.tb_lineno - trace.tb_frame.f_code.co_firstlineno, x + 1
+        return ()
+
+    for run in (capture(f), capture(g)):
+        for _ in range(2):
+            yield run(tensor())

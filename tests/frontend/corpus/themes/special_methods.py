@@ -561,7 +561,7 @@ class Makers(collections.OrderedDict):
 MAKERS = Makers(relu=torch.nn.ReLU, prelu=torch.nn.PReLU)
 
 
-@case(hits=False)
+@case
 def dict_that_makes_what_it_gives(a, b):
     return MAKERS["relu"](a), len(MAKERS), list(MAKERS)
 
