@@ -160,8 +160,10 @@ _RULES = (
         "from_numpy frombuffer from_dlpack from_file Tensor nn.Parameter nn.Buffer",
     ),
 )
-_STEPPED = frozenset({"torch.autograd.grad_mode"})
-"""Context managers that only set modes."""
+_STEPPED = frozenset(
+    {"torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call"}
+)
+"""Modules and functions in Python like the user's: they only set modes, or swap what a module holds."""
 
 
 def why_break(function: Any) -> BreakReason | None:
@@ -268,7 +270,9 @@ def _is_hidden_setter(function: Any) -> bool:
 def _rule_of_module(function: Any) -> _Rule | None:
     """The rule of the nearest module that has one."""
     module = _module_of(function)
-    if module in _STEPPED or not isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
+    if not _STEPPED.isdisjoint((module, _written(function))):
+        return None
+    if not isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
         return None
     parts = module.split(".")
     nested = (".".join(parts[:count]) for count in range(len(parts), 1, -1))

@@ -176,3 +176,18 @@ def mixed_precision_from_before_the_call(x):
         with _MIXED:
             two = x @ x.T
     return one, two, x @ x.T
+
+
+def _tied():
+    one, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    other.weight = one.weight
+    return (torch.nn.Sequential(one, torch.nn.BatchNorm1d(4), other),)
+
+
+@case(keep=_tied)
+def functional_call_with_other_parameters(model, x):
+    other = {name: parameter * 2 for name, parameter in model.named_parameters()}
+    state = ({"0.weight": torch.eye(4)}, {"1.running_mean": torch.ones(4)})
+    first = torch.func.functional_call(model, other, (x,))
+    second = torch.func.functional_call(model, state, x)
+    return first, second, model(x), model[0].weight is model[2].weight
