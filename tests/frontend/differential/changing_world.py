@@ -6,7 +6,7 @@ both are changed in the same way in between. A line is an expression (`READS`) o
 
 WORLD = """
 import builtins, collections, copy, dataclasses, enum, functools, itertools, math, operator, os, sys
-import types, typing
+import fractions, json, types, typing
 from collections import OrderedDict, defaultdict, deque, namedtuple
 import torch
 from torch import nn
@@ -36,6 +36,13 @@ T1 = torch.arange(6.0).reshape(2, 3)
 T2 = T1
 T3 = torch.ones(2, 3)
 MP = types.MappingProxyType(DCT)
+MOD = types.ModuleType("of_this_world")
+MOD.val = 1
+FRC = fractions.Fraction(1, 2)
+
+@functools.lru_cache
+def cached(a):
+    return a + NUM
 
 class Color(enum.Enum):
     RED = 1

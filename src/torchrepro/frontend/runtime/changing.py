@@ -16,7 +16,7 @@ from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Equal
 from torchrepro.frontend.program.null import NULL
 from torchrepro.frontend.program.program import Instruction
-from torchrepro.frontend.source import Local, Source, StackSlot, root_of
+from torchrepro.frontend.source import Local, Source, StackSlot
 from torchrepro.frontend.state import FrameState
 
 Sources = frozenset[Source]
@@ -47,7 +47,11 @@ def relies_on(guards: GuardFunction, changing: Sources) -> bool:
 
 def further_on(changing: Sources) -> Sources:
     """Those that are found in the same way at later places of the function."""
-    return frozenset(source for source in changing if not isinstance(root_of(source), StackSlot))
+    return frozenset(source for source in changing if not _on_stack(source))
+
+
+def _on_stack(source: Source | None) -> bool:
+    return isinstance(source, StackSlot) or (source is not None and _on_stack(source.base))
 
 
 def has_new_number(stack: tuple[Any, ...], before: tuple[Any, ...]) -> bool:

@@ -325,13 +325,21 @@ class Attributes(Interpreter):
 
     def _module_attr(self, module: types.ModuleType, name: str) -> Any:
         space = vars(module)
-        if name not in space:
-            return getattr(module, name)
         if is_trusted_space(space):
+            if name not in space:
+                return getattr(module, name)
             value = space[name]
             if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
                 return value
-        return self.world.item_of(self.world.globals_of(space, module.__name__), name)
+        if name == "__dict__":
+            return self.world.exposed_globals(space)
+        known = self.world.globals_of(space, module.__name__)
+        value = self.world.item_of(known, name)
+        if value is MISSING and static_lookup(types.ModuleType, name) is MISSING:
+            otherwise = self.world.item_of(known, "__getattr__")
+            if otherwise is not MISSING:
+                return self.call_function(otherwise, (name,), {})
+        return getattr(module, name) if value is MISSING else value
 
     def _native_attr(self, value: Any, name: str) -> Any:
         """Attributes of what is written in C: found by C, and constant as long as the object is."""

@@ -17,6 +17,7 @@ from torchrepro.frontend.tracing.classes import (
     IN_C,
     MISSING,
     is_python_class,
+    is_trusted_class,
     is_trusted_space,
     static_lookup,
 )
@@ -54,6 +55,10 @@ class NativeCalls(Operators):
 
     def call_library(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A function of Python's library that is as good as written in C."""
+        for value in (*args, *kwargs.values()):
+            kind: Any = type(value)
+            if is_python_class(kind) and is_trusted_class(kind):
+                self.world.pin(value)  # a fraction, say: what is read of it is not guarded
         self.world.complete_all((*args, *kwargs.values()))
         if makes_classes(function):
             return self.make_class(function, args, kwargs)

@@ -208,12 +208,20 @@ class Operators(Attributes):
         if is_a(container, dict):
             return self._dict_item(container, key)
         if is_a(container, type):
-            generic: Any = container
-            return generic[key]
+            return self._class_item(container, key)
         result = self.special(container, "__getitem__", key)
         if result is not MISSING:
             return result
         return container[self.as_index(key)]
+
+    def _class_item(self, container: Any, key: Any) -> Any:
+        result = self.special(container, "__getitem__", key)
+        if result is not MISSING:
+            return result
+        found = self.lookup(container, "__class_getitem__")
+        if isinstance(found, classmethod) and not is_trusted_class(container):
+            return self.call_function(self._bind_to_class(found, container), (key,), {})
+        return container[key]
 
     def as_index(self, key: Any) -> Any:
         """A key in which objects with an `__index__` of their own are numbers."""

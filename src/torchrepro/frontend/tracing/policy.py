@@ -10,6 +10,7 @@ import typing
 from typing import Any
 
 from torchrepro.frontend.breaks import BreakKind, BreakReason
+from torchrepro.frontend.tracing.classes import is_trusted_file
 
 _OUTSIDE = frozenset(
     [
@@ -135,6 +136,10 @@ def makes_classes(function: Any) -> bool:
 def runs_natively(function: Any) -> bool:
     if makes_classes(function):
         return True
-    if getattr(function, "__code__", None) is _CALL_OF_GENERIC:
+    module = getattr(function, "__module__", None) or ""
+    own = module.startswith("torchrepro.frontend.")
+    code = function.__code__ if isinstance(function, types.FunctionType) and not own else None
+    # A wrapper or a generated function may say that it is of a module, and is not.
+    if code is not None and (code is _CALL_OF_GENERIC or not is_trusted_file(code.co_filename)):
         return False
-    return _module_policy(getattr(function, "__module__", None) or "") == "native"
+    return _module_policy(module) == "native"
