@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from torchrepro.frontend.asking import is_a
@@ -26,9 +26,9 @@ _OWN = "torchrepro.frontend"
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
-_READ_MODULE = frozenset({"collections", "enum", "typing"})
+_READ_MODULE = frozenset({"collections", "enum", "typing", "typing_extensions"})
 """Libraries that look at the frame of their caller for the name of its module, and for nothing else."""
-_HARMLESS = frozenset({id, exec, globals, locals})
+_HARMLESS = frozenset({id, compile, exec, eval, globals, locals})
 """What a library does with them stays in it: it writes a class as text, or marks what it has seen."""
 
 
@@ -103,7 +103,7 @@ class _Watch:
             # A stepped callable or iterator: what it runs is followed.
             # (The first return is that of the function which began to watch.)
             self._stepping = max(0, self._stepping + (event == "call") - (event == "return"))
-        elif event == "call" and not self._stepping and not _is_apart(frame.f_code):
+        elif event == "call" and not self._stepping and not _is_apart(frame):
             told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not followed"
             raise RunsForeignCode(BreakKind.OPAQUE, told)
         elif event == "c_call" and self._library and not self._stepping:
@@ -119,6 +119,9 @@ class _Watch:
             raise Break.of(replace(reason, text=f"{self._name} does more than compute: {reason.text}"))
 
 
-def _is_apart(code: CodeType) -> bool:
+def _is_apart(frame: FrameType) -> bool:
     """Code that the call is not about: of torch or Python, or the end of an object that has just died."""
-    return code is _called.__code__ or code.co_name == "__del__" or is_trusted_file(code.co_filename)
+    code, space = frame.f_code, str(frame.f_globals.get("__name__", ""))
+    if code is _called.__code__ or code.co_name == "__del__" or is_trusted_file(code.co_filename):
+        return True
+    return space == "typing_extensions" or space.startswith("namedtuple_")  # in the place of Python's own

@@ -149,6 +149,8 @@ HIGHER_ORDER: frozenset[Any] = frozenset(
         max,
         iter,
         functools.reduce,
+        re.Pattern.sub,
+        re.Pattern.subn,
         itertools.accumulate,
         itertools.dropwhile,
         itertools.takewhile,

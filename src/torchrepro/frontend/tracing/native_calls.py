@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,6 +65,8 @@ class NativeCalls(Operators):
             return self.make_class(function, args, kwargs)
         assert self.frame is not None
         call = caller_in(self.frame.globals)
+        if function.__module__ == re.__name__:
+            args = [self._callback(value) for value in args]
         with no_foreign_code(function.__qualname__, library=True):
             result = call(function, args, kwargs)
             # What it yields is computed now, while its arguments are what they are.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from typing import Any
@@ -137,9 +138,11 @@ def runs_natively(function: Any) -> bool:
     if makes_classes(function):
         return True
     module = getattr(function, "__module__", None) or ""
-    own = module.startswith("torchrepro.frontend.")
-    code = function.__code__ if isinstance(function, types.FunctionType) and not own else None
-    # A wrapper or a generated function may say that it is of a module, and is not.
-    if code is not None and (code is _CALL_OF_GENERIC or not is_trusted_file(code.co_filename)):
+    if _module_policy(module) != "native":
         return False
-    return _module_policy(module) == "native"
+    # A wrapper, or what a library has made for the user, may say that it is of the library.
+    if isinstance(function, types.FunctionType):
+        code, ours = function.__code__, module.startswith("torchrepro.frontend.")
+        return ours or (code is not _CALL_OF_GENERIC and is_trusted_file(code.co_filename))
+    known = sys.modules.get(module)
+    return not isinstance(function, type) or getattr(known, function.__qualname__, None) is function

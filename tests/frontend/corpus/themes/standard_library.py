@@ -93,6 +93,17 @@ def exact_numbers(a, b):
     )
 
 
+@case
+def a_function_that_replaces_matches(a, b):
+    found = []
+
+    def upper(match):
+        found.append(match.start())
+        return match.group().upper()
+
+    return re.sub("a", upper, "banana"), re.compile("n").subn(upper, "banana", count=1), found, a
+
+
 @case(breaks=None)
 def decimal_numbers(a, b):
     return decimal.Decimal("0.1") + decimal.Decimal("0.2"), a * 2
