@@ -18,6 +18,7 @@ import io
 import numbers
 import pathlib
 import random
+import re
 import statistics
 import string
 import struct
