@@ -61,7 +61,7 @@ class Attributes(Interpreter):
         if is_a(value, torch.Tensor):
             return self.tensor_attr(value, name)
         kind = type(value)
-        if kind is types.TracebackType or (name == "__traceback__" and isinstance(value, BaseException)):
+        if kind is types.TracebackType:
             told = "a traceback shows the frames that an error came through"
             raise Break.of(BreakReason(BreakKind.OUTSIDE, told, frames=True))
         if kind is types.ModuleType:

@@ -211,6 +211,14 @@ def a_traceback_has_the_users_frames(capture: Capture) -> Iterator[Any]:
             return kind.__name__, str(error), trace.tb_lineno - trace.tb_frame.f_code.co_firstlineno, x + 1
         return ()
 
-    for run in (capture(f), capture(g)):
+    def h(x: torch.Tensor) -> tuple[Any, ...]:
+        try:
+            _raising()
+        except ValueError as error:
+            kept = error.__traceback__
+        assert kept is not None
+        return kept.tb_frame.f_code.co_name, x + 1
+
+    for run in (capture(f), capture(g), capture(h)):
         for _ in range(2):
             yield run(tensor())
