@@ -1243,6 +1243,19 @@ def a_hook_is_added_beside_another(capture: Capture) -> Iterator[Any]:
 
 
 @scenario
+def whether_two_modules_are_one(capture: Capture) -> Iterator[Any]:
+    one, other = nn.ReLU(), nn.ReLU()
+    for function in (
+        lambda a, b, x: x + 1 if a is b else x,
+        lambda a, b, x: x + 1 if a == b else x,
+        lambda a, b, x: x + 1 if a in [b] else x,
+    ):
+        call = capture(function)
+        for pair in ((one, other), (other, other), (other, one), (one, one)):
+            yield call(*pair, tensor())
+
+
+@scenario
 def what_is_put_onto_a_tensor(capture: Capture) -> Iterator[Any]:
     def function(x: Any) -> Any:
         x.count = getattr(x, "count", 0) + 1

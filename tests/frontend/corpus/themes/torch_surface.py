@@ -173,8 +173,7 @@ def mixed_precision_from_before_the_call(x):
     with _MIXED:
         one = x @ x.T
         print("here")
-        with _MIXED:
-            two = x @ x.T
+        two = x @ x.T
     return one, two, x @ x.T
 
 
