@@ -388,8 +388,9 @@ class Attributes(Interpreter):
             return self.recorder.attribute(value, name)
         with unseen():
             space = real.__dict__
-            found = getattr(real, name) if name in ("grad", "grad_fn") else MISSING
-        if name == "grad" or found is None:
+            found = getattr(real, name) if name in ("grad", "grad_fn", *_UNGUARDED) else MISSING
+            computed = value.grad_fn is not None  # maybe by a write of the graph
+        if name == "grad" or (found is None and not computed):
             return self.world.adopt(found, Attribute(source, name))
         if name in space and put is None:
             return self.world.adopt(space[name], InstanceValue(source, name))
@@ -397,7 +398,7 @@ class Attributes(Interpreter):
             self.world.guards.add(LacksInstanceValue(source, name))
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
-            self.world.guards.add(Equal(Attribute(source, name), result))
+            self.world.guards.add(Equal(Attribute(source, name), found))
         return result
 
     # Writing

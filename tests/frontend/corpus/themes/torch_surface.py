@@ -190,3 +190,12 @@ def functional_call_with_other_parameters(model, x):
     first = torch.func.functional_call(model, other, (x,))
     second = torch.func.functional_call(model, state, x)
     return first, second, model(x), model[0].weight is model[2].weight
+
+
+@case(
+    make=lambda size: (torch.zeros(size, 4), torch.randn(size, 4, requires_grad=True)), breaks=None, hits=True
+)
+def a_write_makes_a_leaf_a_result(x, y):
+    before = x.is_leaf, x.grad_fn
+    x.add_(y)
+    return before, x.is_leaf, x.grad_fn is None, x * 2
