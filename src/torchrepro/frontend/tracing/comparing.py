@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from torch._subclasses.fake_tensor import FakeTensor
+
 from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.rebuild.objects import elements
 from torchrepro.frontend.tracing.classes import MISSING, is_trusted_class
@@ -168,6 +170,8 @@ def _checked(function: Any, name: str) -> Handler:
             return any(tracer.call_function(function, (value, kind), {}) for kind in kinds)
         if function is isinstance and tracer.call_function(type, (value,), {}) is kinds:
             return True  # nobody is asked then
+        if isinstance(value, FakeTensor) and kinds is FakeTensor and tracer.world.recorder.owns(value):
+            return False  # the tensor that it stands for is none
         check = tracer.python_method(kinds, name)
         meta: Any = type(kinds)
         if check is None or is_trusted_class(meta):

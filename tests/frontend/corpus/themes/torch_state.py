@@ -7,6 +7,7 @@ import sys
 import typing
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -232,3 +233,13 @@ def mode_of_the_user_entered_by_hand(mode, a, b):
     finally:
         mode.__exit__(None, None, None)
     return torch.add(c, 1), list(mode.seen)
+
+
+@case
+def question_whether_a_tensor_is_fake(a, b):
+    return isinstance(a, FakeTensor), isinstance(a + b, (FakeTensor, int)), a + 1
+
+
+@case(breaks=None, keep=lambda: (torch.nn.Linear(4, 4).double(),))
+def module_converted_inside(linear, a, b):
+    return linear.to(torch.float32)(a), linear.weight.dtype
