@@ -5,21 +5,27 @@ A scenario is told once and played twice, by Python and by the front end. It yie
 
 from __future__ import annotations
 
+import builtins
 import copy
 import enum
 import functools
 import itertools
+import math
+import operator
 import os
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import facts_of, first_difference
@@ -965,6 +971,98 @@ def a_function_of_torch_is_replaced(capture: Capture) -> Iterator[Any]:
     finally:
         nn.functional.relu = before
     yield call(tensor())
+
+
+@scenario
+def what_libraries_have_is_replaced(capture: Capture) -> Iterator[Any]:
+    layer, linear = nn.GELU(), nn.Linear(4, 4)
+    functions: list[Callable[..., Any]] = [
+        lambda x: layer(x),
+        lambda x: math.sqrt(4) * x,
+        lambda x: math.pi * x,
+        lambda x: x * max(1, 2),
+        lambda x: operator.add(1, 2),
+        lambda x: getattr(linear, "new", 0),
+        lambda x: callable(layer),
+    ]
+    patches: list[tuple[Any, str, Any]] = [
+        (nn.functional, "gelu", lambda x, approximate="none": x + 1),
+        (math, "sqrt", lambda x: 100),
+        (math, "pi", 3),
+        (builtins, "max", lambda *_: 100),
+        (operator, "add", lambda *_: 100),
+        (nn.Linear, "new", 3),
+    ]
+    calls = [capture(function) for function in functions]
+    for owner, name, new in (None, "", None), *patches, (None, "", None):
+        with patch.object(owner, name, new, create=True) if owner is not None else nullcontext():
+            yield [call(tensor()) for call in calls]
+
+
+@scenario
+def calls_under_a_mode_of_the_user(capture: Capture) -> Iterator[Any]:
+    class Counting(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(function.__name__)
+            return function(*args, **(kwargs or {}))
+
+    call = capture(lambda x: torch.relu(x * 2))
+    yield call(tensor())
+    for _ in range(2):
+        with Counting() as mode:
+            yield call(tensor()), mode.names
+    yield call(tensor())
+
+
+@scenario
+def a_copy_with_a_break_in_it(capture: Capture) -> Iterator[Any]:
+    class Node:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            torch._dynamo.graph_break()
+            made = memo[id(self)] = Node()
+            return made
+
+    call = capture(lambda nodes: copy.deepcopy(nodes))
+    for _ in range(2):
+        inner, node = [1], Node()
+        yield call([inner, node, inner, node])
+
+
+@scenario
+def containers_that_count_how_they_are_read(capture: Capture) -> Iterator[Any]:
+    reads = []
+
+    class List(list):  # type: ignore[type-arg]
+        def __getitem__(self, index: Any) -> Any:
+            reads.append("item")
+            return list.__getitem__(self, index)
+
+        def __iter__(self) -> Any:
+            reads.append("iter")
+            return list.__iter__(self)
+
+        def __len__(self) -> int:
+            reads.append("len")
+            return list.__len__(self)
+
+    class Dict(dict):  # type: ignore[type-arg]
+        def __contains__(self, key: Any) -> bool:
+            reads.append("contains")
+            return dict.__contains__(self, key)
+
+        def __iter__(self) -> Any:
+            reads.append("iter of dict")
+            return dict.__iter__(self)
+
+    call = capture(
+        lambda x, items, table: (x * items[0], len(items), 2 in items, "a" in table, table.get("a"))
+    )
+    for items in ([1, 2], [1, 2], [3]):
+        yield call(tensor(), List(items), Dict(a=1)), tuple(reads)
 
 
 @scenario

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -133,6 +133,7 @@ class Attributes(Interpreter):
         if not self.world.is_fresh(module):
             for table in TABLES:
                 self.world.guards.add(LacksMember(self.world.home_of(module), table, name))
+            self._guard_lack(type(module), name)
         raise AttributeError(
             f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
         )
@@ -253,7 +254,8 @@ class Attributes(Interpreter):
 
     def _class_value(self, owner: type, name: str, found: Any) -> Any:
         """A plain value kept in a class."""
-        if is_trusted_class(owner) and (is_constant(found) or is_single(found)):
+        fixed = is_trusted_class(owner) and not issubclass(owner, torch.nn.Module)
+        if fixed and (is_constant(found) or is_single(found)):
             return found
         return self.world.adopt(found, Attribute(self.world.kept.hold(owner, owner.__name__), name))
 
@@ -269,6 +271,11 @@ class Attributes(Interpreter):
             elif is_a(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
                 self.world.guards.add(Is(Attribute(self.world.kept.hold(kind, kind.__name__), name), found))
         return found
+
+    def _guard_lack(self, kind: type, name: str) -> None:
+        """A class, of torch's even, that does not have what the user asks for may come to have it."""
+        if not hasattr(kind, name):
+            self.world.guards.add(LacksAttribute(self.world.kept.hold(kind, kind.__name__), name))
 
     def _guard_lookup(self, kind: Any, name: str, found: Any) -> None:
         meta = static_lookup(type(kind), name)
@@ -330,6 +337,7 @@ class Attributes(Interpreter):
                 return getattr(module, name)
             value = space[name]
             if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
+                self.guard_entry(space, module.__name__, name)
                 return value
         if name == "__dict__":
             return self.world.exposed_globals(space)
@@ -340,6 +348,16 @@ class Attributes(Interpreter):
             if otherwise is not MISSING:
                 return self.call_function(otherwise, (name,), {})
         return getattr(module, name) if value is MISSING else value
+
+    def guard_entry(self, space: Mapping[str, Any], label: str, name: str) -> None:
+        """What the user's code finds in a library may be replaced, and what layers of torch find in torch."""
+        reader = "" if self.frame is None else str(self.frame.globals.get("__name__"))
+        if (
+            self.frame is None
+            or reader.startswith("torch.nn.modules.")
+            or not is_trusted_space(self.frame.globals)
+        ):
+            self.world.guards.add(Is(Item.at(self.world.kept.hold(space, label), name), space[name]))
 
     def _native_attr(self, value: Any, name: str) -> Any:
         """Attributes of what is written in C: found by C, and constant as long as the object is."""
@@ -396,6 +414,7 @@ class Attributes(Interpreter):
             return self.world.adopt(space[name], InstanceValue(source, name))
         if name not in space and not hasattr(type(real), name):
             self.world.guards.add(LacksInstanceValue(source, name))
+            self._guard_lack(type(real), name)
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
             self.world.guards.add(Equal(Attribute(source, name), found))

@@ -46,6 +46,7 @@ from torchrepro.frontend.tracing.stepped import SteppedCallable
 
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _ORDER = type(functools.cmp_to_key(lambda one, other: 0))
+_MODULE_CALL = torch.nn.Module.__call__
 _CACHED = type(functools.lru_cache(lambda: None))
 ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
@@ -252,7 +253,7 @@ class Calls(NativeCalls):
     def _call_module(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if is_a(module, torch.jit.ScriptModule):
             raise Break(BreakKind.OPAQUE, f"{type(module).__name__} is a script of torch.jit")
-        if self.lookup(type(module), "__call__") is not torch.nn.Module.__call__:
+        if self.lookup(type(module), "__call__") is not _MODULE_CALL:
             return self._call_object(module, args, kwargs)
         with self.inside_module(module):
             if has_hooks(module):
@@ -295,7 +296,8 @@ class Calls(NativeCalls):
         if leaves.is_leaf(kind):
             return self.world.mark_fresh(self.call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
-            return kind(*args, **kwargs)
+            with no_foreign_code(kind.__qualname__):
+                return kind(*args, **kwargs)
         if issubclass(kind, torch.Tensor):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):

@@ -179,6 +179,7 @@ def _next(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @special(callable)
 def _callable(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    tracer.lookup(type(args[0]), "__call__")
     return callable(args[0])
 
 

@@ -252,6 +252,11 @@ class Tracer(Calls):
         value = self.world.item_of(known, name)
         return self.load_builtin(frame, name) if value is MISSING else value
 
+    def load_builtin(self, frame: Frame, name: str) -> Any:
+        value = super().load_builtin(frame, name)
+        self.guard_entry(frame.builtins, "builtins", name)
+        return value
+
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
         self.world.set_key(known, name, value)
