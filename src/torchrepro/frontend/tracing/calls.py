@@ -296,8 +296,7 @@ class Calls(NativeCalls):
         if leaves.is_leaf(kind):
             return self.world.mark_fresh(self.call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
-            with no_foreign_code(kind.__qualname__):
-                return kind(*args, **kwargs)
+            return self._enum_member(kind, args, kwargs)
         if issubclass(kind, torch.Tensor):
             raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
@@ -308,6 +307,17 @@ class Calls(NativeCalls):
         if is_a(meta, types.FunctionType):
             return self.call_function(meta, (kind, *args), kwargs)
         return self.construct(kind, args, kwargs)
+
+    def _enum_member(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        missing = self.lookup(kind, "_missing_")
+        own = isinstance(missing, classmethod) and not is_trusted_space(missing.__func__.__globals__)
+        asked = own and len(args) == 1 and not kwargs and is_constant(args[0])
+        if asked and args[0] not in kind._value2member_map_:
+            found = self.call_function(self._bind_to_class(missing, kind), args, {})
+            if isinstance(found, kind):
+                return found
+        with no_foreign_code(kind.__qualname__):
+            return kind(*args, **kwargs)
 
     def construct(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What `type.__call__` does: `__new__`, then `__init__`."""
