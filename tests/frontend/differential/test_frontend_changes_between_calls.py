@@ -148,6 +148,83 @@ def a_memoised_function_with_effects(capture: Capture) -> Iterator[Any]:
 
 
 @scenario
+def a_class_gains_special_methods(capture: Capture) -> Iterator[Any]:
+    class Thing:
+        def __init__(self) -> None:
+            self.value = 1
+
+    def answer(question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except (TypeError, AttributeError) as error:
+            return type(error)
+
+    def function(x: torch.Tensor, thing: Any) -> Any:
+        asked = [lambda: thing + 1, lambda: -thing, lambda: thing[0], lambda: 1 in thing, lambda: len(thing)]
+        asked += [
+            lambda: thing < 1,
+            lambda: [*thing],
+            lambda: thing(),
+            lambda: bool(thing),
+            lambda: thing == 1,
+        ]
+        return x + thing.value, callable(thing), [answer(question) for question in asked]
+
+    gained: dict[str, Callable[..., Any]] = {
+        "__add__": lambda self, other: "add",
+        "__neg__": lambda self: "neg",
+        "__getitem__": lambda self, index: [5][index],
+        "__contains__": lambda self, value: True,
+        "__len__": lambda self: 0,
+        "__lt__": lambda self, other: "lt",
+        "__iter__": lambda self: iter([7]),
+        "__call__": lambda self: "call",
+        "__bool__": lambda self: True,
+        "__eq__": lambda self, other: "eq",
+        "__format__": lambda self, spec: spec * 2,
+        "__getattribute__": lambda self, name: 30,
+    }
+    call = capture(function)
+    thing = Thing()
+    yield call(tensor(), thing)
+    for name, method in gained.items():
+        setattr(Thing, name, method)
+        yield call(tensor(), thing)
+
+
+@scenario
+def a_descriptor_takes_the_place_of_a_value(capture: Capture) -> Iterator[Any]:
+    class Weak:
+        def __get__(self, owner: Any, kind: Any) -> Any:
+            return 1
+
+    class Strong:
+        def __get__(self, owner: Any, kind: Any) -> Any:
+            return 2
+
+        def __set__(self, owner: Any, value: Any) -> None: ...
+
+    class Thing:
+        value: Any = Weak()
+        other: Any = 5
+
+    def function(x: torch.Tensor, thing: Thing) -> Any:
+        return x + thing.value * thing.other
+
+    call = capture(function)
+    thing = Thing()
+    yield call(tensor(), thing)
+    vars(thing).update(value=50, other=60)
+    yield call(tensor(), thing)
+    Thing.value = Strong()
+    yield call(tensor(), thing)
+    Strong.__get__ = lambda self, owner, kind: 3  # type: ignore[method-assign]
+    yield call(tensor(), thing)
+    Thing.other = property(lambda self: 4)
+    yield call(tensor(), thing)
+
+
+@scenario
 def a_global_function(capture: Capture) -> Iterator[Any]:
     global helper
     before = helper
