@@ -538,9 +538,13 @@ def iterable_objects_that_functions_in_c_iterate_over(a, b):
         list(itertools.chain(pair, pair)),
         math.prod(pair),
         torch.Size(pair),
-        bytes(pair),
     ]
     return dict(mapping)["y"], merged["z"], list(merged), numbers
+
+
+@case(breaks=None)
+def bytes_of_an_iterable_object(a, b):
+    return a + 1, bytes(Pair(1, 2))
 
 
 @case
