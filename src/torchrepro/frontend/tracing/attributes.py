@@ -6,10 +6,8 @@ What is found in an old object is adopted from there; that a name is *not* in it
 
 from __future__ import annotations
 
-import abc
 import functools
 import types
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,17 +16,13 @@ from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
-    Answers,
     Equal,
     Is,
     LacksAttribute,
     LacksInstanceValue,
-    LacksKey,
     LacksMember,
-    TypeIs,
 )
-from torchrepro.frontend.interpreter.interpreter import Interpreter
-from torchrepro.frontend.source import Attribute, InstanceValue, Item
+from torchrepro.frontend.source import Attribute, InstanceValue
 from torchrepro.frontend.tracing.classes import (
     IN_C,
     MISSING,
@@ -39,24 +33,17 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.fakes import unseen
 from torchrepro.frontend.tracing.known import TABLES
-from torchrepro.frontend.tracing.recorder import Recorder
+from torchrepro.frontend.tracing.lookups import DATA_IN_C, Lookups
 from torchrepro.frontend.tracing.singles import is_single
-from torchrepro.frontend.tracing.world import World
 
 _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
 """Facts of a tensor that the guard on every input does not cover."""
 
 _CLASS = object.__dict__["__class__"]
 _MODULE_GETATTR = torch.nn.Module.__getattr__
-_DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
-class Attributes(Interpreter):
-    """Reading and writing attributes during a trace."""
-
-    world: World
-    recorder: Recorder
-
+class Attributes(Lookups):
     def load_attr(self, value: Any, name: str) -> Any:
         if is_a(value, torch.Tensor):
             return self.tensor_attr(value, name)
@@ -116,7 +103,7 @@ class Attributes(Interpreter):
         found = self.lookup(kind, name)
         if found is _CLASS:
             return kind
-        if found is not MISSING and self._is_data_descriptor(found):
+        if found is not MISSING and self.is_data_descriptor(found):
             return self._bind(found, value, kind, name)
         inside = self.world.instance_value(value, name)
         if inside is not MISSING:
@@ -133,14 +120,10 @@ class Attributes(Interpreter):
         if not self.world.is_fresh(module):
             for table in TABLES:
                 self.world.guards.add(LacksMember(self.world.home_of(module), table, name))
-            self._guard_lack(type(module), name)
+            self.guard_lack(type(module), name)
         raise AttributeError(
             f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
         )
-
-    def _is_data_descriptor(self, found: Any) -> bool:
-        kind = type(found)
-        return self.lookup(kind, "__set__") is not MISSING or self.lookup(kind, "__delete__") is not MISSING
 
     def _bind(self, found: Any, value: Any, kind: type, name: str) -> Any:
         """What a class's entry gives when it is read through an instance."""
@@ -149,7 +132,7 @@ class Attributes(Interpreter):
                 return types.MethodType(found, value)
             case property():
                 if found.fget is None:
-                    raise _no("getter", kind, name)
+                    raise property_without("getter", kind, name)
                 return self.call_function(found.fget, (value,), {})
             case staticmethod():
                 return found.__func__
@@ -157,7 +140,7 @@ class Attributes(Interpreter):
                 return types.MethodType(found.__func__, kind)
             case functools.cached_property():
                 result = self.call_function(found.func, (value,), {})
-                self._store_in_instance(value, found.attrname or name, result)
+                self.store_in_instance(value, found.attrname or name, result)
                 return result
             case types.MemberDescriptorType():
                 return self._slot(found, value, name)
@@ -177,11 +160,11 @@ class Attributes(Interpreter):
             return found.__get__(value, type(value))
         inside = self.world.item_of(self.world.slots_of(value), name)
         if inside is MISSING:
-            self._guard_empty_slot(value, name)
+            self.guard_empty_slot(value, name)
             raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name)
         return inside
 
-    def _guard_empty_slot(self, value: Any, name: str) -> None:
+    def guard_empty_slot(self, value: Any, name: str) -> None:
         if self.lookup(type(value), "__getattr__") is not MISSING:
             raise Break(BreakKind.UNSUPPORTED, f"slot {name!r} is empty, and a __getattr__ answers for it")
         if not hasattr(value, name):
@@ -193,7 +176,7 @@ class Attributes(Interpreter):
             return own[name]
         mro = owner.__mro__
         classes = mro[mro.index(start) + 1 :]
-        self._guard_namespaces(owner, name, classes)
+        self.guard_namespaces(owner, name, classes)
         for base in classes:
             if name in base.__dict__:
                 found = base.__dict__[name]
@@ -217,9 +200,9 @@ class Attributes(Interpreter):
         if name == "__class__":
             return type(owner)
         meta = self.lookup(type(owner), name)
-        if is_a(meta, _DATA_IN_C):
+        if is_a(meta, DATA_IN_C):
             return self._class_fact(owner, name)
-        if meta is not MISSING and self._is_data_descriptor(meta):
+        if meta is not MISSING and self.is_data_descriptor(meta):
             return self._bind(meta, owner, type(owner), name)
         found = self.lookup(owner, name)
         if found is not MISSING:
@@ -259,77 +242,6 @@ class Attributes(Interpreter):
             return found
         return self.world.adopt(found, Attribute(self.world.kept.hold(owner, owner.__name__), name))
 
-    def lookup(self, kind: Any, name: str) -> Any:
-        """What a class and its bases define under a name, or `MISSING`; guarded to stay so.
-
-        Classes can be changed between calls: the user's, and the methods of torch's layers too.
-        """
-        found = static_lookup(kind, name)
-        if self.world.is_new_lookup(kind, name):
-            if not is_trusted_class(kind):
-                self._guard_lookup(kind, name, found)
-            elif is_a(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
-                self.world.guards.add(Is(Attribute(self.world.kept.hold(kind, kind.__name__), name), found))
-        return found
-
-    def _guard_lack(self, kind: type, name: str) -> None:
-        """A class, of torch's even, that does not have what the user asks for may come to have it."""
-        if not hasattr(kind, name):
-            self.world.guards.add(LacksAttribute(self.world.kept.hold(kind, kind.__name__), name))
-
-    def _guard_lookup(self, kind: Any, name: str, found: Any) -> None:
-        meta = static_lookup(type(kind), name)
-        hidden = is_a(meta, _DATA_IN_C) or (found is MISSING and meta is not MISSING)
-        if hidden or self.world.is_fresh(kind) or type(kind) not in (type, abc.ABCMeta):
-            self._guard_namespaces(kind, name, kind.__mro__)
-            return
-        # `getattr` of the class finds the entry itself, and is the quickest check.
-        source = self.world.kept.hold(kind, kind.__name__)
-        home = Attribute(source, name)
-        match found:
-            case _ if found is MISSING:
-                self.world.guards.add(LacksAttribute(source, name))
-            case property() | types.FunctionType():
-                self.world.guards.add(Is(home, found))
-            case _ if is_single(found):
-                self.world.guards.add(Is(home, found))
-            case staticmethod(__func__=types.FunctionType() as function):
-                self.world.guards.add(Is(home, function))
-            case classmethod(__func__=types.FunctionType() as function):
-                self.world.guards.add(Is(Attribute(home, "__func__"), function))
-            case _ if hasattr(type(found), "__get__"):
-                self._guard_namespaces(kind, name, kind.__mro__)
-            case _:
-                # A plain value: who reads it, adopts it.
-                self.world.guards.add(TypeIs(home, type(found)))
-
-    def guard_kinship(self, kind: Any, other: Any) -> None:
-        """Whether a class derives from another, or is registered as if."""
-        if kind is other or not is_a(kind, type) or is_trusted_class(kind) or self.world.is_fresh(kind):
-            return
-        if is_a(other, abc.ABCMeta) and not self.world.is_fresh(other):
-            self.world.guards.add(Answers(issubclass, (kind, other), issubclass(kind, other)))
-        else:
-            self._guard_mro(kind)
-
-    def _guard_mro(self, kind: type) -> None:
-        if not is_trusted_class(kind) and not self.world.is_fresh(kind):
-            source = Attribute(self.world.kept.hold(kind, kind.__name__), "__mro__")
-            self.world.guards.add(Is(source, kind.__mro__))
-
-    def _guard_namespaces(self, kind: type, name: str, classes: Iterable[type]) -> None:
-        """The first of the classes that has the name now has it later, with the same value."""
-        self._guard_mro(kind)
-        for each in classes:
-            if not is_trusted_class(each) and not self.world.is_fresh(each):
-                space = Attribute(self.world.kept.hold(each, each.__name__), "__dict__")
-                if name not in each.__dict__:
-                    self.world.guards.add(LacksKey(space, name))
-                else:
-                    self.world.guards.add(Is(Item.at(space, name), each.__dict__[name]))
-            if name in each.__dict__:
-                return
-
     def _module_attr(self, module: types.ModuleType, name: str) -> Any:
         space = vars(module)
         if is_trusted_space(space):
@@ -348,16 +260,6 @@ class Attributes(Interpreter):
             if otherwise is not MISSING:
                 return self.call_function(otherwise, (name,), {})
         return getattr(module, name) if value is MISSING else value
-
-    def guard_entry(self, space: Mapping[str, Any], label: str, name: str) -> None:
-        """What the user's code finds in a library may be replaced, and what layers of torch find in torch."""
-        reader = "" if self.frame is None else str(self.frame.globals.get("__name__"))
-        if (
-            self.frame is None
-            or reader.startswith("torch.nn.modules.")
-            or not is_trusted_space(self.frame.globals)
-        ):
-            self.world.guards.add(Is(Item.at(self.world.kept.hold(space, label), name), space[name]))
 
     def _native_attr(self, value: Any, name: str) -> Any:
         """Attributes of what is written in C: found by C, and constant as long as the object is."""
@@ -391,7 +293,7 @@ class Attributes(Interpreter):
             return self.world.exposed_globals(function.__globals__)
         found = static_lookup(types.FunctionType, name)
         value = getattr(function, name)
-        return self.world.adopt(value, Attribute(source, name)) if is_a(found, _DATA_IN_C) else value
+        return self.world.adopt(value, Attribute(source, name)) if is_a(found, DATA_IN_C) else value
 
     def tensor_attr(self, value: torch.Tensor, name: str) -> Any:
         """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
@@ -414,59 +316,13 @@ class Attributes(Interpreter):
             return self.world.adopt(space[name], InstanceValue(source, name))
         if name not in space and not hasattr(type(real), name):
             self.world.guards.add(LacksInstanceValue(source, name))
-            self._guard_lack(type(real), name)
+            self.guard_lack(type(real), name)
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
             self.world.guards.add(Equal(Attribute(source, name), found))
         return result
 
-    # Writing
-
-    def store_attr(self, value: Any, name: str, new: Any) -> None:
-        if is_a(value, torch.Tensor):
-            self.world.set_key(self._tensor_space(value, name), name, new)
-            return
-        if is_a(value, type | types.ModuleType):
-            if not self.world.is_fresh(value):
-                raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
-            setattr(value, name, new)
-            return
-        setter = self.lookup(type(value), "__setattr__")
-        if _is_plain(setter, "__setattr__"):
-            self.plain_store(value, name, new)
-        else:
-            self.call_function(setter, (value, name, new), {})
-
-    def _tensor_space(self, value: torch.Tensor, name: str) -> dict[str, Any]:
-        """Where a tensor keeps a name of the user's. What torch defines (`grad`, `data`) means more."""
-        real = self.recorder.real_of(value)
-        known = self.recorder.owns(value) and (real is None or self.world.source_of(value) is not None)
-        if not known or static_lookup(self.recorder.real_type_of(value), name) is not MISSING:
-            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
-        return self.world.instance_of_tensor(value, real)
-
-    def plain_store(self, value: Any, name: str, new: Any) -> None:
-        """What `object.__setattr__` does."""
-        found = self.lookup(type(value), name)
-        if is_a(found, property):
-            if found.fset is None:
-                raise _no("setter", type(value), name)
-            self.call_function(found.fset, (value, new), {})
-        elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
-            self.world.set_key(self.world.slots_of(value), name, new)
-        elif found is not MISSING and is_a(setter := self.lookup(type(found), "__set__"), types.FunctionType):
-            self.call_function(setter, (found, value, new), {})
-        elif is_a(found, types.GetSetDescriptorType) or is_a(value, types.FunctionType):
-            if not self.world.is_fresh(value) and self.world.source_of(value) is not None:
-                raise Break(BreakKind.UNSUPPORTED, f"assignment to {name!r} of a {type(value).__name__}")
-            setattr(value, name, new)
-        else:
-            self._store_in_instance(value, name, new)
-
-    def _has_old_slots(self, value: Any) -> bool:
-        return is_python_class(type(value)) and not self.world.is_fresh(value)
-
-    def _store_in_instance(self, value: Any, name: str, new: Any) -> None:
+    def store_in_instance(self, value: Any, name: str, new: Any) -> None:
         if self.world.is_fresh(value):
             object.__setattr__(value, name, new)
             return
@@ -474,43 +330,6 @@ class Attributes(Interpreter):
         if space is None:
             raise Break(BreakKind.OPAQUE, f"assignment to {name!r} of a {type(value).__qualname__}")
         self.world.set_key(space, name, new)
-
-    def delete_attr(self, value: Any, name: str) -> None:
-        if is_a(value, torch.Tensor) and self.has_attr(value, name):
-            self.world.delete_key(self._tensor_space(value, name), name)
-            return
-        if is_a(value, torch.Tensor | type | types.ModuleType):
-            raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
-        remover = self.lookup(type(value), "__delattr__")
-        if _is_plain(remover, "__delattr__"):
-            self.plain_delete(value, name)
-        else:
-            self.call_function(remover, (value, name), {})
-
-    def plain_delete(self, value: Any, name: str) -> None:
-        """What `object.__delattr__` does."""
-        found = self.lookup(type(value), name)
-        if is_a(found, property):
-            if found.fdel is None:
-                raise _no("deleter", type(value), name)
-            self.call_function(found.fdel, (value,), {})
-        elif is_a(remover := self.lookup(type(found), "__delete__"), types.FunctionType):
-            self.call_function(remover, (found, value), {})
-        elif self.world.is_fresh(value):
-            object.__delattr__(value, name)
-        elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
-            slots = self.world.slots_of(value)
-            if self.world.item_of(slots, name) is MISSING:
-                self._guard_empty_slot(value, name)
-                raise AttributeError(name, name=name, obj=value)
-            self.world.delete_key(slots, name)
-        elif self.world.has_instance_value(value, name):
-            space: Any = self.world.instance_of(value)
-            self.world.delete_key(space, name)
-        else:
-            raise AttributeError(
-                f"'{type(value).__name__}' object has no attribute '{name}'", name=name, obj=value
-            )
 
     def has_attr(self, value: Any, name: str) -> bool:
         try:
@@ -520,10 +339,5 @@ class Attributes(Interpreter):
         return True
 
 
-def _no(function: str, kind: type, name: str) -> AttributeError:
+def property_without(function: str, kind: type, name: str) -> AttributeError:
     return AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no {function}")
-
-
-def _is_plain(method: Any, name: str) -> bool:
-    """Whether it is a method of C by that name; a class may have taken another (`dict.__setitem__`)."""
-    return is_a(method, types.WrapperDescriptorType) and method.__name__ == name

@@ -39,9 +39,10 @@ from torchrepro.frontend.tracing.native import (
     NATIVE_CLASSES,
 )
 from torchrepro.frontend.tracing.native_calls import NativeCalls
+from torchrepro.frontend.tracing.operator_functions import call_getter
 from torchrepro.frontend.tracing.policy import AUTOCAST, runs_natively, why_not_stepped
 from torchrepro.frontend.tracing.singles import is_single
-from torchrepro.frontend.tracing.special import SPECIAL, call_getter
+from torchrepro.frontend.tracing.special import SPECIAL
 from torchrepro.frontend.tracing.stepped import SteppedCallable
 
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)

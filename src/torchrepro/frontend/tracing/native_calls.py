@@ -13,7 +13,12 @@ from torchrepro.frontend.asking import is_a
 from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers
-from torchrepro.frontend.tracing import comparing, leaves, making  # noqa: F401  (they register handlers)
+from torchrepro.frontend.tracing import (  # noqa: F401  (they register handlers)
+    comparing,
+    leaves,
+    making,
+    operator_functions,
+)
 from torchrepro.frontend.tracing.classes import (
     IN_C,
     MISSING,

@@ -15,7 +15,7 @@ from torchrepro.frontend.breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, UNARY
 from torchrepro.frontend.rebuild.objects import dict_items, elements
-from torchrepro.frontend.tracing.attributes import Attributes
+from torchrepro.frontend.tracing.assignments import Assignments
 from torchrepro.frontend.tracing.classes import (
     MISSING,
     is_python_class,
@@ -45,7 +45,7 @@ def checked_length(length: Any) -> int:
     return number
 
 
-class Operators(Attributes):
+class Operators(Assignments):
     def special(self, value: Any, name: str, *args: Any) -> Any:
         """Call a special method that the class defines in Python; `MISSING` where it does not."""
         found = self.python_method(value, name)
