@@ -94,10 +94,15 @@ def test_an_error_of_the_user_keeps_its_fact_and_next_step() -> None:
     assert (caught.value.fact, caught.value.next_step) == ("a fact", "a step")
 
 
-@pytest.mark.parametrize("job", ["own_bug", "exits"])
-def test_a_bug_of_ours_is_no_verdict(job: str) -> None:
+def test_a_bug_of_ours_is_no_verdict() -> None:
     with pytest.raises(HarnessError):
-        verdict_of(run(job), 60)
+        verdict_of(run("own_bug"), 60)
+
+
+def test_a_program_that_ends_itself_is_told_so() -> None:
+    with pytest.raises(TorchReproError, match=r"ends itself \(SystemExit: 7\)") as caught:
+        verdict_of(run("exits"), 60)
+    assert not isinstance(caught.value, HarnessError)
 
 
 def test_if_the_reference_kills_the_process_it_is_judged_without_one() -> None:

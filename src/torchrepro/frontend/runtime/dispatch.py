@@ -140,11 +140,13 @@ def _region(
     changing: Sources,
 ) -> Region | None:
     """The region for this call; None where there can be none, or too many have been captured already."""
-    if why_not_enterable(program, index) is not None or user_modes_active():
-        return None
     point = point_of(index, state)
     cache = _cache(function, point, settings)
     region = cache.find(state)
+    if region is not None and not settings.agree:
+        return region
+    if why_not_enterable(program, index) is not None or user_modes_active():
+        return None
     if settings.agree:
         found = None if region is None else region.captured.graph_module
         if some_rank_misses(function, point.index, found):

@@ -138,4 +138,6 @@ def _traced_object_call(value: Any, settings: Settings) -> Any:
 
 def _is_tracing() -> bool:
     """Checked on torch 2.11 to 2.15."""
+    if not torch._C._len_torch_function_stack():
+        return False
     return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())
