@@ -29,6 +29,7 @@ from torchrepro.frontend.tracing.classes import (
 )
 from torchrepro.frontend.tracing.foreign import caller_in, has_objects, no_foreign_code
 from torchrepro.frontend.tracing.native import (
+    AS_BYTES,
     BY_REFERENCE,
     FUNCTION_FIRST,
     HIGHER_ORDER,
@@ -143,8 +144,17 @@ class NativeCalls(Operators):
             return args
         made = list(args)
         for index in range(*places.indices(len(made))):
-            made[index] = self.pairs(made[index]) if function in MAPPING else self.iterable(made[index])
+            made[index] = self._prepared(function, made[index])
         return made
+
+    def _prepared(self, function: Any, value: Any) -> Any:
+        if function in MAPPING:
+            return self.pairs(value)
+        if function in AS_BYTES and any(
+            self.python_method(value, name) for name in ("__bytes__", "__index__")
+        ):
+            return value
+        return self.iterable(value)
 
     def _callback(self, value: Any) -> Any:
         if is_a(value, types.FunctionType | types.MethodType | functools.partial):
