@@ -87,6 +87,7 @@ def _one_call(
             **outcome,
         }
     )
+    torch.set_autocast_enabled("cpu", False)  # one `autocast` that is entered twice leaves it on
     return Observed(facts, len(counting.graphs) - graphs, counting.ops - ops, len(counting.breaks()) - breaks)
 
 
