@@ -251,14 +251,19 @@ def _thread_id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, An
 
 @special(object.__reduce_ex__, least=2)
 def _reduce(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """How `copy` takes an object apart: an old one by the attributes it has in the trace."""
+    """How `copy` takes an object apart: by the attributes that it has in the trace.
+
+    To ask `object` would run a `__getattribute__` of the user's.
+    """
     value = args[0]
-    if tracer.world.is_fresh(value) or is_a(value, list | dict | tuple | set):
+    if is_a(value, list | dict | tuple | set):
         return natively("a copy", object.__reduce_ex__, *args)
     space = tracer.world.expose_instance(value)
     if space is None or any("__slots__" in base.__dict__ for base in type(value).__mro__[:-1]):
+        if tracer.world.is_fresh(value):
+            return natively("a copy", object.__reduce_ex__, *args)
         raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__}, which has slots")
-    for name in ("__reduce__", "__getstate__"):
+    for name in ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"):
         if tracer.python_method(value, name) is not None:
             raise Break(BreakKind.UNSUPPORTED, f"a copy of a {type(value).__name__} by its {name}")
     tracer.world.complete(space)

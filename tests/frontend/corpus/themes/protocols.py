@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import heapq
 import itertools
@@ -531,3 +532,38 @@ class Assembled:
 def special_methods_that_are_no_functions(x):
     thing = Assembled(b=x)
     return thing.a, thing.b - 1, thing(x), thing[5], 7 in thing, 8 in thing
+
+
+class Asked:
+    """Sees who asks it for what."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+
+@case(keep=lambda: (Asked(2),))
+def copies_of_an_object_that_is_asked(old, a, b):
+    copied = copy.deepcopy(copy.deepcopy(old))
+    copied.scale += 1
+    return a * copied.scale, b * old.scale, type(copied) is Asked, vars(copied)
+
+
+class Remade:
+    """Is made again from arguments, not only from its attributes."""
+
+    def __new__(cls, size=7):
+        made = super().__new__(cls)
+        made.sizes = [size]
+        return made
+
+    def __getnewargs__(self):
+        return (self.sizes[0] + 1,)
+
+
+@case(keep=lambda: (Remade(3),), breaks=None)
+def copies_of_an_object_that_is_made_from_arguments(old, a, b):
+    del old.sizes[1:]
+    return a + 1, copy.copy(old).sizes, copy.deepcopy(Remade(5)).sizes
