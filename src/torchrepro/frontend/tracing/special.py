@@ -8,6 +8,7 @@ import copyreg
 import math
 import operator
 import string
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
@@ -312,7 +313,10 @@ def _id(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _hash(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     result = tracer.special(args[0], "__hash__")
     if result is not MISSING:
-        return hash(result) if type(result) is int else NotImplemented
+        if type(result) is not int:
+            return NotImplemented
+        fits = -sys.maxsize <= result + 1 <= sys.maxsize + 1 and result != -1  # else CPython hashes it again
+        return result if fits else hash(result)
     if is_a(args[0], torch.Tensor) or tracer.lookup(type(args[0]), "__hash__") is object.__hash__:
         kind = "Tensor" if is_a(args[0], torch.Tensor) else type(args[0]).__name__
         raise Break(BreakKind.UNSUPPORTED, f"hash() of a {kind} is another in each call")

@@ -567,3 +567,17 @@ class Remade:
 def copies_of_an_object_that_is_made_from_arguments(old, a, b):
     del old.sizes[1:]
     return a + 1, copy.copy(old).sizes, copy.deepcopy(Remade(5)).sizes
+
+
+class Hashed:
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return self.number
+
+
+@case
+def hashes_of_objects_with_large_numbers(a, b):
+    numbers = (0, -1, -2, 2**61 - 1, 2**61 + 5, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**80)
+    return a + 1, [hash(Hashed(number)) for number in numbers]
