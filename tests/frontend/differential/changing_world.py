@@ -137,6 +137,8 @@ class Other(Base):
     k = 9
     def m(self):
         return -1
+    def __hash__(self):  # one by address would make it chance whether a dict finds it
+        return hash(self.v)
 
 class Getter:
     def __init__(self):
