@@ -33,7 +33,7 @@ class Caught:
 
 def measure(case: Case, scratch: Path, limit: float, options: Sequence[str] = ()) -> Measured:
     """`options` are words of `torchrepro minify`, such as --no-explain."""
-    ended, caught = _compare(case, scratch) if _has_build(case) else _run(case, scratch)
+    ended, caught = catch(case, scratch)
     failed = caught is not None or ended.exit_code not in (0, 125) or not ended.in_time
     found = Measured(case.name, "ours", failed=failed, caught=caught.verdict if caught else "")
     if caught is None or not caught.bundle:
@@ -64,6 +64,11 @@ def measure(case: Case, scratch: Path, limit: float, options: Sequence[str] = ()
         script=script.read_text(),
         note=fresh.said,
     )
+
+
+def catch(case: Case, scratch: Path) -> tuple[Ended, Caught | None]:
+    """Run the program once, watched or by `compare`, and return the bundle that its failure left."""
+    return _compare(case, scratch) if _has_build(case) else _run(case, scratch)
 
 
 def _has_build(case: Case) -> bool:

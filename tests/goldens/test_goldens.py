@@ -1,0 +1,76 @@
+"""The command line answers as it did when the goldens were recorded (`tests/goldens/record.py`)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.minify.cases import Case, chosen
+
+import record
+
+HERE = Path(__file__).resolve().parent
+QUICK = ("191499", "fuzz_acosh")
+"""Held bundles that CI minifies; the others are thorough."""
+
+
+def _golden(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / "cases" / f"{name}.json").read_text())
+    return found
+
+
+def _case(name: str) -> Case:
+    (case,) = chosen([name])
+    if not case.injected and not torch.__version__.startswith("2.13."):
+        pytest.skip(f"a bug of torch 2.13; this is {torch.__version__}, where it may be fixed or differ")
+    return case
+
+
+def _bundles() -> list[str]:
+    return sorted(path.stem for path in (HERE / "bundles").glob("*.zip"))
+
+
+def _require_equal(answer: Any, golden: Any) -> None:
+    now, then = (json.dumps(one, indent=1, sort_keys=True).splitlines() for one in (answer, golden))
+    difference = "\n".join(difflib.unified_diff(then, now, "golden", "now", lineterm=""))
+    assert not difference, difference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", record.VERBS)
+def test_the_help_of_a_verb_is_as_recorded(verb: str) -> None:
+    assert record.help_of(verb) == (HERE / "help" / f"{verb}.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _bundles())
+def test_a_held_bundle_is_still_opened_and_shown(name: str, tmp_path: Path) -> None:
+    shown = record.run_verb(["show", str(HERE / "bundles" / f"{name}.zip"), "--json"], _case(name), tmp_path)
+    assert shown["exit_code"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.thorough) for one in _bundles()]
+)
+@pytest.mark.timeout(1200)
+def test_a_held_bundle_is_checked_minified_and_located_as_recorded(name: str, tmp_path: Path) -> None:
+    answer = record.record_bundle(HERE / "bundles" / f"{name}.zip", _case(name), tmp_path)
+    golden = _golden(name)
+    for part in ("check", "script", "minify", "locate"):
+        _require_equal(answer[part], golden[part])
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(path.stem for path in (HERE / "cases").glob("*.json")))
+@pytest.mark.timeout(1800)
+def test_a_program_is_caught_minified_and_located_as_recorded(name: str, tmp_path: Path) -> None:
+    answer = record.record_case(_case(name), tmp_path)
+    golden = _golden(name)
+    for part in sorted(golden.keys() - {"cost"}):
+        _require_equal(answer[part], golden[part])
