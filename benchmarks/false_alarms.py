@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from torchrepro.comparison import Blame
 from torchrepro.judge.models import judge, subject_of
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.comparison import Blame
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 def judge_operator(operator: Any, dtype: torch.dtype) -> Verdict | None:

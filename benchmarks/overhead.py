@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchrepro
-from torchrepro.capture.watching import disable, enable
+from torchrepro.catch.enable import disable, enable
 
 ROUNDS = 40
 TURN = 0.02

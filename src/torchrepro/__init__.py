@@ -10,115 +10,115 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from torchrepro.nouns.version import __version__
 
 if TYPE_CHECKING:
-    from torchrepro.ambient import Ambient as Ambient
     from torchrepro.bundle.load import load_bundle as load_bundle
-    from torchrepro.bundle.save import save_bundle as save_bundle
-    from torchrepro.capture.backend import backend as backend
-    from torchrepro.capture.hook import deferred_for_real_inputs as deferred_for_real_inputs
-    from torchrepro.capture.on_demand import save_repro as save_repro
-    from torchrepro.capture.settings import WatchSettings as WatchSettings
-    from torchrepro.capture.watching import disable as disable
-    from torchrepro.capture.watching import enable as enable
-    from torchrepro.capture.watching import watch as watch
-    from torchrepro.capture.wrapping import dump_compiler_graph_state as dump_compiler_graph_state
-    from torchrepro.capture.wrapping import dump_to_minify as dump_to_minify
-    from torchrepro.capture.wrapping import save_graph_repro as save_graph_repro
-    from torchrepro.capture.wrapping import wrap_compiler_debug as wrap_compiler_debug
-    from torchrepro.comparison import Comparison as Comparison
-    from torchrepro.errors import AccuracyError as AccuracyError
-    from torchrepro.errors import TorchReproError as TorchReproError
-    from torchrepro.flow import check_bundle as check_bundle
-    from torchrepro.flow import compare_model as compare_model
-    from torchrepro.flow import locate_bundle as locate_bundle
-    from torchrepro.flow import minify_bundle as minify_bundle
-    from torchrepro.flow import report_on as report_on
-    from torchrepro.frontend.api import trace as trace
-    from torchrepro.frontend.explain.call import explain_capture as explain_capture
-    from torchrepro.frontend.explain.explanation import CaptureExplanation as CaptureExplanation
+    from torchrepro.catch.backend import backend as backend
+    from torchrepro.catch.enable import disable as disable
+    from torchrepro.catch.enable import enable as enable
+    from torchrepro.catch.enable import watch as watch
+    from torchrepro.catch.hook import deferred_for_real_inputs as deferred_for_real_inputs
+    from torchrepro.catch.save_repro import save_repro as save_repro
+    from torchrepro.catch.settings import WatchSettings as WatchSettings
+    from torchrepro.catch.wrap_compiler import dump_compiler_graph_state as dump_compiler_graph_state
+    from torchrepro.catch.wrap_compiler import dump_to_minify as dump_to_minify
+    from torchrepro.catch.wrap_compiler import save_graph_repro as save_graph_repro
+    from torchrepro.catch.wrap_compiler import wrap_compiler_debug as wrap_compiler_debug
+    from torchrepro.engine.check_bundle import check_bundle as check_bundle
+    from torchrepro.execute.judge_repro import repro_common as repro_common
+    from torchrepro.execute.judge_repro import repro_run as repro_run
     from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
     from torchrepro.judge.compare import same as same
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
     from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
-    from torchrepro.locate.answer import Located as Located
     from torchrepro.locate.settings import LocateSettings as LocateSettings
-    from torchrepro.minify.session.result import Minified as Minified
-    from torchrepro.minify.session.settings import MinifySettings as MinifySettings
+    from torchrepro.minify.settings import MinifySettings as MinifySettings
+    from torchrepro.nouns.ambient import Ambient as Ambient
+    from torchrepro.nouns.comparison import Comparison as Comparison
+    from torchrepro.nouns.errors import AccuracyError as AccuracyError
+    from torchrepro.nouns.errors import TorchReproError as TorchReproError
+    from torchrepro.nouns.located import Located as Located
+    from torchrepro.nouns.minified import Minified as Minified
+    from torchrepro.nouns.repro import Compiler as Compiler
+    from torchrepro.nouns.repro import Place as Place
+    from torchrepro.nouns.repro import Repro as Repro
+    from torchrepro.nouns.request import ModelRequest as ModelRequest
+    from torchrepro.nouns.signature import Signature as Signature
+    from torchrepro.nouns.verdict import Kind as Kind
+    from torchrepro.nouns.verdict import Stage as Stage
+    from torchrepro.nouns.verdict import Verdict as Verdict
+    from torchrepro.pipeline import compare_model as compare_model
+    from torchrepro.pipeline import locate_bundle as locate_bundle
+    from torchrepro.pipeline import minify_bundle as minify_bundle
+    from torchrepro.pipeline import report_on as report_on
     from torchrepro.report.contents import Contents as Contents
     from torchrepro.report.formats import Format as Format
     from torchrepro.report.formats import rendered as rendered
-    from torchrepro.repro import Compiler as Compiler
-    from torchrepro.repro import Place as Place
-    from torchrepro.repro import Repro as Repro
-    from torchrepro.request import ModelRequest as ModelRequest
-    from torchrepro.runner.run import repro_common as repro_common
-    from torchrepro.runner.run import repro_run as repro_run
-    from torchrepro.signature import Signature as Signature
-    from torchrepro.verdict import Kind as Kind
-    from torchrepro.verdict import Stage as Stage
-    from torchrepro.verdict import Verdict as Verdict
+    from torchrepro.script.save_bundle import save_bundle as save_bundle
+    from torchrepro.second_opinion.api import trace as trace
+    from torchrepro.second_opinion.explain_call import explain_capture as explain_capture
+    from torchrepro.second_opinion.explanation import CaptureExplanation as CaptureExplanation
 
 _HOMES = {
     # the nouns
-    "Repro": "repro",
-    "Place": "repro",
-    "Compiler": "repro",
-    "Ambient": "ambient",
-    "Verdict": "verdict",
-    "Kind": "verdict",
-    "Stage": "verdict",
-    "Signature": "signature",
-    "Comparison": "comparison",
-    "ModelRequest": "request",
+    "Repro": "nouns.repro",
+    "Place": "nouns.repro",
+    "Compiler": "nouns.repro",
+    "Ambient": "nouns.ambient",
+    "Verdict": "nouns.verdict",
+    "Kind": "nouns.verdict",
+    "Stage": "nouns.verdict",
+    "Signature": "nouns.signature",
+    "Comparison": "nouns.comparison",
+    "ModelRequest": "nouns.request",
     # errors
-    "AccuracyError": "errors",
-    "TorchReproError": "errors",
+    "AccuracyError": "nouns.errors",
+    "TorchReproError": "nouns.errors",
     # the judge
     "same": "judge.compare",
     "same_two_models": "judge.models",
     "run_fwd_maybe_bwd": "judge.execute",
     "reduce_to_scalar_loss": "judge.loss",
     # running
-    "repro_run": "runner.run",
-    "repro_common": "runner.run",
-    "check_bundle": "flow",
-    "compare_model": "flow",
+    "repro_run": "execute.judge_repro",
+    "repro_common": "execute.judge_repro",
+    "check_bundle": "engine.check_bundle",
+    "compare_model": "pipeline",
     # minifying
-    "minify_bundle": "flow",
-    "MinifySettings": "minify.session.settings",
-    "Minified": "minify.session.result",
+    "minify_bundle": "pipeline",
+    "MinifySettings": "minify.settings",
+    "Minified": "nouns.minified",
     # locating
-    "locate_bundle": "flow",
+    "locate_bundle": "pipeline",
     "LocateSettings": "locate.settings",
-    "Located": "locate.answer",
+    "Located": "nouns.located",
     # reporting
-    "report_on": "flow",
+    "report_on": "pipeline",
     "rendered": "report.formats",
     "Format": "report.formats",
     "Contents": "report.contents",
     # catching
-    "enable": "capture.watching",
-    "disable": "capture.watching",
-    "watch": "capture.watching",
-    "backend": "capture.backend",
-    "save_repro": "capture.on_demand",
-    "WatchSettings": "capture.settings",
-    "wrap_compiler_debug": "capture.wrapping",
-    "save_graph_repro": "capture.wrapping",
-    "dump_compiler_graph_state": "capture.wrapping",
-    "dump_to_minify": "capture.wrapping",
-    "deferred_for_real_inputs": "capture.hook",
+    "enable": "catch.enable",
+    "disable": "catch.enable",
+    "watch": "catch.enable",
+    "backend": "catch.backend",
+    "save_repro": "catch.save_repro",
+    "WatchSettings": "catch.settings",
+    "wrap_compiler_debug": "catch.wrap_compiler",
+    "save_graph_repro": "catch.wrap_compiler",
+    "dump_compiler_graph_state": "catch.wrap_compiler",
+    "dump_to_minify": "catch.wrap_compiler",
+    "deferred_for_real_inputs": "catch.hook",
     # capturing Python, by the front end of our own
-    "trace": "frontend.api",
-    "explain_capture": "frontend.explain.call",
-    "CaptureExplanation": "frontend.explain.explanation",
+    "trace": "second_opinion.api",
+    "explain_capture": "second_opinion.explain_call",
+    "CaptureExplanation": "second_opinion.explanation",
     "CaptureError": "frontend.runtime.capture",
     # bundles
     "load_bundle": "bundle.load",
-    "save_bundle": "bundle.save",
+    "save_bundle": "script.save_bundle",
 }
 
 __all__ = ["__version__", *_HOMES]

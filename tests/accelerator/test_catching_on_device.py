@@ -14,7 +14,7 @@ import torch
 
 from torchrepro import watch
 from torchrepro.bundle.load import load_bundle
-from torchrepro.capture import hook
+from torchrepro.catch import hook
 
 pytestmark = [
     pytest.mark.slow,

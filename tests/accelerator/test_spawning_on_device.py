@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.isolate.choose import executor_for, why_not_forked
-from torchrepro.isolate.executor import Task
-from torchrepro.isolate.limits import memory_share
-from torchrepro.isolate.spawning import SpawnExecutor
+from torchrepro.engine.processes.choose_executor import executor_for, why_not_forked
+from torchrepro.engine.processes.executor import Task
+from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.spawn_executor import SpawnExecutor
 from torchrepro.judge.models import Phase
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,7 +28,7 @@ def on_device(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Judge, and say in which process; or fault the device."""
     import os
 
-    from torchrepro.runner.run import judge_repro
+    from torchrepro.execute.judge_repro import judge_repro
 
     if payload.get("index") is not None:
         phase("run")

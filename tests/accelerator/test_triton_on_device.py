@@ -16,10 +16,10 @@ from capturing import capture
 from commands import answer, torchrepro
 
 from torchrepro import Compiler, Place, Repro, load_bundle, save_bundle
-from torchrepro.bundle.graph_text import write_graph
-from torchrepro.bundle.metadata import symbols_of
 from torchrepro.bundle.read import read_manifest
-from torchrepro.errors import TorchReproError
+from torchrepro.graph_text import write_graph
+from torchrepro.graph_text.metadata import symbols_of
+from torchrepro.nouns.errors import TorchReproError
 
 MISSING = [
     name

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from torchrepro.bundle.archive import PARTIAL_SUFFIX, write_bundle_files
-from torchrepro.bundle.opening import open_bundle_files
-from torchrepro.errors import BundleError
+from torchrepro.bundle.open import open_bundle_files
+from torchrepro.nouns.errors import BundleError
 
 pytestmark = pytest.mark.slow
 

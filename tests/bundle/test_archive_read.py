@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torchrepro.bundle.archive import write_bundle_files
-from torchrepro.bundle.opening import open_bundle_files
+from torchrepro.bundle.open import open_bundle_files
 from torchrepro.bundle.storage_file import open_storages
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
 
 MANIFEST = ("manifest.json", b"{}")
 SAFETENSORS = safetensors.torch.save({"x": torch.arange(200, dtype=torch.uint8)})

@@ -15,11 +15,10 @@ import pytest
 import torch
 
 from torchrepro.bundle import archive
-from torchrepro.bundle.archive import write_bundle_files
-from torchrepro.bundle.naming import new_run_id
-from torchrepro.bundle.opening import open_bundle_files
+from torchrepro.bundle.archive import new_run_id, write_bundle_files
+from torchrepro.bundle.open import open_bundle_files
 from torchrepro.bundle.storage_file import open_storages, write_storages
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
 
 FILES = {"manifest.json": b'{"format": 1}', "graph.py": b"x = 1\n" * 1000, "nested/deep.txt": b"deep"}
 BOTH = pytest.mark.parametrize("name", ["bundle", "bundle.zip"])

@@ -10,8 +10,8 @@ import torch
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import read_manifest
-from torchrepro.bundle.save import save_bundle
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.script.save_bundle import save_bundle
 
 
 def manifest_of(repro: Repro, directory: Path) -> Manifest:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro.bundle.storage_file import open_storages, write_storages
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
 
 
 def noise(size: int, seed: int = 0) -> torch.Tensor:

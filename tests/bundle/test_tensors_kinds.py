@@ -26,7 +26,7 @@ from torchrepro.bundle.entries import (
     ValueEntry,
 )
 from torchrepro.bundle.values import pack_values, unpack_values
-from torchrepro.errors import BundleError, CannotSerialise
+from torchrepro.nouns.errors import BundleError, CannotSerialise
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -182,7 +182,7 @@ def test_a_manifest_cannot_name_a_class_outside_torch() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     packed = pack_values({"x": TwoTensor(torch.ones(2), torch.ones(2))})
-    for name in ("os.path.join", "torchrepro.errors.BundleError", "torch.nn.Linear", "torch.Tensor"):
+    for name in ("os.path.join", "torchrepro.nouns.errors.BundleError", "torch.nn.Linear", "torch.Tensor"):
         entry = msgspec.structs.replace(packed.entries["x"], type=name)
         with pytest.raises(BundleError, match="does not have"):
             unpack_values({"x": entry}, packed.storages.__getitem__)

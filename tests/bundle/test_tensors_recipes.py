@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from value_roundtrip import loaded_again, storage_bytes, through_a_file
 
 from torchrepro.bundle.entries import Constant, Narrowed, Progression, RandomFloats
-from torchrepro.bundle.generation import follow
-from torchrepro.bundle.recipes import unknown_data
+from torchrepro.bundle.generated_storages import follow
+from torchrepro.bundle.storage_recipes import unknown_data
 from torchrepro.bundle.values import pack_values, unpack_values
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 

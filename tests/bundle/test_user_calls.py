@@ -17,7 +17,7 @@ from torchrepro import Ambient, Compiler, Place, Repro, save_bundle
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest, read_source_text
 from torchrepro.bundle.user_calls import call_in, repro_of_call
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
 
 Pair = namedtuple("Pair", "left right")
 

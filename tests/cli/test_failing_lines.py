@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from torchrepro.cli.failing import CANNOT_BE_TESTED, failures_as_lines
-from torchrepro.errors import HarnessError
+from torchrepro.nouns.errors import HarnessError
 
 
 @pytest.mark.parametrize("as_json", [False, True])

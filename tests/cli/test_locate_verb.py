@@ -15,7 +15,7 @@ from rich.console import Console
 from torchrepro import Repro, save_bundle
 from torchrepro.cli.locate import print_located
 from torchrepro.cli.locate_progress import Lines
-from torchrepro.locate.answer import (
+from torchrepro.nouns.located import (
     Confidence,
     GuiltyGraph,
     GuiltyOp,
@@ -26,7 +26,7 @@ from torchrepro.locate.answer import (
     Way,
     Workaround,
 )
-from torchrepro.verdict import Kind, Stage
+from torchrepro.nouns.verdict import Kind, Stage
 
 CONTRACT = {
     "stage",

@@ -19,7 +19,7 @@ import torch
 from commands import CASES, answer, torchrepro
 
 from torchrepro import Repro, save_bundle
-from torchrepro.minify.session.run_directory import RunDirectory
+from torchrepro.minify.run_directory import RunDirectory
 
 CONTRACT = {
     "bundle",

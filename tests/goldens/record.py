@@ -1,10 +1,10 @@
-"""Record what the command line answers for every failing program of `tests/cases`, as data to compare with later.
+"""Record what the command line answers for every failing program of `tests/cases`, as data.
 
     python tests/goldens/record.py [--cases 191499,c01] [--out tests/goldens]
 
-For each program: the bundle that was caught (kept if it is small), the answers of `check`, `minify` and `locate`,
-and the final script. Seconds, paths and ids are masked; counts of queries and compiles are kept under `cost`, which
-the tests do not compare exactly because they depend on how many candidates run at a time.
+For each program: the bundle that was caught (kept if it is small), the answers of `check`, `minify` and
+`locate`, and the final script. Seconds, paths and ids are masked; counts of queries and compiles are kept
+under `cost`, which the tests do not compare exactly because they depend on how many candidates run at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,18 @@ LIMIT = 600.0
 LARGEST_BUNDLE = 100_000
 """Bytes of a zipped bundle that is worth keeping in the repository."""
 
-_MASKED = {"seconds", "directory", "bundle", "original", "script", "stopped", "passes", "history", "growth", "diff"}
+_MASKED = {
+    "seconds",
+    "directory",
+    "bundle",
+    "original",
+    "script",
+    "stopped",
+    "passes",
+    "history",
+    "growth",
+    "diff",
+}
 _COSTS = {"queries", "compiles", "original_runs"}
 _ID = re.compile(r"\d{8}-\d{6}-\d+-p\d+-[0-9a-f]+")
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-]+)")
@@ -43,8 +54,7 @@ def masked(value: Any) -> Any:
     """Return an answer without what differs between two runs: seconds, paths, ids, costs, numbers in full."""
     match value:
         case dict():
-            kept = {key: masked(one) for key, one in value.items() if key not in _MASKED | _COSTS}
-            return kept
+            return {key: masked(one) for key, one in value.items() if key not in _MASKED | _COSTS}
         case list():
             return [masked(one) for one in value]
         case str():
@@ -71,8 +81,12 @@ def record_bundle(bundle: Path, case: Case, scratch: Path) -> dict[str, Any]:
     """Return the masked answers of `check`, `minify` and `locate` on a bundle, and the final script."""
     trust = ["--trust", "source"] if case.of_capture else []
     check = run_verb(["check", str(bundle), "--json", *trust], case, scratch)
-    minify = run_verb(["minify", str(bundle), "--json", "--out", str(scratch / "minified"), *trust], case, scratch)
-    locate = run_verb(["locate", str(bundle), "--json", "--out", str(scratch / "located"), *trust], case, scratch)
+    minify = run_verb(
+        ["minify", str(bundle), "--json", "--out", str(scratch / "minified"), *trust], case, scratch
+    )
+    locate = run_verb(
+        ["locate", str(bundle), "--json", "--out", str(scratch / "located"), *trust], case, scratch
+    )
     kernel = (locate.get("kernel") or {}).get("name")
     script = Path(minify["script"]).read_text() if minify.get("script") else ""
     return {

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from benchmarks.minify.cases import Case, chosen
-
 import record
+import torch
+
+from benchmarks.minify.cases import Case, chosen
 
 HERE = Path(__file__).resolve().parent
 QUICK = ("191499", "fuzz_acosh")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing._internal.two_tensor import TwoTensor
 
-from torchrepro.errors import CannotSerialise
 from torchrepro.judge.clone import clone_inputs, clone_module
+from torchrepro.nouns.errors import CannotSerialise
 
 both = pytest.mark.parametrize("dtype", [None, torch.float64], ids=["as is", "float64"])
 

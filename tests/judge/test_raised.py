@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchrepro.judge.raised import verdict_of
-from torchrepro.verdict import Kind, Stage, Verdict
+from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 
 def verdict_with(backend: Any, fn: Any = torch.sin) -> Verdict:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchrepro.errors import ReferenceUnavailable
-from torchrepro.generators import capture_rng_state, same_randomness
 from torchrepro.judge.randomness import RecordRandom
 from torchrepro.judge.reference import run_in_fp64
+from torchrepro.nouns.errors import ReferenceUnavailable
+from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

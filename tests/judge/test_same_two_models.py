@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from torchrepro import same_two_models
-from torchrepro.comparison import Blame, Difference
-from torchrepro.errors import ReferenceError64
+from torchrepro.nouns.comparison import Blame, Difference
+from torchrepro.nouns.errors import ReferenceError64
 
 
 class Net(nn.Module):

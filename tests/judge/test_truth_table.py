@@ -6,8 +6,8 @@ import pytest
 import torch
 from truth_table import PAIRS, Pair
 
-from torchrepro.comparison import Blame
 from torchrepro.judge.compare import same
+from torchrepro.nouns.comparison import Blame
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)

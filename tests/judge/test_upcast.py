@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchrepro.errors import ReferenceUnavailable
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.reference import run_in_fp64
 from torchrepro.judge.upcast import Upcast
+from torchrepro.nouns.errors import ReferenceUnavailable
 
 torch.manual_seed(0)
 X = torch.randn(4, 6)

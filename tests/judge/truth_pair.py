@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.comparison import Blame, Difference
+from torchrepro.nouns.comparison import Blame, Difference
 
 NAN, INF = math.nan, math.inf
 T = torch.tensor

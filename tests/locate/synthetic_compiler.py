@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.locate.context import Inquiry
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 @dataclass(frozen=True)

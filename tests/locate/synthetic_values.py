@@ -11,14 +11,14 @@ import msgspec
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.cutting.recording import Recording, observed_values
-from torchrepro.isolate.outcome import Outcome
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.locate.seen import Seen, Sighting
-from torchrepro.locate.watching import Watching
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.cut.record_values import Recording, observed_values
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.locate.context import Inquiry
+from torchrepro.locate.observations import Seen, Sighting
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 HARMLESS = (torch.sin, torch.cos, torch.tanh, torch.neg)
 

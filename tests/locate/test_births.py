@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from wrong_compilers import watching_on
 
-from torchrepro.locate.answer import Birth
-from torchrepro.locate.births import find_birth
+from torchrepro.locate.first_non_finite import find_birth
+from torchrepro.nouns.located import Birth
 
 
 def born_in(model: Callable[..., Any], *inputs: Any, compiler: str) -> Birth | None:

@@ -8,16 +8,16 @@ from contextlib import closing
 import pytest
 import torch
 
-from torchrepro.isolate.choose import executor_for
-from torchrepro.locate.inquiry import Inquiry
+from torchrepro.engine.baseline import establish
+from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.processes.choose_executor import executor_for
+from torchrepro.engine.timeouts import Patience
+from torchrepro.locate.context import Inquiry
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.stages import find_stage
-from torchrepro.locate.watching import Watching
-from torchrepro.oracle.isolated import IsolatedOracle
-from torchrepro.oracle.original import establish
-from torchrepro.oracle.patience import Patience
-from torchrepro.repro import Repro
-from torchrepro.verdict import Stage
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Stage
 
 BLOCKS = 112
 

@@ -11,9 +11,9 @@ from synthetic_values import CountingOracle, random_graph
 from synthetic_values import watching_on as counted
 from wrong_compilers import watching_on
 
-from torchrepro.locate.growth import error_growth, steepest
-from torchrepro.locate.measuring import oddities, relative_error
-from torchrepro.locate.seen import Odd
+from torchrepro.locate.error_growth import error_growth, steepest
+from torchrepro.locate.error_measure import oddities, relative_error
+from torchrepro.locate.observations import Odd
 
 
 def model(x: torch.Tensor) -> torch.Tensor:

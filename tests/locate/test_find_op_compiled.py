@@ -9,17 +9,17 @@ from contextlib import closing, contextmanager
 import pytest
 import torch
 
-from torchrepro.isolate.choose import executor_for
-from torchrepro.locate.answer import Way
-from torchrepro.locate.births import find_birth
-from torchrepro.locate.growth import error_growth
-from torchrepro.locate.inquiry import Inquiry
+from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.processes.choose_executor import executor_for
+from torchrepro.engine.timeouts import Patience
+from torchrepro.locate.context import Inquiry
+from torchrepro.locate.error_growth import error_growth
+from torchrepro.locate.first_non_finite import find_birth
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
-from torchrepro.locate.watching import Watching
-from torchrepro.oracle.isolated import IsolatedOracle
-from torchrepro.oracle.patience import Patience
-from torchrepro.repro import Compiler, Repro
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.nouns.located import Way
+from torchrepro.nouns.repro import Compiler, Repro
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from synthetic_values import CountingOracle, guilty_node, random_graph, watching_on
 
-from torchrepro.locate.answer import Way
 from torchrepro.locate.ops import find_op
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.located import Way
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 OPS = 1000
 FOR_THE_OP = 2 * math.log2(OPS)

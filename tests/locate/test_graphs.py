@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.bundle.save import save_bundle
-from torchrepro.comparison import Comparison, Difference, LeafComparison
-from torchrepro.isolate.outcome import Outcome
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.locate.context import Inquiry
 from torchrepro.locate.graphs import graph_in_call, graph_of
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.origin import Origin
-from torchrepro.repro import Place, Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
+from torchrepro.nouns.origin import Origin
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.script.save_bundle import save_bundle
 
 ORIGIN = Origin(1, 3, source="model.py:12 in forward")
 

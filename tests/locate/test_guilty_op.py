@@ -6,11 +6,11 @@ import pytest
 import torch
 from wrong_compilers import failing_with, inquiry_on, watching_on
 
-from torchrepro.locate.answer import GuiltyOp, Way
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.watching import Watching
-from torchrepro.repro import Compiler, Place, Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.nouns.located import GuiltyOp, Way
+from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 def found_in(watching: Watching) -> GuiltyOp | None:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_compiler import Answer, Asked, inquiry_of, small_repro
 
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.locate.inside import Found, find_part
-from torchrepro.repro import Compiler
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.locate.component import Found, find_part
+from torchrepro.locate.context import Inquiry
+from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
 LOWERED = [f"aten.op{number}.default" for number in range(60)]
 MET: Mapping[str, Sequence[str]] = {

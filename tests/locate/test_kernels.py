@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from torchrepro.locate.answer import GuiltyOp, Way
-from torchrepro.locate.generated import Generated, Written, definition_of
+from torchrepro.locate.generated_code import Generated, Written, definition_of
 from torchrepro.locate.kernels import kernel_of, only_kernel
+from torchrepro.nouns.located import GuiltyOp, Way
 
 CODE = """
 cpp_fused_add_erf_0 = async_compile.cpp_pybinding(['const float*'], r'''

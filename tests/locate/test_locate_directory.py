@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.locate.answer import GuiltyOp, Located, Way
+from torchrepro.engine.search.identity import Identity
+from torchrepro.engine.search.run_directory import write_json
 from torchrepro.locate.directory import locate_directory
-from torchrepro.session.identity import Identity
-from torchrepro.session.run_directory import write_json
-from torchrepro.verdict import Kind, Stage
+from torchrepro.nouns.located import GuiltyOp, Located, Way
+from torchrepro.nouns.verdict import Kind, Stage
 
 FOUND = Located(
     bundle="b",

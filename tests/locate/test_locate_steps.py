@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.errors import SearchStopped
-from torchrepro.locate.answer import Confidence, GuiltyOp, Located, Part, Way, Workaround
+from torchrepro.locate.context import Inquiry
 from torchrepro.locate.directory import LocateDirectory
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.locate.process import STEPS, Case, Step, answered, confidence_in
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Stage, Verdict
+from torchrepro.locate.job import STEPS, Case, Step, answered, confidence_in
+from torchrepro.nouns.errors import SearchStopped
+from torchrepro.nouns.located import Confidence, GuiltyOp, Located, Part, Way, Workaround
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 START = Located(bundle="b", kind=Kind.MISMATCH)
 FOUND = replace(START, stage=Stage.BACKEND)

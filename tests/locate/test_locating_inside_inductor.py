@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchrepro.isolate.choose import executor_for
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.locate.inside import find_part
+from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.processes.choose_executor import executor_for
+from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.warm_up import warm_up
+from torchrepro.locate.component import find_part
+from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import find_stage
 from torchrepro.locate.workaround import find_workaround
-from torchrepro.oracle.isolated import IsolatedOracle
-from torchrepro.oracle.patience import Patience
-from torchrepro.repro import Compiler, Repro
-from torchrepro.runner.warm import warm_up
-from torchrepro.verdict import Kind, Stage
+from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.verdict import Kind, Stage
 
 WRONG_RELU = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}
 

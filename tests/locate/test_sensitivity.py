@@ -9,11 +9,11 @@ import pytest
 import torch
 from wrong_compilers import watching_on
 
-from torchrepro.locate.growth import error_growth
+from torchrepro.locate.conditioning import Response, response_of
+from torchrepro.locate.error_growth import error_growth
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.response import Response, response_of
 from torchrepro.locate.sensitivity import act_of, find_sensitivity, words_on
-from torchrepro.repro import Repro
+from torchrepro.nouns.repro import Repro
 
 
 def response(function: Callable[..., Any], *inputs: Any) -> Response:

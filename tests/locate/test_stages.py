@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_compiler import inquiry_of, small_repro
 
-from torchrepro.locate.answer import Rung
+from torchrepro.execute.backend_ladder import last_stage_of
 from torchrepro.locate.stages import find_stage, guilty_rung, table
-from torchrepro.repro import Compiler, Place
-from torchrepro.runner.ladder import last_stage_of
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.located import Rung
+from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
 BACKENDS = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 STAGES = (Stage.CAPTURE, Stage.AOT, Stage.DECOMPOSITION, Stage.BACKEND)

@@ -12,12 +12,12 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.pattern_matcher import PatternMatcherPass
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
-from torchrepro.locate.generated import generate
-from torchrepro.locate.off import EVERYTHING
-from torchrepro.locate.turning_off import Met, turned_off
-from torchrepro.oracle.early_end import ending_before_code
-from torchrepro.repro import Compiler, Repro
-from torchrepro.runner.patching import replaced
+from torchrepro.engine.stop_early import ending_before_code
+from torchrepro.locate.ablation import EVERYTHING
+from torchrepro.locate.apply_ablation import Met, turned_off
+from torchrepro.locate.generated_code import generate
+from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.torch_api.patching import replaced
 
 HOOKED: tuple[tuple[Any, str], ...] = (
     (CompilerBisector, "disable_subsystem"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from synthetic_compiler import Answer, Asked, inquiry_of, small_repro
 
-from torchrepro.locate.answer import Part, Workaround
-from torchrepro.locate.inside import Found
-from torchrepro.locate.off import Off
+from torchrepro.locate.ablation import Off
+from torchrepro.locate.component import Found
 from torchrepro.locate.stages import find_stage
 from torchrepro.locate.workaround import code_for, find_workaround
-from torchrepro.repro import Compiler, Place, Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.located import Part, Workaround
+from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.verdict import Kind
 
 
 def workaround_for(answer: Answer, off: Off | None, repro: Repro | None = None) -> Workaround | None:

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from torchrepro.cutting.recording import Recording, observed_values
-from torchrepro.cutting.rounds import verdicts_of_rounds
-from torchrepro.isolate.executor import job_named
-from torchrepro.isolate.outcome import Outcome
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.locate.watching import Watching
-from torchrepro.repro import Compiler, Repro
-from torchrepro.runner.run import judge_repro
-from torchrepro.verdict import Verdict
+from torchrepro.cut.batched_inputs import verdicts_of_rounds
+from torchrepro.cut.record_values import Recording, observed_values
+from torchrepro.engine.processes.executor import job_named
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.execute.judge_repro import judge_repro
+from torchrepro.locate.context import Inquiry
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.verdict import Verdict
 
 Change = Callable[[Node, Any], Any]
 

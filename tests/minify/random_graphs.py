@@ -16,9 +16,10 @@ import torch
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from torchrepro.ambient import Ambient, Autocast
-from torchrepro.repro import Compiler, Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.ambient import Ambient, Autocast
+from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.state.ambient import applied_modes
 
 CALLS = ("call_function", "call_method")
 
@@ -239,7 +240,7 @@ def _eager_values(repro: Repro) -> dict[str, Any]:
             found[n.name] = super().run_node(n)
             return found[n.name]
 
-    with repro.ambient.modes():
+    with applied_modes(repro.ambient):
         Recorder(repro.graph).run(*repro.inputs)
     return found
 

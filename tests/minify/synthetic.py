@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 class SyntheticOracle:

@@ -11,9 +11,9 @@ from synthetic import problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from torchrepro.minify.knowing.validity import why_invalid
+from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.passes.arguments import plainer_arguments
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 
 def arguments(repro: Repro) -> list[Any]:

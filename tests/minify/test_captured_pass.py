@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import torch
 from synthetic import SyntheticOracle, targets
 
-from torchrepro.ambient import Ambient
 from torchrepro.bundle.user_calls import repro_of_call
+from torchrepro.engine.oracle import ObserveHere
+from torchrepro.execute.record_graphs import graphs_of_call
 from torchrepro.minify.order import size_of
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import chosen_passes
 from torchrepro.minify.search import search
-from torchrepro.oracle.observer import ObserveHere
-from torchrepro.repro import Compiler, Place, Repro
-from torchrepro.runner.recorder import graphs_of_call
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 class CapturesHere(ObserveHere):

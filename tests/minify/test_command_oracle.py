@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from torchrepro import Kind, Repro, Signature, Verdict
-from torchrepro.errors import TorchReproError
-from torchrepro.minify.session.command_oracle import CommandOracle, verdict_of_exit
-from torchrepro.oracle.failure import Failure
+from torchrepro.engine.failure import Failure
+from torchrepro.minify.command_oracle import CommandOracle, verdict_of_exit
+from torchrepro.nouns.errors import TorchReproError
 
 
 def repro(function: object) -> Repro:

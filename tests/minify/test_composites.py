@@ -11,11 +11,11 @@ from synthetic import problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from torchrepro.minify.editing.opening import expanded_everywhere
+from torchrepro.edit.composites import expanded_everywhere
 from torchrepro.minify.order import size_of
 from torchrepro.minify.passes.composites import open_composites
-from torchrepro.repro import Place, Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 W, B = torch.rand(8), torch.rand(8)

@@ -11,13 +11,13 @@ import torch
 from capturing import capture
 from synthetic import problem_of, targets
 
-from torchrepro.bundle.graph_text import read_graph, write_graph
-from torchrepro.bundle.metadata import symbols_of
-from torchrepro.cutting.subgraph import piece
-from torchrepro.minify.editing.fixed_sizes import with_numbers
-from torchrepro.minify.knowing.validity import why_invalid
+from torchrepro.cut.subgraph import piece
+from torchrepro.edit.fixed_sizes import with_numbers
+from torchrepro.edit.validity import why_invalid
+from torchrepro.graph_text import read_graph, write_graph
+from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.minify.passes.dynamic import make_static
-from torchrepro.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Compiler, Place, Repro
 
 
 def _model(x: torch.Tensor, y: torch.Tensor) -> Any:

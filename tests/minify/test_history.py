@@ -9,10 +9,10 @@ from minify.synthetic import SyntheticOracle, targets, traced
 
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.session.history import append_to_history, read_history
-from torchrepro.minify.statistics import Adoption
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.minify.run_directory import append_to_history, read_history
+from torchrepro.nouns.minified import Adoption
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ from torchrepro.minify.passes.duplicates import merge_duplicates
 from torchrepro.minify.passes.lists import shorten_lists
 from torchrepro.minify.registry import chosen_passes
 from torchrepro.minify.search import search
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 
 def joined(x: Any, y: Any) -> Any:

@@ -11,7 +11,7 @@ from random_graphs import Case, CaseOracle, cases, single_steps
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import passes
 from torchrepro.minify.search import search
-from torchrepro.repro import Repro
+from torchrepro.nouns.repro import Repro
 
 
 def minified(case: Case, workers: int = 1) -> tuple[Repro, int]:

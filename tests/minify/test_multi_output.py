@@ -12,13 +12,13 @@ from synthetic import SyntheticOracle, problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from torchrepro.comparison import Comparison, Difference, LeafComparison
-from torchrepro.minify.editing.outputs import outputs_of, returning
-from torchrepro.minify.editing.single_results import taken_apart, with_single_results
+from torchrepro.edit.outputs import outputs_of, returning
+from torchrepro.edit.single_results import taken_apart, with_single_results
 from torchrepro.minify.passes.multi_output import drop_outputs, single_results
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 

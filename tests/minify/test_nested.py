@@ -11,12 +11,12 @@ from capturing import capture
 from synthetic import problem_of, targets
 from test_graph_text_captured import FUNCTIONS
 
-from torchrepro.bundle.graph_text import write_graph
-from torchrepro.minify.editing.inlining import inlined, nested_calls
-from torchrepro.minify.knowing.validity import why_invalid
+from torchrepro.edit.inlining import inlined, nested_calls
+from torchrepro.edit.validity import why_invalid
+from torchrepro.graph_text import write_graph
 from torchrepro.minify.order import size_of
 from torchrepro.minify.passes.nested import open_nested
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 EXACT = ["cond", "cond in cond", "invoke_subgraph", "autograd_function", "checkpoint"]
 ONE_TURN = ["while_loop", "scan", "map"]

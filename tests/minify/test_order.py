@@ -12,9 +12,10 @@ from random_graphs import random_repros
 from test_canonical import renamed, traced, variants
 from torch.fx import symbolic_trace
 
-from torchrepro.ambient import Ambient, Autocast
-from torchrepro.minify.order import count_elements, count_settings, size_of
-from torchrepro.repro import Compiler, Repro
+from torchrepro.edit.values.held_tensors import count_elements
+from torchrepro.minify.order import count_settings, size_of
+from torchrepro.nouns.ambient import Ambient, Autocast
+from torchrepro.nouns.repro import Compiler, Repro
 
 SOME = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
-from torchrepro.errors import HarnessError, SearchStopped
-from torchrepro.minify.knowing.store import MemoryStore
+from torchrepro.engine.canonical_key import canonical_key
+from torchrepro.engine.store import MemoryStore
 from torchrepro.minify.order import size_of
 from torchrepro.minify.problem import Problem
-from torchrepro.oracle.canonical import canonical_key
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.errors import HarnessError, SearchStopped
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 FAILS = Verdict(Kind.MISMATCH)
 PASSES = Verdict(Kind.PASS)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.errors import TorchReproError
-from torchrepro.minify.session.result import Minified
-from torchrepro.minify.session.run_directory import RunDirectory, run_directory
-from torchrepro.minify.session.settings import MinifySettings
-from torchrepro.session.identity import Identity
-from torchrepro.session.run_directory import held, write_json
+from torchrepro.engine.search.identity import Identity
+from torchrepro.engine.search.run_directory import held, write_json
+from torchrepro.minify.run_directory import RunDirectory, run_directory
+from torchrepro.minify.settings import MinifySettings
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.minified import Minified
 
 IDENTITY = Identity(bundle="abc", torch="2.13.0")
 

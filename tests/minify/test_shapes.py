@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.minify.knowing.store import MemoryStore
+from torchrepro.edit.shapes.coupling import dimension_table
+from torchrepro.edit.values.held_tensors import held_tensors, with_tensors
+from torchrepro.engine.store import MemoryStore
 from torchrepro.minify.passes.shapes import shrink_dimensions
-from torchrepro.minify.sizing.coupling import dimension_table
-from torchrepro.minify.valuing.held_tensors import held_tensors, with_tensors
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 
 def _coupled(repro):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.ambient import Ambient
-from torchrepro.repro import Compiler
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.repro import Compiler
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import SyntheticOracle, problem_of, traced
 
-from torchrepro.ambient import Ambient, Autocast
-from torchrepro.comparison import Comparison, Difference, LeafComparison
-from torchrepro.minify.editing.surroundings import Setting, ambient_settings, compiler_settings, without
-from torchrepro.minify.passes.ambient import reset_ambient
-from torchrepro.minify.passes.compiler import reset_compiler
-from torchrepro.minify.passes.sequence import shorten_sequence
+from torchrepro.edit.settings import Setting, ambient_settings, compiler_settings, without
+from torchrepro.minify.passes.settings import reset_ambient, reset_compiler, shorten_sequence
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Compiler, Place, Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.ambient import Ambient, Autocast
+from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
+from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 AMBIENT = Ambient(
     grad_enabled=False,

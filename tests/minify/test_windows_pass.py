@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.engine.oracle import ObserveHere
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
-from torchrepro.oracle.observer import ObserveHere
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Raised, Verdict
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Raised, Verdict
 
 Fails = Callable[[Repro], bool]
 

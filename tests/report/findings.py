@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from torchrepro import Repro, save_bundle
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.environment import Environment
-from torchrepro.locate.answer import (
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.located import (
     Confidence,
     Growth,
     GuiltyOp,
@@ -23,12 +23,11 @@ from torchrepro.locate.answer import (
     Way,
     Workaround,
 )
-from torchrepro.minify.session.result import Minified
-from torchrepro.minify.statistics import Adoption
+from torchrepro.nouns.minified import Adoption, Minified
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.report.contents import Contents, ErrorMap, Node, Picture, Step
 from torchrepro.report.contents import Difference as Line
-from torchrepro.signature import Signature
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
 
 LEAF = LeafComparison(
     "out[0]",

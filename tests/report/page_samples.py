@@ -11,9 +11,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.environment import Environment
-from torchrepro.locate.answer import (
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.located import (
     Birth,
     Confidence,
     Growth,
@@ -27,8 +27,8 @@ from torchrepro.locate.answer import (
     Way,
     Workaround,
 )
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.report import contents as report
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 

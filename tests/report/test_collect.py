@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.errors import TorchReproError
-from torchrepro.locate.answer import GuiltyGraph
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.located import GuiltyGraph
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.collect import collect
 from torchrepro.report.contents import Contents, ErrorMap
-from torchrepro.report.measuring import Measured
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.report.rerun import Measured
 
 
 def guilty_nodes(contents: Contents) -> list[list[str]]:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from findings import failing_bundle
 
-from torchrepro.environment import Environment
-from torchrepro.errors import TorchReproError
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.collect import collect
-from torchrepro.report.data import as_json
 from torchrepro.report.environments import Surrounding, differences, other_place
+from torchrepro.report.formats import as_json
 
 
 def test_only_what_differs_is_shown() -> None:

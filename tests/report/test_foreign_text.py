@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from torchrepro.nouns.html import html_of_located, html_of_verdict
+from torchrepro.nouns.sentences import plain
 from torchrepro.report.contents import Contents
-from torchrepro.report.data import as_json
+from torchrepro.report.formats import as_json
 from torchrepro.report.github import github_issue
 from torchrepro.report.markdown import markdown
 from torchrepro.report.markup import code, fenced, prose
-from torchrepro.report.notebook import html_of_contents, html_of_located, html_of_verdict
-from torchrepro.report.sentence import plain
 from torchrepro.report.text import WIDTH, as_text
 
 NASTY = [
@@ -141,7 +141,7 @@ def test_a_notebook_shows_it_as_text(foreign: str) -> None:
     contents = contents_of(foreign)
     assert contents.located is not None
     assert contents.verdict is not None
-    html = html_of_contents(contents) + html_of_located(contents.located) + html_of_verdict(contents.verdict)
+    html = contents._repr_html_() + html_of_located(contents.located) + html_of_verdict(contents.verdict)
     page = Elements()
     page.feed(html)
     assert page.seen <= OF_NOTEBOOKS | {"details", "summary"}

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from page_samples import SAMPLES, SCRIPT, bare, compile_error, mismatch
 
-from torchrepro.locate.answer import Confidence, Growth, Way
+from torchrepro.nouns.located import Confidence, Growth, Way
+from torchrepro.nouns.sentences import WAYS
+from torchrepro.nouns.verdict import Kind, Stage
 from torchrepro.report.page import page_of
 from torchrepro.report.page.words import CONFIDENCES, KINDS, STAGES
-from torchrepro.report.sentence import WAYS
-from torchrepro.verdict import Kind, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 

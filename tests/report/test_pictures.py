@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchrepro.bundle.graph_text import write_graph
-from torchrepro.bundle.graph_text.sources import module_of, source_of
-from torchrepro.errors import GraphTextError
-from torchrepro.locate.whereabouts import op_of
+from torchrepro.graph_text import write_graph
+from torchrepro.graph_text.source_lines import module_of, source_of
+from torchrepro.locate.node_origin import op_of
+from torchrepro.nouns.errors import GraphTextError
 from torchrepro.report.contents import Node, Picture
-from torchrepro.report.pictures import picture_of
+from torchrepro.report.graph_picture import picture_of
 
 TEXT = """\
 # torchrepro graph 1. Data in the shape of Python: it is parsed, never executed.

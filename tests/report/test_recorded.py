@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.plain import as_data
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.plain import as_data
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.report.recorded import verdict_in
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
 
 LEAF = LeafComparison(
     path="out[0]",

@@ -3,6 +3,10 @@
 Everything is written under a hidden name beside the target, synced to the disk, then renamed in one step that
 refuses to replace anything. A process killed in the middle leaves only the hidden name, which no reader takes
 for a bundle.
+
+Names that nobody else has: run ids.
+
+Which names a file inside a bundle may have.
 """
 
 from __future__ import annotations
@@ -10,15 +14,46 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import secrets
 import shutil
 import sys
+import threading
+import time
 import zipfile
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
-from torchrepro.bundle.member_names import check_member_name
-from torchrepro.bundle.naming import new_run_id
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
+
+_lock = threading.Lock()
+_last_microsecond = 0
+
+
+def new_run_id() -> str:
+    """Sorts by time, even within one microsecond of one process; never the same in two processes or hosts.
+
+    >>> new_run_id()  # doctest: +SKIP
+    '20260131-094502-118034-p4711-5f0c9a1e'
+    """
+    global _last_microsecond
+    with _lock:
+        microsecond = max(time.time_ns() // 1000, _last_microsecond + 1)
+        _last_microsecond = microsecond
+    moment = datetime.fromtimestamp(microsecond // 1_000_000, UTC)
+    # Randomness from the system: a forked child inherits the state of Python's own generator.
+    return f"{moment:%Y%m%d-%H%M%S}-{microsecond % 1_000_000:06d}-p{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def check_member_name(name: str) -> None:
+    """Refuse a name that could lead out of the bundle, on any operating system."""
+    parts = name.split("/")
+    if "\\" in name or ":" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise BundleError(
+            f"{name!r} is not a name that a file of a bundle may have",
+            next_step="do not trust this bundle; ask for one written by torchrepro",
+        )
+
 
 PARTIAL_SUFFIX = ".partial"
 STORED_SUFFIXES = (".safetensors",)

@@ -15,7 +15,8 @@ from torchrepro.bundle.entries import (
     ValueEntry,
     ZeroTensorEntry,
 )
-from torchrepro.bundle.manifest import CustomOpEntry, Manifest
+from torchrepro.bundle.manifest import Manifest
+from torchrepro.nouns.trust import CustomOpEntry
 
 if TYPE_CHECKING:
     from rich.table import Table

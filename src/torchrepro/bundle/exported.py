@@ -21,10 +21,10 @@ from torch.fx import Graph, GraphModule
 from torch.fx.node import Node
 from torch.utils import _pytree as pytree
 
-from torchrepro.ambient import Ambient
-from torchrepro.bundle.metadata import Symbol, narrowed, symbols_of
-from torchrepro.errors import TorchReproError
-from torchrepro.repro import Compiler, Place, Repro
+from torchrepro.graph_text.metadata import narrowed, symbols_of
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol
 
 _MUTATIONS = frozenset(
     kind

@@ -10,20 +10,20 @@ from types import ModuleType
 
 import torch
 
-from torchrepro.ambient import Ambient
-from torchrepro.bundle.custom_ops import require_registered
-from torchrepro.bundle.graph_source import compiler_in, tensors_of_source
-from torchrepro.bundle.graph_text import read_graph
 from torchrepro.bundle.manifest import Manifest, safe_settings
-from torchrepro.bundle.metadata import Symbol
-from torchrepro.bundle.opening import open_bundle_files
-from torchrepro.bundle.operators import run_kernels, run_registrations
-from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, SOURCE_TRUST, TENSORS, manifest_of, text_of
-from torchrepro.bundle.source_closure import load_source
+from torchrepro.bundle.open import open_bundle_files
+from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, text_of
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
-from torchrepro.errors import BundleError
-from torchrepro.repro import Compiler, Repro
+from torchrepro.graph_text import read_graph
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.repro import Compiler, Repro, Symbol
+from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.user_code.closure import load_source
+from torchrepro.user_code.custom_ops import require_registered
+from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
+from torchrepro.user_code.operators import run_kernels, run_registrations
 
 
 def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:

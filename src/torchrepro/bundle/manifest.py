@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.ambient import Ambient
 from torchrepro.bundle.entries import ValueEntry
-from torchrepro.environment import Environment
-from torchrepro.errors import BundleError
-from torchrepro.origin import Origin
-from torchrepro.repro import Compiler, Place
-from torchrepro.signature import Signature
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.origin import Origin
+from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.trust import CustomOpEntry
 
 FORMAT = 1
 """Raised whenever a reader of the former version would misunderstand a bundle."""
@@ -36,19 +37,6 @@ class SymbolEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     lower: int | None = None
     upper: int | None = None
     unbacked: bool = False
-
-
-class CustomOpEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operator that does not come with torch, and what registers it."""
-
-    op: str
-    schema: str
-    module: str = ""
-    file: str = ""
-    library: str = ""
-    """A shared object that `torch.ops.load_library` loads."""
-    in_source: bool = False
-    """Whether `operators.py` of the bundle can register it."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

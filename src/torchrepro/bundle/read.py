@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchrepro.bundle.manifest import Manifest, decode_manifest
-from torchrepro.bundle.opening import BundleFiles, open_bundle_files
-from torchrepro.errors import BundleError
+from torchrepro.bundle.open import BundleFiles, open_bundle_files
+from torchrepro.nouns.errors import BundleError
 
 GRAPH = "graph.py"
 TENSORS = "tensors.safetensors"
@@ -15,8 +15,6 @@ OPERATORS = "operators.py"
 """Only where the graph calls operators or Triton kernels of the user: their source."""
 SOURCE = "source.py"
 """Only where the graph calls code of the user that no import finds."""
-SOURCE_TRUST = "source"
-"""The word that trusts the source in a bundle (`--trust source`)."""
 VALUES = "values.pt"
 """Only beside a script that needs it: values that plain torch code cannot make in a line."""
 

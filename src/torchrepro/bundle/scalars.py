@@ -18,7 +18,7 @@ from torchrepro.bundle.entries import (
     SymbolEntry,
     ValueEntry,
 )
-from torchrepro.errors import BundleError, HarnessError
+from torchrepro.nouns.errors import BundleError, HarnessError
 
 
 def pack_scalar(value: Any) -> ValueEntry | None:

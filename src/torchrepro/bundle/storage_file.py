@@ -17,8 +17,8 @@ import msgspec
 import torch
 
 from torchrepro.bundle.storages import ALIGNMENT, human_size
-from torchrepro.bundle.torch_internals import plain_torch
-from torchrepro.errors import BundleError
+from torchrepro.nouns.errors import BundleError
+from torchrepro.torch_api.tensors import plain_torch
 
 _MAX_HEADER = 100_000_000
 """The limit of the `safetensors` package."""

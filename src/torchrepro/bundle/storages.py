@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 
 from torchrepro.bundle.entries import RandomFloats, StorageEntry
-from torchrepro.bundle.generation import can_resemble
-from torchrepro.bundle.recipes import exact_recipe, random_recipe, unknown_data
-from torchrepro.bundle.torch_internals import hint, is_fake, storage_identity
+from torchrepro.bundle.generated_storages import can_resemble
+from torchrepro.bundle.storage_recipes import exact_recipe, random_recipe, unknown_data
+from torchrepro.torch_api.tensors import hint, is_fake, storage_identity
 
 WASTE_WORTH_CUTTING = 1 << 20
 """A storage is kept whole unless more than this, and more than half of it, is outside all views.

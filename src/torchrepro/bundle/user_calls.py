@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.ambient import Ambient
 from torchrepro.bundle.entries import OpaqueEntry
 from torchrepro.bundle.values import pack_values
-from torchrepro.errors import CannotSerialise
-from torchrepro.repro import Compiler, Place, Repro
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.nouns.repro import Compiler, Place, Repro
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,8 @@ from torchrepro.bundle.entries import (
     TorchConstantEntry,
     ValueEntry,
 )
-from torchrepro.bundle.rebuilding import (
+from torchrepro.bundle.pack_tensors import pack_tensor, type_name
+from torchrepro.bundle.rebuild_tensors import (
     DAMAGED,
     DeviceMap,
     LoadStorage,
@@ -37,9 +38,8 @@ from torchrepro.bundle.rebuilding import (
 )
 from torchrepro.bundle.scalars import pack_scalar, unpack_scalar
 from torchrepro.bundle.storages import StorageTable
-from torchrepro.bundle.tensors import pack_tensor, type_name
-from torchrepro.bundle.torch_internals import expression, hint, plain_torch
-from torchrepro.errors import BundleError, CannotSerialise
+from torchrepro.nouns.errors import BundleError, CannotSerialise
+from torchrepro.torch_api.tensors import expression, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)

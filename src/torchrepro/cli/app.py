@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from torchrepro import __version__
 from torchrepro.cli import capture, check, compare, locate, minify, report, run, show
 from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
+from torchrepro.nouns.version import __version__
 
 app = typer.Typer(
     name="torchrepro",

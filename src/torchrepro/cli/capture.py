@@ -56,16 +56,16 @@ def capture(
     """
     from rich.console import Console
 
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.render import progress
-    from torchrepro.repro import Compiler, Frontend
-    from torchrepro.request import ModelRequest
+    from torchrepro.nouns.repro import Compiler, Frontend
+    from torchrepro.nouns.request import ModelRequest
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         compiler = Compiler(backend, fullgraph=fullgraph, frontend=Frontend.TORCHREPRO)
         request = ModelRequest(target=target, compiler=compiler, device=device)
         with progress(enabled=not json_) as on_phase:
-            explained = flow.explain_model(
+            explained = pipeline.explain_model(
                 request, verify=verify, dynamo=dynamo, time_limit=time_limit, on_phase=on_phase
             )
     verified = explained.verified
@@ -85,7 +85,7 @@ def capture(
         for line in explained.failed:
             console.print("[bold red]failed[/]: ", end="")
             console.print(line, markup=False, soft_wrap=True)
-    raise typer.Exit(flow.exit_code_of_capture(explained))
+    raise typer.Exit(pipeline.exit_code_of_capture(explained))
 
 
 def _print_plainly(rendered: object, width: int) -> None:

@@ -37,15 +37,15 @@ def check(
     """
     from rich.console import Console
 
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.render import print_verdict, progress
-    from torchrepro.plain import as_data
+    from torchrepro.nouns.plain import as_data
 
     with (
         failures_as_lines(as_json=json_, show_traceback=traceback),
         progress(enabled=not json_) as on_phase,
     ):
-        checked = flow.check_bundle(
+        checked = pipeline.check_bundle(
             bundle,
             time_limit=time_limit,
             strict=strict,
@@ -55,8 +55,8 @@ def check(
             on_phase=on_phase,
         )
         if not json_:
-            flow.require_testable(checked.verdict)
-    code = flow.exit_code_of_check(checked)
+            pipeline.require_testable(checked.verdict)
+    code = pipeline.exit_code_of_check(checked)
     if json_:
         answer = {
             "verdict": checked.verdict.kind.value,

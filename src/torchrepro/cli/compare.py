@@ -70,11 +70,11 @@ def compare(
     """
     from rich.console import Console
 
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.render import print_verdict, progress
-    from torchrepro.plain import as_data
-    from torchrepro.repro import Compiler, Frontend
-    from torchrepro.request import ModelRequest
+    from torchrepro.nouns.plain import as_data
+    from torchrepro.nouns.repro import Compiler, Frontend
+    from torchrepro.nouns.request import ModelRequest
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         settings = parse_settings(option or [])
@@ -89,13 +89,13 @@ def compare(
             check_stride=stride,
         )
         with progress(enabled=not json_) as on_phase:
-            compared = flow.compare_model(
+            compared = pipeline.compare_model(
                 request, save_to=save, size_cap=size_cap << 20, time_limit=time_limit, on_phase=on_phase
             )
         if not json_:
-            flow.require_testable(compared.verdict)
+            pipeline.require_testable(compared.verdict)
     verdict = compared.verdict
-    code = flow.exit_code_of_compare(compared)
+    code = pipeline.exit_code_of_compare(compared)
     if json_:
         answer = {
             "verdict": verdict.kind.value,

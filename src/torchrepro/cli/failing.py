@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import typer
 
-from torchrepro.errors import HarnessError, TorchReproError
+from torchrepro.nouns.errors import HarnessError, TorchReproError
 
 CANNOT_BE_TESTED = 125
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, Traceback, Trust
 
 if TYPE_CHECKING:
-    from torchrepro.locate.answer import Located
+    from torchrepro.nouns.located import Located
 
 _SUFFIX = ".located"
 
@@ -54,15 +54,15 @@ def locate(
     op that is wrong; each seen, not guessed. Ctrl-C ends it with what was found so far.
     Exit code: 0 found, 1 nobody found guilty (it says why), 125 it cannot be tested.
     """
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.locate_progress import locate_progress
     from torchrepro.cli.render import progress as phases
     from torchrepro.cli.target import bundle_for
-    from torchrepro.errors import DoesNotFail
-    from torchrepro.locate.answer import Located
+    from torchrepro.engine.search.run_directory import place_for
     from torchrepro.locate.settings import LocateSettings
-    from torchrepro.session.run_directory import place_for
-    from torchrepro.verdict import Kind
+    from torchrepro.nouns.errors import DoesNotFail
+    from torchrepro.nouns.located import Located
+    from torchrepro.nouns.verdict import Kind
 
     def beside_target(beside: Path) -> tuple[Path, str]:
         return place_for(out, beside.absolute().with_name(beside.name + _SUFFIX))
@@ -77,7 +77,7 @@ def locate(
                 jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()), own=found.own
             )
             with locate_progress(quiet=quiet) as progress:
-                located = flow.locate_bundle(
+                located = pipeline.locate_bundle(
                     found.bundle, settings, out=out, fresh=fresh, on_message=progress.show
                 )
         except DoesNotFail as healthy:
@@ -108,8 +108,8 @@ def print_located(located: Located, *, notes: tuple[str, ...] = (), file: TextIO
 
 
 def _headline(located: Located) -> str:
-    from torchrepro.report.sentence import STAGES
-    from torchrepro.verdict import Kind
+    from torchrepro.nouns.sentences import STAGES
+    from torchrepro.nouns.verdict import Kind
 
     if located.found:
         return f"guilty: {STAGES[located.stage]}"
@@ -120,7 +120,7 @@ def _headline(located: Located) -> str:
 
 def _facts(located: Located) -> Iterator[tuple[str, str]]:
     """Name and value, a line each; a line that goes on has no name."""
-    from torchrepro.report.sentence import WAYS
+    from torchrepro.nouns.sentences import WAYS
 
     if located.stopped:
         yield "stopped", f"{located.stopped}; not all was looked at, the same command looks again"

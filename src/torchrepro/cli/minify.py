@@ -12,7 +12,7 @@ from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, Traceback, Trust
 
 if TYPE_CHECKING:
-    from torchrepro.minify.session.result import Minified
+    from torchrepro.nouns.minified import Minified
 
 
 def minify(
@@ -70,13 +70,13 @@ def minify(
     The same command goes on where an interrupted one was. Ctrl-C ends the search with the best so far.
     Exit code: 0 minimal and verified, 1 not (it says why), 125 it cannot be tested.
     """
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.minify_progress import minify_progress
     from torchrepro.cli.render import progress as phases
     from torchrepro.cli.target import bundle_for
-    from torchrepro.errors import TorchReproError
-    from torchrepro.minify.session.run_directory import run_directory
-    from torchrepro.minify.session.settings import MinifySettings
+    from torchrepro.minify.run_directory import run_directory
+    from torchrepro.minify.settings import MinifySettings
+    from torchrepro.nouns.errors import TorchReproError
 
     if list_passes:
         print_passes()
@@ -102,7 +102,7 @@ def minify(
             own=found.own,
         )
         with minify_progress(quiet=quiet) as progress:
-            minified = flow.minify_bundle(
+            minified = pipeline.minify_bundle(
                 found.bundle, settings, out=found.directory or out, fresh=fresh, on_message=progress.show
             )
     if json_:

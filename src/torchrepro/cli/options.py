@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from torchrepro.errors import TorchReproError
-from torchrepro.repro import Frontend
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Frontend
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.markup import escape
 
-from torchrepro.comparison import Blame, Comparison
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.comparison import Blame, Comparison
+from torchrepro.nouns.verdict import Kind, Verdict
 
 _COLOURS = {Kind.PASS: "green", Kind.INVALID: "yellow", Kind.NOT_COMPARABLE: "yellow"}
 _PHASES = {

@@ -11,7 +11,7 @@ import typer
 
 from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, OptionalTimeLimit, Traceback, Trust
-from torchrepro.errors import TorchReproError
+from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.formats import Format, ending_of
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def report(
     Nothing is searched for: what is missing is left out, and the command that adds it is named.
     Exit code: 0 the report is there, 125 it cannot be made.
     """
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.render import progress
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         chosen = format_ or _format_of(output)
         target = _target(bundle, output, chosen, to_file=json_ or open_)
         with progress(enabled=run and not (quiet or json_)) as on_phase:
-            contents = flow.report_on(
+            contents = pipeline.report_on(
                 bundle,
                 run=run,
                 against=against,

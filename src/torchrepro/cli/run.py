@@ -75,11 +75,11 @@ def run(
     torchrepro come before the script. Each has an environment variable (TORCHREPRO_LEVEL, ...), and torch's
     own TORCHDYNAMO_REPRO_LEVEL and TORCHDYNAMO_REPRO_AFTER are understood too.
     """
-    from torchrepro.bundle.naming import new_run_id
-    from torchrepro.capture.closing import closing_lines
-    from torchrepro.capture.launcher import leave_like, run_program
-    from torchrepro.capture.settings import WatchSettings, torch_aliases
-    from torchrepro.errors import TorchReproError
+    from torchrepro.bundle.archive import new_run_id
+    from torchrepro.catch.launcher import leave_like, run_program
+    from torchrepro.catch.settings import WatchSettings, torch_aliases
+    from torchrepro.catch.summary import closing_lines
+    from torchrepro.nouns.errors import TorchReproError
 
     with failures_as_lines(as_json=False, show_traceback=traceback):
         arguments = ["-m", module, *(program or [])] if module else list(program or [])
@@ -113,10 +113,10 @@ def run(
 
 def _minify(bundle: Path, *, show_traceback: bool) -> None:
     """Minify a bundle of this run. Whatever comes of it, the exit code stays the program's own."""
-    from torchrepro import flow
+    from torchrepro import pipeline
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.minify_progress import minify_progress
-    from torchrepro.minify.session.settings import MinifySettings
+    from torchrepro.minify.settings import MinifySettings
 
     print(f"torchrepro: minifying {bundle}", file=sys.stderr)
     with (
@@ -124,5 +124,5 @@ def _minify(bundle: Path, *, show_traceback: bool) -> None:
         failures_as_lines(as_json=False, show_traceback=show_traceback),
         minify_progress(quiet=False) as progress,
     ):
-        minified = flow.minify_bundle(bundle, MinifySettings(own=True), on_message=progress.show)
+        minified = pipeline.minify_bundle(bundle, MinifySettings(own=True), on_message=progress.show)
         print_minified(minified, file=sys.stderr)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchrepro.errors import DoesNotFail, TorchReproError
-from torchrepro.session.run_directory import CAUGHT, write_json
+from torchrepro.engine.search.run_directory import CAUGHT, write_json
+from torchrepro.nouns.errors import DoesNotFail, TorchReproError
 
 _CATCH_ALL = 4
 """The level that catches whatever there is: exceptions, crashes, hangs and wrong numbers."""
@@ -97,9 +97,9 @@ def _caught_in_program(file: Path, directory: Path) -> tuple[Path, list[str]]:
 
     A program in which no graph fails is run once more, its whole calls compared: capture may be guilty.
     """
-    from torchrepro.bundle.naming import new_run_id
-    from torchrepro.capture.launcher import run_program
-    from torchrepro.capture.settings import WatchSettings
+    from torchrepro.bundle.archive import new_run_id
+    from torchrepro.catch.launcher import run_program
+    from torchrepro.catch.settings import WatchSettings
 
     for whole in (False, True):
         settings = WatchSettings(level=_CATCH_ALL, out=directory / CAUGHT, run_id=new_run_id(), whole=whole)
@@ -121,12 +121,12 @@ def _caught_in_program(file: Path, directory: Path) -> tuple[Path, list[str]]:
 
 def _caught_in_function(target: str, directory: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
     """Compare what a function builds with its compiled self, and keep the guilty graph, or the whole call."""
-    from torchrepro import flow
-    from torchrepro.request import ModelRequest
+    from torchrepro import pipeline
+    from torchrepro.nouns.request import ModelRequest
 
     request = ModelRequest(target)
-    compared = flow.compare_model(request, save_to=directory / CAUGHT, on_phase=on_phase)
-    flow.require_testable(compared.verdict)
+    compared = pipeline.compare_model(request, save_to=directory / CAUGHT, on_phase=on_phase)
+    pipeline.require_testable(compared.verdict)
     if not compared.verdict.fails:
         raise DoesNotFail(
             f"it does not fail here: {compared.verdict}",
@@ -134,7 +134,7 @@ def _caught_in_function(target: str, directory: Path, on_phase: OnPhase) -> tupl
         )
     if compared.bundle is not None:
         return compared.bundle, list(compared.notes)
-    whole = flow.save_whole_call(request, compared.verdict, directory / CAUGHT, on_phase=on_phase)
+    whole = pipeline.save_whole_call(request, compared.verdict, directory / CAUGHT, on_phase=on_phase)
     return whole, [*compared.notes, "so this is about the whole call"]
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.errors import CannotSerialise
 from torchrepro.judge.clone_tensor import TensorCloner
+from torchrepro.nouns.errors import CannotSerialise
 
 T = TypeVar("T")
 

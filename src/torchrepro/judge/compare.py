@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.judge.exotic import tensor_of_array
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.tensors import compare_number, compare_tensors
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 
 _PLAIN_SEQUENCES = (list, tuple)
 _MISSING = object()

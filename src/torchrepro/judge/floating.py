@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torchrepro.comparison import Blame, Difference, LeafComparison
 from torchrepro.judge.exotic import UNREADABLE_DTYPES
 from torchrepro.judge.metrics import Statistics, Stream
 from torchrepro.judge.rule import (
@@ -18,6 +17,7 @@ from torchrepro.judge.rule import (
     noise_of_zero,
     rms_limit,
 )
+from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.errors import ReferenceUnavailable
+from torchrepro.nouns.errors import ReferenceUnavailable
 
 
 def has_plain_form(op: Any) -> bool:

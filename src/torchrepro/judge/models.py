@@ -14,9 +14,6 @@ from typing import Any
 
 import torch
 
-from torchrepro.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.errors import ReferenceError64, TorchReproError
-from torchrepro.generators import RngState, capture_rng_state, restore_rng_state, same_randomness
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run, named_state, observe_call, run_fwd_maybe_bwd
@@ -26,7 +23,10 @@ from torchrepro.judge.raised import describe, is_out_of_memory, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.errors import ReferenceError64, TorchReproError
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_randomness
 
 Phase = Callable[[str], None]
 """Told what is about to run, so that a crash or a hang can be put down to it."""

@@ -8,7 +8,7 @@ from types import TracebackType
 
 import torch
 
-from torchrepro.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
 # Directories of torch, and the stage whose code lives there. `_inductor/compile_fx.py` calls AOT, which calls
 # `compile_fx_inner` in the same file: the innermost frame that is listed here tells the stage.

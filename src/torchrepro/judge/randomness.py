@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchrepro.errors import ReferenceUnavailable
 from torchrepro.judge.higher_order import run_plainly
+from torchrepro.nouns.errors import ReferenceUnavailable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from torchrepro.errors import ReferenceUnavailable
-from torchrepro.generators import capture_rng_state, same_randomness
 from torchrepro.judge.clone_tensor import TensorCloner
 from torchrepro.judge.precision import FLOAT64, Precision, precision_for
 from torchrepro.judge.randomness import Draws, ReplayRandom
 from torchrepro.judge.shadow import below_dispatch_modes, is_plain
 from torchrepro.judge.upcast import Upcast
+from torchrepro.nouns.errors import ReferenceUnavailable
+from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 
 
 @dataclass(frozen=True, eq=False)

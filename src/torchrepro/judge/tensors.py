@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from torchrepro.comparison import Blame, Difference, LeafComparison
 from torchrepro.judge.exact import unequal
 from torchrepro.judge.exotic import PACKED_DTYPES, is_fake, is_wrapper_subclass, parts_of
 from torchrepro.judge.floating import judge_floating, value_at
 from torchrepro.judge.rule import Rule, coarser, precision_of
+from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
 
 _Found = tuple[list[LeafComparison], list[str]]
 

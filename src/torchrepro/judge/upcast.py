@@ -24,13 +24,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchrepro.errors import ReferenceUnavailable
 from torchrepro.judge.float64_forms import decomposition
 from torchrepro.judge.higher_order import has_plain_form, run_plainly
 from torchrepro.judge.op_plan import OpPlan, default_dtype, plan_of, python_body_of
 from torchrepro.judge.precision import FLOAT64, Precision, map_tensors
 from torchrepro.judge.randomness import ReplayRandom, draws_now
 from torchrepro.judge.shadow import Shadows, has_its_own_dispatch, inside_transform, widen
+from torchrepro.nouns.errors import ReferenceUnavailable
 
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 

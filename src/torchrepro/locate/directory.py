@@ -5,7 +5,7 @@
     output_code.py    what the compiler wrote for the whole graph
     graph/            of a whole call: the guilty graph, as a bundle
 
-What it has besides is in `session/run_directory.py`.
+What it has besides is in `engine/search/run_directory.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import ClassVar
 import msgspec
 
 from torchrepro.bundle.read import LOCATED
-from torchrepro.locate.answer import Located
-from torchrepro.session import run_directory as shared
+from torchrepro.engine.search import run_directory as shared
+from torchrepro.nouns.located import Located
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.load import load_bundle
+from torchrepro.engine.failure import Failure
 from torchrepro.judge.models import Phase
-from torchrepro.locate.answer import GuiltyGraph
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.oracle.failure import Failure
-from torchrepro.origin import Origin
-from torchrepro.repro import Place, Repro
-from torchrepro.verdict import Verdict
+from torchrepro.locate.context import Inquiry
+from torchrepro.nouns.located import GuiltyGraph
+from torchrepro.nouns.origin import Origin
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Verdict
 
 _RECORD = "torchrepro.locate.graphs:record"
 
@@ -63,8 +63,8 @@ def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> 
 
 def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """In a process of its own: a bundle of each graph that capture makes of a call; what was in the way."""
-    from torchrepro.bundle.save import save_bundle
-    from torchrepro.runner.recorder import graphs_of_call
+    from torchrepro.execute.record_graphs import graphs_of_call
+    from torchrepro.script.save_bundle import save_bundle
 
     phase("record")
     repros, problems = graphs_of_call(repro)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.locate.answer import GuiltyOp, Kernel
-from torchrepro.locate.generated import Generated, Written, definition_of
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.runner.compilers import AOT_INDUCTOR
+from torchrepro.locate.context import Inquiry
+from torchrepro.locate.generated_code import Generated, Written, definition_of
+from torchrepro.nouns.located import GuiltyOp, Kernel
+from torchrepro.nouns.repro import AOT_INDUCTOR
 
 OUTPUT_CODE = "output_code.py"
 """What inductor wrote for the whole graph, beside the result."""
-_JOB = "torchrepro.locate.generated:generate"
+_JOB = "torchrepro.locate.generated_code:generate"
 _SUFFIX = {"cpp": "kernel.cpp", "triton": "kernel.py"}
 
 

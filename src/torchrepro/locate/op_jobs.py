@@ -11,19 +11,20 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.cutting.recording import raising_node
-from torchrepro.cutting.watched import watched_in
-from torchrepro.errors import TorchReproError
+from torchrepro.cut.record_values import raising_node
+from torchrepro.cut.watched_values import watched_in
+from torchrepro.execute.judge_repro import subject_of_repro
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase, Phases, Subject, judge
 from torchrepro.judge.rule import Rule
-from torchrepro.locate.measuring import oddities, relative_error
-from torchrepro.locate.rejudging import Rejudging
-from torchrepro.locate.response import response_of
-from torchrepro.locate.seen import Seen, Sighting
-from torchrepro.repro import Repro
-from torchrepro.runner.run import subject_of_repro
-from torchrepro.verdict import Verdict
+from torchrepro.locate.conditioning import response_of
+from torchrepro.locate.error_measure import oddities, relative_error
+from torchrepro.locate.observations import Seen, Sighting
+from torchrepro.locate.rejudge_op import Rejudging
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.ambient import applied_settings
 
 _REJUDGING = 20.0
 """Seconds for asking of wrong values, in the order of the graph, whether their op is wrong."""
@@ -35,7 +36,7 @@ def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     phases = Phases(phase)
     runs = _Runs(subject_of_repro(repro, phases, fp64=payload.get("fp64", True)))
     rule = Rule(strict=repro.strict, tol=repro.tolerance)
-    with repro.ambient.settings():
+    with applied_settings(repro.ambient):
         verdict = judge(runs.kept_apart, rule=rule, rng=repro.ambient.rng or None, phase=phases, steady=True)
         found = _sighting(repro, names, verdict, runs, rule)
     return msgspec.to_builtins(found)
@@ -44,7 +45,7 @@ def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 def sensitivity(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """What a rounding of the inputs makes of the results, in float64: a `Response`."""
     phase("reference")
-    with repro.ambient.settings():
+    with applied_settings(repro.ambient):
         return msgspec.to_builtins(response_of(repro))
 
 

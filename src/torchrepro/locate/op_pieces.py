@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchrepro.cutting.subgraph import piece
-from torchrepro.cutting.units import units_of
-from torchrepro.locate.watching import Watching
+from torchrepro.cut.subgraph import piece
+from torchrepro.cut.units import units_of
+from torchrepro.locate.watched_graph import Watching
 
 
 def last_of_shortest_beginning(watching: Watching, left: Callable[[], int]) -> str | None:

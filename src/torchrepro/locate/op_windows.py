@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchrepro.cutting.failing_windows import alone, beside, failing_one, wrong_ones
-from torchrepro.cutting.hints import suspects
-from torchrepro.cutting.units import Unit
-from torchrepro.cutting.windows import Window, by_ambient, windows_of
-from torchrepro.locate.seen import Seen
-from torchrepro.locate.watching import OF_VALUES, Watching
-from torchrepro.repro import Repro
-from torchrepro.verdict import Verdict
+from torchrepro.cut.failing_windows import alone, beside, failing_one, wrong_ones
+from torchrepro.cut.hints import suspects
+from torchrepro.cut.units import Unit
+from torchrepro.cut.windows import Window, by_ambient, windows_of
+from torchrepro.locate.observations import Seen
+from torchrepro.locate.watched_graph import OF_VALUES, Watching
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Verdict
 
 _SUSPECTS = 2
 _WINDOW_GROUPS = 2

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
-from torchrepro.cutting.units import takes_apart
-from torchrepro.locate.answer import GuiltyOp, Way
-from torchrepro.locate.growth import steepest
-from torchrepro.locate.inquiry import Inquiry
+from torchrepro.cut.units import takes_apart
+from torchrepro.locate.context import Inquiry
+from torchrepro.locate.error_growth import steepest
+from torchrepro.locate.node_origin import whereabouts
+from torchrepro.locate.observations import Seen
 from torchrepro.locate.op_pieces import first_of_shortest_end, last_of_shortest_beginning
 from torchrepro.locate.op_windows import OpWindows
-from torchrepro.locate.seen import Seen
-from torchrepro.locate.watching import OF_VALUES, Watching
-from torchrepro.locate.whereabouts import whereabouts
+from torchrepro.locate.watched_graph import OF_VALUES, Watching
 from torchrepro.locate.wrong_values import Traced, trace
-from torchrepro.repro import Place
-from torchrepro.verdict import Kind
+from torchrepro.nouns.located import GuiltyOp, Way
+from torchrepro.nouns.repro import Place
+from torchrepro.nouns.verdict import Kind
 
 _RAISING = "torchrepro.locate.op_jobs:raising"
 _FEWEST = 8

@@ -9,14 +9,14 @@ import re
 
 import msgspec
 
-from torchrepro.cutting.failing_windows import alone
-from torchrepro.cutting.windows import windows_of
-from torchrepro.locate.answer import GuiltyOp, Sensitivity, Way
-from torchrepro.locate.growth import steepest
-from torchrepro.locate.response import Response
-from torchrepro.locate.watching import OF_VALUES, Watching
-from torchrepro.locate.whereabouts import op_of
-from torchrepro.repro import Repro
+from torchrepro.cut.failing_windows import alone
+from torchrepro.cut.windows import windows_of
+from torchrepro.locate.conditioning import Response
+from torchrepro.locate.error_growth import steepest
+from torchrepro.locate.node_origin import op_of
+from torchrepro.locate.watched_graph import OF_VALUES, Watching
+from torchrepro.nouns.located import GuiltyOp, Sensitivity, Way
+from torchrepro.nouns.repro import Repro
 
 _JOB = "torchrepro.locate.op_jobs:sensitivity"
 _MUCH = 100.0

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchrepro.locate.answer import Rung
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.repro import Place, Repro
-from torchrepro.runner.ladder import Step, last_stage_of, steps_below, with_backend
-from torchrepro.verdict import Kind, Stage, Verdict
+from torchrepro.execute.backend_ladder import Step, last_stage_of, steps_below, with_backend
+from torchrepro.locate.context import Inquiry
+from torchrepro.nouns.located import Rung
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 # Nothing is said about the compiler: neither a failure nor the absence of one.
 _SAYS_NOTHING = frozenset({Kind.INVALID, Kind.NOT_COMPARABLE})

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from torchrepro.isolate.choose import devices_of
-from torchrepro.locate.off import Off
-from torchrepro.repro import Compiler, Repro
+from torchrepro.engine.processes.choose_executor import devices_of
+from torchrepro.locate.ablation import Off
+from torchrepro.nouns.repro import Compiler, Repro
 
 
 @dataclass(frozen=True, slots=True)

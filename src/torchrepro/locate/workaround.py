@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torchrepro.locate.answer import Workaround
-from torchrepro.locate.inquiry import Inquiry
-from torchrepro.locate.inside import Found
-from torchrepro.locate.narrowing import narrow
-from torchrepro.locate.off import Off
+from torchrepro.engine.narrowing import narrow
+from torchrepro.execute.backend_ladder import with_backend
+from torchrepro.locate.ablation import Off
+from torchrepro.locate.component import Found
+from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import Ladder, captures
 from torchrepro.locate.switches import inductor_settings
-from torchrepro.repro import Place, Repro
-from torchrepro.runner.compilers import AOT_INDUCTOR
-from torchrepro.runner.ladder import with_backend
-from torchrepro.verdict import Kind, Stage
+from torchrepro.nouns.located import Workaround
+from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
+from torchrepro.nouns.verdict import Kind, Stage
 
 # The passes that have an option of their own; for the others inductor has a list of names.
 _OPTION_OF_PASS: Mapping[str, Mapping[str, Any]] = {

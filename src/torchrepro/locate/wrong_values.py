@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from torchrepro.locate.watching import Watching
+from torchrepro.locate.watched_graph import Watching
 
 _FEWER = 8
 """By how much fewer values are watched where so many were too many."""

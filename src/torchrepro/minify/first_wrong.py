@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchrepro.cutting.recording import Recording
-from torchrepro.cutting.watched import first_wrong as first_among
-from torchrepro.cutting.watched import values_in, watched, watched_in
+from torchrepro.cut.record_values import Recording
+from torchrepro.cut.watched_values import first_wrong as first_among
+from torchrepro.cut.watched_values import values_in, watched, watched_in
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 _FEW = 8
 """Ops that are told apart as quickly by trying."""

@@ -8,13 +8,13 @@ that neither is preferred; the first one found stays.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from torchrepro.judge.leaves import tensors_in
-from torchrepro.minify.valuing.plainness import asks_for_gradients, cost_of_arguments, count_runs
-from torchrepro.minify.valuing.value_cost import cost_of_tensor
-from torchrepro.oracle.canonical_text import canonical_text
-from torchrepro.repro import Compiler, Place, Repro
+from torchrepro.edit.values.held_tensors import all_tensors, count_elements_of
+from torchrepro.edit.values.plainness import asks_for_gradients, cost_of_arguments, count_runs
+from torchrepro.edit.values.value_cost import cost_of_tensor
+from torchrepro.engine.canonical_text import canonical_text
+from torchrepro.nouns.repro import Compiler, Place, Repro
 
 
 class Size(NamedTuple):
@@ -29,7 +29,7 @@ class Size(NamedTuple):
     text: int
     arguments: int
     irregularity: int
-    """Characters to write the values (`minify/valuing/value_cost.py`)."""
+    """Characters to write the values (`edit/values/value_cost.py`)."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -43,22 +43,17 @@ class Size(NamedTuple):
 
 def size_of(repro: Repro) -> Size:
     """The key by which repros are ordered."""
-    tensors = _all_tensors(repro)
+    tensors = all_tensors(repro)
     return Size(
         code=int(repro.place is Place.BEFORE_CAPTURE),
         ops=count_runs(repro.graph),
         inputs=len(repro.inputs),
-        elements=_count(tensors),
+        elements=count_elements_of(tensors),
         settings=count_settings(repro),
         text=len(canonical_text(repro.graph).text),
         arguments=cost_of_arguments(repro.graph),
         irregularity=sum(map(cost_of_tensor, tensors)),
     )
-
-
-def count_elements(repro: Repro) -> int:
-    """Elements in all inputs and in the constants of the graph, those of earlier calls included."""
-    return _count(_all_tensors(repro))
 
 
 def count_settings(repro: Repro) -> int:
@@ -70,12 +65,3 @@ def count_settings(repro: Repro) -> int:
     configs += repro.ambient.threads is not None
     judged = repro.strict + (repro.tolerance is not None) + asks_for_gradients(repro)
     return chosen + configs + judged + len(repro.earlier) + len(repro.symbols)
-
-
-def _all_tensors(repro: Repro) -> list[Any]:
-    held = (*repro.graph.parameters(), *repro.graph.buffers())
-    return [tensor for _, tensor in tensors_in((repro.inputs, repro.earlier, held))]
-
-
-def _count(tensors: list[Any]) -> int:
-    return sum(size for tensor in tensors if isinstance(size := tensor.numel(), int))

@@ -14,20 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
-from torchrepro.cutting.recording import Recording
-from torchrepro.errors import HarnessError, SearchStopped
-from torchrepro.minify.asking import Question, first_to_fail
-from torchrepro.minify.knowing.store import MemoryStore, Store
-from torchrepro.minify.knowing.validity import why_invalid
+from torchrepro.cut.record_values import Recording
+from torchrepro.edit.validity import why_invalid
+from torchrepro.engine.canonical_key import canonical_key
+from torchrepro.engine.failure import Failure
+from torchrepro.engine.oracle import ObserveHere, Observer, Oracle
+from torchrepro.engine.query import Question, first_to_fail
+from torchrepro.engine.store import MemoryStore, Store
+from torchrepro.engine.subsets import Nearest, minimal_subset
 from torchrepro.minify.order import Size, size_of
-from torchrepro.minify.statistics import Adoption, Statistics
-from torchrepro.minify.subsets import Nearest, minimal_subset
-from torchrepro.oracle.canonical import canonical_key
-from torchrepro.oracle.failure import Failure
-from torchrepro.oracle.observer import ObserveHere, Observer
-from torchrepro.oracle.oracle import Oracle
-from torchrepro.repro import Repro
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.nouns.errors import HarnessError, SearchStopped
+from torchrepro.nouns.minified import Adoption, Statistics
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 Item = TypeVar("Item")
 
@@ -134,7 +133,7 @@ class Problem:
         return self._recorded[1]
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        """A verdict for each set of inputs of one compilation (`cutting/rounds.py`): one query."""
+        """A verdict for each set of inputs of one compilation (`cut/batched_inputs.py`): one query."""
         self._stop_if_late()
         self._count(queries=1)
         self._tell()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchrepro.errors import TorchReproError
+from torchrepro.nouns.errors import TorchReproError
 
 if TYPE_CHECKING:
     from torchrepro.minify.problem import Problem

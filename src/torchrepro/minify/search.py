@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchrepro.errors import SearchStopped
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import Pass
-from torchrepro.repro import Repro
-from torchrepro.verdict import Verdict
+from torchrepro.nouns.errors import SearchStopped
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Verdict
 
 
 @dataclass(frozen=True, eq=False)

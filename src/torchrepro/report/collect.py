@@ -12,18 +12,18 @@ from pathlib import Path
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import read_graph_text, read_manifest
-from torchrepro.errors import TorchReproError
-from torchrepro.locate.answer import Located
-from torchrepro.minify.session.result import Minified
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.minified import Minified
+from torchrepro.nouns.sentences import guilt_of, sentence_of, title_of
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents, Node, Picture, Step
 from torchrepro.report.environments import Surrounding, differences, settings_of
-from torchrepro.report.measuring import Measured
-from torchrepro.report.pictures import picture_of
+from torchrepro.report.graph_picture import picture_of
 from torchrepro.report.privacy import shareable
 from torchrepro.report.recorded import verdict_in
-from torchrepro.report.sentence import guilt_of, sentence_of, title_of
-from torchrepro.report.surroundings import Surroundings, surroundings_of
-from torchrepro.verdict import Kind, Verdict
+from torchrepro.report.rerun import Measured
+from torchrepro.report.run_files import Surroundings, surroundings_of
 
 Measure = Callable[[Path, Manifest], Measured]
 """Runs a bundle for the values that are not recorded (`measuring.py`)."""

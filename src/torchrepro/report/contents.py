@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchrepro.environment import Environment
-from torchrepro.locate.answer import Located
-from torchrepro.verdict import Verdict
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,10 @@ class Contents:
     created: str = ""
 
     def _repr_html_(self) -> str:
-        from torchrepro.report.notebook import html_of_contents
+        from torchrepro.nouns.html import block, notes, section
 
-        return html_of_contents(self)
+        script = block("script", self.script) if self.script_is_minimal else ""
+        return section(self.sentence, notes([self.guilt]), script, notes(self.next_steps))
 
     @property
     def explained_beside(self) -> tuple[str, ...]:

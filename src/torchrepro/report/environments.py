@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.ambient import Ambient
 from torchrepro.bundle.manifest import Manifest
-from torchrepro.environment import Environment
-from torchrepro.errors import TorchReproError
+from torchrepro.nouns.ambient import Ambient
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Compiler
 from torchrepro.report.contents import Difference
 from torchrepro.report.privacy import shareable_environ
-from torchrepro.repro import Compiler
 
 HERE = "here"
 """The word for this machine, now."""
@@ -85,8 +85,8 @@ def _here() -> Surrounding:
     """Asked in a process of its own: importing torch takes seconds, and asking for GPUs starts CUDA."""
     import os
 
-    from torchrepro.isolate.process import run_isolated
-    from torchrepro.isolate.supervise import raise_reported
+    from torchrepro.engine.processes.fresh_process import run_isolated
+    from torchrepro.engine.processes.supervise import raise_reported
 
     payload = {"environ": dict(shareable_environ(os.environ))}
     outcome = run_isolated("torchrepro.report.jobs:environment_here", payload, time_limit=120.0)

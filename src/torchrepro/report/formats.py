@@ -1,12 +1,37 @@
-"""The formats of a report: one row each."""
+"""The formats of a report: one row each.
+
+The report as data: what `--format json` writes, and `--against` reads. Described in docs/reporting.md.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
+from torchrepro.nouns.plain import as_data
+from torchrepro.nouns.version import __version__
 from torchrepro.report.contents import Contents
+
+FORMAT = 1
+"""Raised whenever a field changes its meaning; new fields do not raise it."""
+
+
+def as_json(contents: Contents) -> str:
+    """One JSON object, complete. Infinity and NaN are the words "inf", "-inf" and "nan"."""
+    return json.dumps(data_of(contents), indent=1, allow_nan=False) + "\n"
+
+
+def data_of(contents: Contents) -> dict[str, Any]:
+    """The contents as plain data; verdict and located as `check --json` and `locate --json` have them."""
+    found: dict[str, Any] = as_data(asdict(contents))
+    if contents.verdict is not None:
+        found["verdict"] = as_data(contents.verdict.to_dict())
+    if contents.located is not None:
+        found["located"] = contents.located.to_dict()
+    return {"format": FORMAT, "torchrepro": __version__, **found}
 
 
 class Format(StrEnum):
@@ -49,7 +74,6 @@ def _text(contents: Contents) -> str:
 
 
 def _json(contents: Contents) -> str:
-    from torchrepro.report.data import as_json
 
     return as_json(contents)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchrepro.comparison import LeafComparison
-from torchrepro.locate.answer import Located, Rung, Way
+from torchrepro.nouns.comparison import LeafComparison
+from torchrepro.nouns.located import Located, Rung, Way
+from torchrepro.nouns.sentences import counted, index_of
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of
 from torchrepro.report.markup import code, fenced, folded, prose, visible
-from torchrepro.report.sentence import counted, index_of
-from torchrepro.verdict import Kind, Verdict
 
 _SCRIPT_LIMIT = 40_000
 """Characters: GitHub takes 65,536 in all."""

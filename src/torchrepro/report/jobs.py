@@ -15,15 +15,16 @@ import msgspec
 import torch
 
 from torchrepro.bundle.load import load_bundle
-from torchrepro.comparison import Comparison, LeafComparison
-from torchrepro.environment import Environment
+from torchrepro.execute.judge_repro import subject_of_repro
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase, Phases, judge
 from torchrepro.judge.randomness import Draws
 from torchrepro.judge.rule import Rule
-from torchrepro.plain import as_data
+from torchrepro.nouns.comparison import Comparison, LeafComparison
+from torchrepro.nouns.environment import Environment
+from torchrepro.nouns.plain import as_data
 from torchrepro.report.error_map import error_map
-from torchrepro.runner.run import subject_of_repro
+from torchrepro.state.ambient import applied_settings
 
 _TENSORS = 3
 """Wrong tensors that a report shows; the verdict names all."""
@@ -46,7 +47,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
         truth=runs.kept_truth(subject.truth) if subject.truth else None,
     )
     rule = Rule(strict=repro.strict, tol=repro.tolerance)
-    with repro.ambient.settings():
+    with applied_settings(repro.ambient):
         verdict = judge(subject, rule=rule, rng=repro.ambient.rng or None, phase=phases)
     # Not by its truth: a comparison is true where nothing differs.
     maps = runs.maps(verdict.comparison) if verdict.comparison is not None else []

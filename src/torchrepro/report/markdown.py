@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from torchrepro.locate.answer import Located
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.sentences import counted, index_of
 from torchrepro.report.contents import Contents, Picture, Step
 from torchrepro.report.environments import lines_of
 from torchrepro.report.markup import cell, code, fenced, folded, prose
-from torchrepro.report.sentence import counted, index_of
 
 _ROWS = 20
 _NODES = 60

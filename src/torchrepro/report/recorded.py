@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchrepro.bundle.read import LOCATED
-from torchrepro.locate.answer import Located
-from torchrepro.minify.session.result import Minified
-from torchrepro.verdict import Verdict
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.minified import Minified
+from torchrepro.nouns.verdict import Verdict
 
 Result = TypeVar("Result")
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchrepro.comparison import LeafComparison
-from torchrepro.locate.answer import Located
+from torchrepro.nouns.comparison import LeafComparison
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.sentences import counted, index_of
 from torchrepro.report.contents import Contents, ErrorMap, Picture, Step
 from torchrepro.report.environments import lines_of
 from torchrepro.report.markup import visible
-from torchrepro.report.sentence import counted, index_of
 
 WIDTH = 80
 _LEAVES, _NODES, _POINTS, _STEPS, _BARS = 5, 12, 12, 8, 24

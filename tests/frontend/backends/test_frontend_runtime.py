@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from torchrepro.frontend.api import trace
-from torchrepro.frontend.tracing.tracer import Tracer
+from torchrepro.frontend.trace.tracer import Tracer
+from torchrepro.second_opinion.api import trace
 
 
 def captured(function: Callable[..., Any]) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.frontend.backends.scene import Scene, all_scenes, played
 from tests.frontend.corpus.facts import first_difference
-from torchrepro.frontend.api import trace
+from torchrepro.second_opinion.api import trace
 
 LIMITS_OF_AOT = {
     "gradients_asked_for_inside": "AOTAutograd has no backward of a backward",

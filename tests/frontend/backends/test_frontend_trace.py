@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import torchrepro
-from torchrepro.errors import TorchReproError, UnknownCompilerError
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
+from torchrepro.nouns.errors import TorchReproError, UnknownCompilerError
 
 traced = torchrepro.trace(backend="eager")
 ONE = torch.ones(2)

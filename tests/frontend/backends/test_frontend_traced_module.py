@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.frontend.backends.frontend_models import Mlp, Printing, batches
-from torchrepro.frontend.api import trace
+from torchrepro.second_opinion.api import trace
 
 
 @trace(backend="eager")

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tests.frontend.backends.frontend_models import MODELS, Mlp, Printing, batches, trained
-from torchrepro.frontend.api import trace
 from torchrepro.judge.compare import same
 from torchrepro.judge.models import eager_randomness
+from torchrepro.second_opinion.api import trace
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam)
 names = functools.partial(pytest.mark.parametrize, ids=lambda each: each.__name__)

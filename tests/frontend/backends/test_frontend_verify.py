@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from tests.frontend.backends.frontend_models import Mlp, Printing, batches, trained
-from torchrepro.errors import AccuracyError
-from torchrepro.frontend.api import trace
 from torchrepro.frontend.runtime.capture import CaptureError
-from torchrepro.frontend.verify import VerifyWarning
 from torchrepro.judge.compare import same
+from torchrepro.nouns.errors import AccuracyError
+from torchrepro.second_opinion.api import trace
+from torchrepro.second_opinion.verify import VerifyWarning
 
 TOTAL = 0
 LOG: list[Any] = []

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.frontend.corpus.counting import Counting
-from torchrepro.frontend.api import trace
+from torchrepro.second_opinion.api import trace
 
 Way = Callable[[Callable[..., Any], Counting, bool], Callable[..., Any]]
 """From a function, the backend and whether no break is allowed, to what is called instead of it."""

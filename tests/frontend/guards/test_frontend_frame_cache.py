@@ -10,14 +10,14 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.codegen.writer import Kept
+from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.guard_set import Guards, compile_guards
 from torchrepro.frontend.guards.kinds import Equal
-from torchrepro.frontend.kept import Kept
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning, FrameCache, caches_of
 from torchrepro.frontend.source import Local
-from torchrepro.frontend.state import FrameState
 
 HERE = Where("model.py", 12, "forward")
 

@@ -14,6 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
+from torchrepro.frontend.codegen.writer import Kept
+from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.guard_set import Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
@@ -39,9 +41,7 @@ from torchrepro.frontend.guards.kinds import (
     TypeIs,
     Unbound,
 )
-from torchrepro.frontend.kept import Kept
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Local, ModuleMember
-from torchrepro.frontend.state import FrameState
 
 X = Local("x")
 

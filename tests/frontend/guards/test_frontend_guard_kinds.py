@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
+from torchrepro.frontend.codegen.writer import Kept
+from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.guard_set import Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
@@ -42,7 +44,6 @@ from torchrepro.frontend.guards.kinds import (
     TypeIs,
     Unbound,
 )
-from torchrepro.frontend.kept import Kept
 from torchrepro.frontend.source import (
     Attribute,
     Cell,
@@ -53,7 +54,6 @@ from torchrepro.frontend.source import (
     ModuleMember,
     StackSlot,
 )
-from torchrepro.frontend.state import FrameState
 
 X, Y, D, M = Local("x"), Local("y"), Local("d"), Local("m")
 AMBIENT = AmbientIs(AmbientFacts.now())

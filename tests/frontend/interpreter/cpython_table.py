@@ -12,8 +12,8 @@ from pathlib import Path
 
 import bytecode
 
+from tests.frontend.bytecode.pythons import python
 from tests.frontend.interpreter.cpython_suite import Counts
-from tests.frontend.program.pythons import python
 
 VERSIONS = ((3, 11), (3, 12), (3, 13))
 MODULES = [

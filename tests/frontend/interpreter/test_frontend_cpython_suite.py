@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from tests.frontend.bytecode.pythons import python
 from tests.frontend.interpreter.cpython_table import MODULES, VERSIONS, run_modules
-from tests.frontend.program.pythons import python
 
 SAMPLE = [
     "test_class",

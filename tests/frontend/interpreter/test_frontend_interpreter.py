@@ -18,15 +18,15 @@ import bytecode
 import pytest
 
 import torchrepro
+from tests.frontend.bytecode.pythons import python
 from tests.frontend.interpreter.language import FEATURES, native, observed, stepped
-from tests.frontend.program.pythons import python
-from torchrepro.frontend.breaks import Break, BreakKind, Control
+from torchrepro.frontend.bytecode.program import Program
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Control
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.interpreter.operations import Operations
-from torchrepro.frontend.program.program import Program
-from torchrepro.frontend.program.reading import program_of
 
 
 @pytest.mark.parametrize("name", FEATURES)

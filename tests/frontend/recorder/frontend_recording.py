@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.breaks import Break, BreakReason, Where
+from torchrepro.frontend.graph_breaks import Break, BreakReason, Where
 from torchrepro.frontend.source import Local
-from torchrepro.frontend.tracing.recorder import Captured, Recorder
+from torchrepro.frontend.trace.recorder import Captured, Recorder
 
 
 def new_recorder() -> Recorder:

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
-from torchrepro.frontend.breaks import BreakKind
-from torchrepro.frontend.tracing.leaves import (
+from torchrepro.frontend.graph_breaks import BreakKind
+from torchrepro.frontend.trace.leaves import (
     answer,
     is_constant_fold,
     is_leaf,

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from frontend_recording import capture
 
-from torchrepro.repro import Compiler
-from torchrepro.runner.compilers import backend_function
+from torchrepro.execute.compilers import backend_function
+from torchrepro.nouns.repro import Compiler
 
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 

@@ -10,7 +10,7 @@ import torch
 from frontend_recording import break_of, capture, new_recorder, replay
 from torch import nn
 
-from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.source import Local
 
 DATA = {

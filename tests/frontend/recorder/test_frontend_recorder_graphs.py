@@ -12,11 +12,11 @@ from frontend_recording import calls, capture, new_recorder, replay
 from torch import nn
 
 from torchrepro import Repro, load_bundle, save_bundle
-from torchrepro.bundle.graph_text import first_difference, read_graph, write_graph
-from torchrepro.bundle.graph_text.sources import module_of, source_of
-from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.source import Local
-from torchrepro.frontend.tracing.recorder import Recorder
+from torchrepro.frontend.trace.recorder import Recorder
+from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.source_lines import module_of, source_of
 
 
 def test_operators_functions_methods_and_attributes_have_one_form_each():

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from frontend_recording import calls, capture, new_recorder, replay
 
-from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.source import Local
-from torchrepro.frontend.tracing.ambient import Modes
+from torchrepro.frontend.trace.ambient import Modes
 
 
 def test_a_no_grad_block_is_in_the_graph():

@@ -10,8 +10,8 @@ import torch
 from frontend_recording import capture, replay
 from torch.utils import _pytree as pytree
 
-from torchrepro.bundle.graph_text import first_difference, read_graph, write_graph
-from torchrepro.frontend.breaks import Break
+from torchrepro.frontend.graph_breaks import Break
+from torchrepro.graph_text import first_difference, read_graph, write_graph
 
 SAMPLES = 3
 SEED = 42

@@ -11,8 +11,8 @@ from frontend_recording import capture, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrepro.bundle.graph_text import first_difference, read_graph, write_graph
-from torchrepro.frontend.breaks import Break
+from torchrepro.frontend.graph_breaks import Break
+from torchrepro.graph_text import first_difference, read_graph, write_graph
 
 Operation = Callable[[list[torch.Tensor], int, int], torch.Tensor]
 

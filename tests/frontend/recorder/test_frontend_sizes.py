@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.frontend.sizes import numel
+from torchrepro.frontend.trace.sizes import numel
 
 
 class Symbol:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
+from torchrepro.frontend.codegen.writer import LITERALS, Writer
 from torchrepro.frontend.guards import kinds
 from torchrepro.frontend.guards.ambient_facts import AmbientFacts
 from torchrepro.frontend.guards.constants import by_identity, same, same_keys, same_members
 from torchrepro.frontend.guards.shown import shown, type_name
 from torchrepro.frontend.guards.tensor_facts import TensorFacts, storage_places
-from torchrepro.frontend.writer import LITERALS, Writer
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)

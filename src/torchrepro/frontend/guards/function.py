@@ -10,11 +10,11 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
+from torchrepro.frontend.codegen.writer import Kept
+from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.guards.kinds import Guard
 from torchrepro.frontend.guards.sentences import miss_sentence, sentence
 from torchrepro.frontend.guards.text import in_order, write_check, write_search
-from torchrepro.frontend.kept import Kept
-from torchrepro.frontend.state import FrameState
 
 _Search = Callable[[FrameState], tuple[int, tuple[Any, ...], Exception | None] | None]
 _numbers = count(1)

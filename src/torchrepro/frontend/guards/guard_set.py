@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Guard
-from torchrepro.frontend.kept import Kept
 
 
 @dataclass(slots=True)

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from torchrepro.frontend.codegen.writer import Kept, Writer
 from torchrepro.frontend.guards.conditions import conditions
 from torchrepro.frontend.guards.kinds import AmbientIs, Guard, OfSource, TensorLike
 from torchrepro.frontend.guards.quick_tensors import QuickTensors, quick_can_check
 from torchrepro.frontend.guards.tensor_facts import no_torch_function
-from torchrepro.frontend.kept import Kept
 from torchrepro.frontend.source import Source
-from torchrepro.frontend.writer import Writer
 
 _WIDTH = 110
 _INDENT = " " * 4

@@ -6,8 +6,8 @@ import types
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.bytecode.reading import program_of
 from torchrepro.frontend.interpreter.frame import Frame
-from torchrepro.frontend.program.reading import program_of
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter

@@ -7,8 +7,8 @@ from enum import Enum
 from types import CellType, FunctionType
 from typing import Any
 
-from torchrepro.frontend.breaks import Where
-from torchrepro.frontend.program.program import Program
+from torchrepro.frontend.bytecode.program import Program
+from torchrepro.frontend.graph_breaks import Where
 
 
 class Signal(Enum):

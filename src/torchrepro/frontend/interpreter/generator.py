@@ -7,7 +7,7 @@ from collections.abc import Generator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.breaks import Control
+from torchrepro.frontend.graph_breaks import Control
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 
 if TYPE_CHECKING:

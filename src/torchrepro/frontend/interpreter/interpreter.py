@@ -12,7 +12,8 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from torchrepro.frontend.breaks import Control
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.graph_breaks import Control
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
 from torchrepro.frontend.interpreter.exceptions import chain, raise_again
@@ -20,7 +21,6 @@ from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.instructions import INSTRUCTIONS
 from torchrepro.frontend.interpreter.operations import Operations
-from torchrepro.frontend.program.reading import program_of
 
 _NOT_STEPPED = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 

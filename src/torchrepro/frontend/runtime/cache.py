@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable
 from types import CodeType
 from typing import Any, Generic, Protocol, TypeVar
 
-from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.runtime.changing import Sources, changing_for, relies_on
-from torchrepro.frontend.state import FrameState
 
 LIMIT = 8
 """Regions for one place. A place that needs more is likely to need a new one on every call."""

@@ -9,32 +9,32 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torchrepro.errors import TorchReproError
-from torchrepro.frontend.breaks import Break, BreakKind, BreakReason, Where, short_name
+from torchrepro.frontend.bytecode.liveness import live_before
+from torchrepro.frontend.bytecode.point import Point
+from torchrepro.frontend.bytecode.program import Program
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.resume import point_of, why_not_enterable
+from torchrepro.frontend.codegen.effects import Effects
+from torchrepro.frontend.codegen.recipe import CannotRebuild
+from torchrepro.frontend.codegen.region import compile_region, frame_state
+from torchrepro.frontend.codegen.values import Rebuilder
+from torchrepro.frontend.codegen.writer import Writer
+from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where, short_name
 from torchrepro.frontend.guards.guard_set import compile_guards
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
 from torchrepro.frontend.interpreter.frame import Frame, where_of
-from torchrepro.frontend.program.liveness import live_before
-from torchrepro.frontend.program.point import Point
-from torchrepro.frontend.program.program import Program
-from torchrepro.frontend.program.reading import program_of
-from torchrepro.frontend.program.resume import point_of, why_not_enterable
-from torchrepro.frontend.ranks.regions import agree_on
-from torchrepro.frontend.rebuild.effects import Effects
-from torchrepro.frontend.rebuild.recipe import CannotRebuild
-from torchrepro.frontend.rebuild.region import compile_region, frame_state
-from torchrepro.frontend.rebuild.values import Rebuilder
 from torchrepro.frontend.runtime.changing import Sources
 from torchrepro.frontend.runtime.faults import with_faults
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.frontend.state import FrameState
-from torchrepro.frontend.tracing.recorder import Captured
-from torchrepro.frontend.tracing.speculation import Diverged, Failure, SpeculationLog, Stop
-from torchrepro.frontend.tracing.tracer import Failed, Returned, Stopped, Tracer
-from torchrepro.frontend.writer import Writer
-from torchrepro.generators import capture_rng_state, restore_rng_state
+from torchrepro.frontend.trace.recorder import Captured
+from torchrepro.frontend.trace.speculation import Diverged, Failure, SpeculationLog, Stop
+from torchrepro.frontend.trace.tracer import Failed, Returned, Stopped, Tracer
 from torchrepro.judge.execute import is_boxed
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.second_opinion.ranks.regions import agree_on
+from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 RECURSION = 10_000
 """Python's own limit while tracing; the depth of the user's calls is limited by `Calls.max_depth`."""

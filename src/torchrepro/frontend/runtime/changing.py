@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Any
 
+from torchrepro.frontend.bytecode.program import NULL, Instruction
+from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Equal
-from torchrepro.frontend.program.null import NULL
-from torchrepro.frontend.program.program import Instruction
 from torchrepro.frontend.source import Local, Source, StackSlot
-from torchrepro.frontend.state import FrameState
 
 Sources = frozenset[Source]
 _NUMBERS = (int, float, complex, str)

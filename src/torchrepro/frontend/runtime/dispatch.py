@@ -14,15 +14,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from torchrepro.frontend.breaks import BreakKind
-from torchrepro.frontend.guards.ambient_facts import user_modes_active
-from torchrepro.frontend.interpreter.frame import where_of
-from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
-from torchrepro.frontend.program.null import NULL
-from torchrepro.frontend.program.point import Point
-from torchrepro.frontend.program.program import Instruction, Program
-from torchrepro.frontend.program.reading import program_of
-from torchrepro.frontend.program.resume import (
+from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
+from torchrepro.frontend.bytecode.point import Point
+from torchrepro.frontend.bytecode.program import NULL, Instruction, Program
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.resume import (
     Continuation,
     bound_in,
     enter,
@@ -31,15 +27,18 @@ from torchrepro.frontend.program.resume import (
     stepped_code,
     why_not_enterable,
 )
-from torchrepro.frontend.ranks.regions import failures_told, some_rank_misses
+from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.graph_breaks import BreakKind
+from torchrepro.frontend.guards.ambient_facts import user_modes_active
+from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.runtime.cache import FrameCache, caches_of
 from torchrepro.frontend.runtime.capture import capture, not_whole
 from torchrepro.frontend.runtime.changing import Sources, further_on, has_new_number, variable_of
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.frontend.state import FrameState
-from torchrepro.repro import Frontend
+from torchrepro.nouns.repro import Frontend
+from torchrepro.second_opinion.ranks.regions import failures_told, some_rank_misses
 
 _lock = threading.RLock()
 
@@ -169,8 +168,8 @@ def _region(
 def _keep_failure(
     function: types.FunctionType, state: FrameState, error: Exception, settings: Settings
 ) -> None:
-    from torchrepro.capture.compiler_names import compiler_of
-    from torchrepro.frontend.record import keep_failure
+    from torchrepro.execute.compiler_names import compiler_of
+    from torchrepro.second_opinion.record_frame import keep_failure
 
     assert settings.record is not None
     compiler, _ = compiler_of(settings.backend)

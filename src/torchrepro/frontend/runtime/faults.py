@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchrepro.errors import TorchReproError
-from torchrepro.frontend.breaks import Control
-from torchrepro.frontend.tracing.recorder import Captured
-from torchrepro.generators import RngState, capture_rng_state, restore_rng_state
+from torchrepro.frontend.graph_breaks import Control
+from torchrepro.frontend.trace.recorder import Captured
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state
 
 Graph = Callable[..., Sequence[Any]]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from torchrepro.frontend.breaks import Where
+from torchrepro.frontend.bytecode.point import Point
+from torchrepro.frontend.codegen.region import RegionText
+from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.program.point import Point
-from torchrepro.frontend.rebuild.region import RegionText
 from torchrepro.frontend.runtime.changing import Sources
-from torchrepro.frontend.tracing.recorder import Captured
-from torchrepro.frontend.tracing.speculation import Failure
-from torchrepro.frontend.tracing.tracer import Inlined
+from torchrepro.frontend.trace.recorder import Captured
+from torchrepro.frontend.trace.speculation import Failure
+from torchrepro.frontend.trace.tracer import Inlined
 
 
 class Then(Enum):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.errors import TorchReproError
 from torchrepro.frontend.runtime.cache import LIMIT
-from torchrepro.repro import Compiler
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Compiler
 
 if TYPE_CHECKING:
     from torchrepro.frontend.runtime.region import Region
@@ -35,7 +35,7 @@ class Settings:
 
     def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """The graph as the backend compiles it."""
-        from torchrepro.runner.compilers import backend_function
+        from torchrepro.execute.compilers import backend_function
 
         named = self.backend if callable(self.backend) else backend_function(Compiler(name=self.backend))
         compiled = named(graph, list(inputs))

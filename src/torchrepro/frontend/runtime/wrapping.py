@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
-from torchrepro.errors import TorchReproError
+from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.frontend.state import FrameState
-from torchrepro.frontend.tracing.calls import ORIGINAL
-from torchrepro.frontend.tracing.classes import is_python_class, static_lookup
-from torchrepro.frontend.tracing.leaves import original_of
-from torchrepro.frontend.tracing.modules import has_hooks
-from torchrepro.frontend.tracing.recorder import Recorder
+from torchrepro.frontend.trace.calls import ORIGINAL
+from torchrepro.frontend.trace.classes import is_python_class, static_lookup
+from torchrepro.frontend.trace.leaves import original_of
+from torchrepro.frontend.trace.modules import has_hooks
+from torchrepro.frontend.trace.recorder import Recorder
+from torchrepro.nouns.errors import TorchReproError
 
 MOST_NESTED = 32
 """Captured functions that call each other. Each takes frames of ours, and Python allows so many for all."""

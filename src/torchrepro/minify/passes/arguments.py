@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchrepro.minify.editing.argument_edits import DROPPED, Slot, slots_of, with_arguments
-from torchrepro.minify.editing.propagation import propagate
-from torchrepro.minify.knowing.validity import why_invalid
+from torchrepro.edit.arguments import DROPPED, Slot, slots_of, with_arguments
+from torchrepro.edit.fake_run import propagate
+from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 _MANY_OPS = 30
 """Above, an argument tries only its default: to try every form on fakes takes longer than it is worth."""

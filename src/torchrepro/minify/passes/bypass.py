@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.cutting.units import CALLS
-from torchrepro.minify.editing.propagation import propagate
-from torchrepro.minify.editing.surgery import edited, has_effects, put_in_place_of
+from torchrepro.cut.units import CALLS
+from torchrepro.edit.fake_run import propagate
+from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 _CHOICES = 2
 """Operands that are tried in the place of an op."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place
+from torchrepro.nouns.repro import Place
 
 
 def take_captured(problem: Problem) -> None:

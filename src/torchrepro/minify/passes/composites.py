@@ -6,13 +6,13 @@ adopted. If the opened graph does not fail, the composite itself is what the com
 
 from __future__ import annotations
 
-from torchrepro.minify.editing.aside import aside
-from torchrepro.minify.editing.opening import expanded_everywhere
+from torchrepro.edit.composites import expanded_everywhere
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place
-from torchrepro.verdict import Kind
+from torchrepro.minify.subproblem import aside
+from torchrepro.nouns.repro import Place
+from torchrepro.nouns.verdict import Kind
 
 _FEW_OPS = 8
 _FEW_TO_CUT = 3

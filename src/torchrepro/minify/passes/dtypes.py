@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from torchrepro.minify.editing.literals import Literal, literals_of, with_literals
+from torchrepro.edit.literals import Literal, literals_of, with_literals
+from torchrepro.edit.shapes.slicing import laid_out_like
+from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.sizing.slicing import laid_out_like
-from torchrepro.minify.valuing.held_tensors import Held, held_tensors, made_like, with_tensors
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 Unusual = Held | Literal
 

@@ -11,10 +11,10 @@ from functools import partial
 
 from torch.fx import Graph, Node, map_arg
 
-from torchrepro.cutting.units import CALLS
-from torchrepro.minify.editing.surgery import edited, has_effects, put_in_place_of
+from torchrepro.cut.units import CALLS
+from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 
 def merge_duplicates(problem: Problem) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchrepro.minify.editing.fixed_sizes import numbers_of, with_numbers
+from torchrepro.edit.fixed_sizes import numbers_of, with_numbers
 from torchrepro.minify.problem import Problem
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from torch._ops import HigherOrderOperator
 from torch.fx import Graph, Node
 
-from torchrepro.cutting.units import CALLS
-from torchrepro.minify.editing.surgery import edited
+from torchrepro.cut.units import CALLS
+from torchrepro.edit.surgery import edited
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchrepro.minify.editing.outputs import Output, is_flat, outputs_of, returning
-from torchrepro.minify.editing.single_results import taken_apart, with_single_results
+from torchrepro.edit.outputs import Output, is_flat, outputs_of, returning
+from torchrepro.edit.single_results import taken_apart, with_single_results
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place
+from torchrepro.nouns.repro import Place
 
 
 def drop_outputs(problem: Problem) -> None:

@@ -5,11 +5,11 @@ Where the higher-order op itself is guilty, its graphs are shrunk in their place
 
 from __future__ import annotations
 
-from torchrepro.cutting.recording import NotRecorded
-from torchrepro.minify.editing.bodies import bypasses, without_ops
-from torchrepro.minify.editing.inlining import branches, inlined, nested_calls
+from torchrepro.cut.record_values import NotRecorded
+from torchrepro.edit.inlining import branches, inlined, nested_calls
+from torchrepro.edit.nested_bodies import bypasses, without_ops
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 
 def open_nested(problem: Problem) -> None:

@@ -12,12 +12,12 @@ from itertools import pairwise
 
 from torch.fx import Node
 
-from torchrepro.cutting.recording import Recording
-from torchrepro.cutting.subgraph import piece, without_symbols
-from torchrepro.cutting.units import Unit, units_of
+from torchrepro.cut.record_values import Recording
+from torchrepro.cut.subgraph import piece, without_symbols
+from torchrepro.cut.units import Unit, units_of
 from torchrepro.minify.first_wrong import first_wrong
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 
 def cut_nodes(problem: Problem) -> None:

@@ -11,15 +11,21 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from torchrepro.edit.shapes.coupling import dimension_table
+from torchrepro.edit.shapes.dimensions import Dimension, DimensionTable
+from torchrepro.edit.shapes.smallest_sizes import smallest_that_runs
+from torchrepro.edit.values.held_tensors import held_tensors
+from torchrepro.minify.layouts import drop_ranks, plainer_layouts, squeezed
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.sizing.broadcasting import stretch_single_elements
-from torchrepro.minify.sizing.coupling import dimension_table
-from torchrepro.minify.sizing.dimensions import Dimension, DimensionTable
-from torchrepro.minify.sizing.layouts import drop_ranks, plainer_layouts, squeezed
-from torchrepro.minify.sizing.size_search import current_table, members_of, one_less, shrink, still_there
-from torchrepro.minify.sizing.smallest_sizes import smallest_that_runs
-from torchrepro.minify.valuing.held_tensors import held_tensors
-from torchrepro.repro import Repro
+from torchrepro.minify.size_search import (
+    current_table,
+    members_of,
+    one_less,
+    shrink,
+    still_there,
+    stretch_single_elements,
+)
+from torchrepro.nouns.repro import Repro
 
 _searched: WeakKeyDictionary[Problem, list[torch.Size]] = WeakKeyDictionary()
 """The sizes with which a problem's search for sizes has ended before."""

@@ -6,22 +6,17 @@ work of all the passes that follow, which find nothing left to ask.
 
 from __future__ import annotations
 
-from torchrepro.minify.editing.surroundings import (
-    ambient_settings,
-    compiler_settings,
-    gradient_settings,
-    without,
-)
-from torchrepro.minify.knowing.validity import why_invalid
+from torchrepro.edit.settings import ambient_settings, compiler_settings, gradient_settings, without
+from torchrepro.edit.shapes.coupling import dimension_table
+from torchrepro.edit.shapes.smallest_sizes import smallest_that_runs
+from torchrepro.edit.validity import why_invalid
+from torchrepro.edit.values.held_tensors import held_tensors
+from torchrepro.edit.values.plain_values import plainest
+from torchrepro.minify.layouts import all_contiguous, squeezed
 from torchrepro.minify.passes.dtypes import unusual_dtypes, with_usual_dtypes
 from torchrepro.minify.passes.values import with_form
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.sizing.coupling import dimension_table
-from torchrepro.minify.sizing.layouts import all_contiguous, squeezed
-from torchrepro.minify.sizing.smallest_sizes import smallest_that_runs
-from torchrepro.minify.valuing.held_tensors import held_tensors
-from torchrepro.minify.valuing.plain_values import plainest
-from torchrepro.repro import Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 
 def guess_simplest(problem: Problem) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchrepro.minify.problem import Problem
-from torchrepro.minify.sizing.coupling import dimension_table
-from torchrepro.minify.sizing.slicing import laid_out_like
-from torchrepro.minify.valuing.held_tensors import Held, held_tensors, made_like, with_tensors
-from torchrepro.minify.valuing.plain_values import (
+from torchrepro.edit.shapes.coupling import dimension_table
+from torchrepro.edit.shapes.slicing import laid_out_like
+from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
+from torchrepro.edit.values.plain_values import (
     FORMS,
     FORMS_OF_ONE,
     Form,
@@ -22,8 +21,9 @@ from torchrepro.minify.valuing.plain_values import (
     plainest,
     rounder_values,
 )
-from torchrepro.minify.valuing.value_cost import OWN_VALUES, cost_of_values
-from torchrepro.repro import Repro
+from torchrepro.edit.values.value_cost import OWN_VALUES, cost_of_values
+from torchrepro.minify.problem import Problem
+from torchrepro.nouns.repro import Repro
 
 _FEW = 64
 """Elements up to which it is found out which of them need values of their own."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchrepro.cutting.failing_windows import alone, failing_one, wrong_ones
-from torchrepro.cutting.hints import suspects
-from torchrepro.cutting.recording import Recording
-from torchrepro.cutting.subgraph import without_symbols
-from torchrepro.cutting.units import Unit
-from torchrepro.cutting.windows import Window, by_ambient, windows_of
+from torchrepro.cut.failing_windows import alone, failing_one, wrong_ones
+from torchrepro.cut.hints import suspects
+from torchrepro.cut.record_values import Recording
+from torchrepro.cut.subgraph import without_symbols
+from torchrepro.cut.units import Unit
+from torchrepro.cut.windows import Window, by_ambient, windows_of
 from torchrepro.minify.problem import Problem
-from torchrepro.repro import Place, Repro
-from torchrepro.verdict import Kind
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind
 
 _SUSPECTS = 2
 _OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)

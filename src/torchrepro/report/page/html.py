@@ -3,6 +3,8 @@
 Everything in a bundle is written by strangers. Jinja escapes what goes into the template. What the script
 draws is JSON, and reaches the page only as text: a policy of trusted types makes the browser refuse anything
 else. The content security policy knows the script and the style by their hashes and allows nothing more.
+
+Source text in colours, by Pygments: escaped, and exactly the text that was given.
 """
 
 from __future__ import annotations
@@ -10,16 +12,35 @@ from __future__ import annotations
 from functools import cache
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.c_cpp import CppLexer
+from pygments.lexers.python import PythonLexer
 
+from torchrepro.nouns.sentences import WAYS
 from torchrepro.report.contents import Contents
 from torchrepro.report.page import words
 from torchrepro.report.page.assets import assets
-from torchrepro.report.page.code import highlighted
 from torchrepro.report.page.payload import payload_of, pictures_of
-from torchrepro.report.page.plain_rows import environment_rows, setting_rows
-from torchrepro.report.page.worst import worst_growth
-from torchrepro.report.sentence import WAYS
+from torchrepro.report.page.words import environment_rows, setting_rows, worst_growth
+
+_LEXERS = {
+    "python": PythonLexer(stripnl=False, ensurenl=False),
+    "triton": PythonLexer(stripnl=False, ensurenl=False),
+    "cpp": CppLexer(stripnl=False, ensurenl=False),
+}
+_FORMATTER: HtmlFormatter[str] = HtmlFormatter(nowrap=True)
+_LIMIT = 60_000
+"""Characters: 0.1 s. Beyond it colours help nobody, and each word costs an element."""
+
+
+def highlighted(source: str, language: str) -> Markup:
+    """Source with a `span` for each word that has a colour; as it is where the language has no lexer."""
+    lexer = _LEXERS.get(language)
+    if lexer is None or len(source) > _LIMIT:
+        return escape(source)
+    return Markup(highlight(source, lexer, _FORMATTER))
 
 
 def page_of(contents: Contents) -> str:

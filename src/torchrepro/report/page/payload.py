@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from torchrepro.locate.answer import Growth
+from torchrepro.nouns.located import Growth
 from torchrepro.report.contents import Contents, ErrorMap, Picture, Step
 from torchrepro.report.page.groups import grouped
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
+from torchrepro.frontend.bytecode.program import NULL
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.collections import is_iterable, is_mapping, take
 from torchrepro.frontend.interpreter.instructions.table import instruction
-from torchrepro.frontend.program.normalise import NULL_AFTER_CALLABLE
-from torchrepro.frontend.program.null import NULL
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.collections import list_to_tuple, take
 from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, instruction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 
 if TYPE_CHECKING:

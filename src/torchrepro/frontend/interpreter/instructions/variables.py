@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.breaks import Break, BreakKind
+from torchrepro.frontend.bytecode.program import NULL
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.table import instruction
-from torchrepro.frontend.program.null import NULL
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter

@@ -1,0 +1,125 @@
+"""Level 4: compare a call that has just happened with the same graph run eagerly.
+
+The result the user has got is what is judged. Where it needs gradients, forward and backward are run once
+more through the same compiled function, on copies, because autograd's own backward belongs to the user. Where
+it is random, the compiler's random numbers are not eager's, so a twin is compiled that draws from eager's
+generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchrepro.execute.compilers import without_tokens
+from torchrepro.execute.judge_repro import Prepared, truth_of
+from torchrepro.judge.execute import Run
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.models import Subject, judge
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.torch_api.generators import capture_rng_state
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedCall:
+    """A compiled call: what it returned, and its inputs afterwards."""
+
+    outputs: Any
+    inputs_after: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Checker:
+    """Checks the calls of one compiled function."""
+
+    compiled: Callable[..., Any]
+    _steady: bool = field(default=False, init=False)
+    """Eager has agreed with itself in an earlier check."""
+    _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
+
+    def check(self, repro: Repro, call: FinishedCall) -> tuple[Repro, Verdict]:
+        """The verdict on a call, and the repro in the form in which it was judged.
+
+        `repro` has the graph, the inputs from before the call and the generators' states from before it.
+        """
+        with_grad = self._wants_backward(repro, call)
+        repro = replace(repro, backward=None if with_grad else False)
+        prepared = Prepared(repro)
+        random = False
+        written: set[int] = set()
+
+        def eager(around: AbstractContextManager[Any]) -> Run:
+            nonlocal random
+            graph, inputs = _fresh(prepared), prepared.inputs()
+            with around:
+                before = capture_rng_state().devices
+                versions = _versions(inputs)
+                run = prepared.observe(graph, graph, inputs)
+                written.update(index for index, now in _versions(inputs).items() if now != versions[index])
+            random = random or _differ(before, run.rng)
+            if run.changed:
+                raise TorchReproError(
+                    "the graph keeps state of its own, which the call has changed",
+                    next_step="use watch(whole=True)",
+                )
+            return run
+
+        def compiled(around: AbstractContextManager[Any]) -> Run:
+            if not random and not with_grad:
+                outputs = without_tokens(repro.graph, call.outputs)
+                return Run(outputs=outputs, inputs=_after(repro, call, written))
+            graph: torch.nn.Module = _fresh(prepared)
+            function = self.compiled
+            with around:
+                if random:
+                    self._twin = self._twin or prepared.compile()
+                    graph, function = self._twin
+                return prepared.observe(graph, function, prepared.inputs())
+
+        subject = Subject(eager, compiled, lambda draws: truth_of(prepared, draws))
+        verdict = judge(subject, rng=repro.ambient.rng, steady=self._steady)
+        self._steady = self._steady or verdict.kind is Kind.PASS
+        if verdict.fails and self._steady:
+            verdict = judge(subject, rng=repro.ambient.rng)  # nothing is reported on an old proof
+        return repro, verdict
+
+    def _wants_backward(self, repro: Repro, call: FinishedCall) -> bool:
+        """Whether to go on to backward; never through the user's own parameters, whose gradients change."""
+        if repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters()):
+            return False
+        return any(tensor.requires_grad for _, tensor in tensors_in(call.outputs))
+
+
+def _fresh(prepared: Prepared) -> torch.nn.Module:
+    """The graph, or a copy of it where it has state that a run could change."""
+    graph = prepared.repro.graph
+    has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
+    return prepared.graph() if has_state else graph
+
+
+def _after(repro: Repro, call: FinishedCall, written: set[int]) -> tuple[Any, ...]:
+    """The inputs after the call. Below AOT a compiler may use the memory of inputs that nobody reads again,
+    so there only those count that the graph is meant to write to.
+    """
+    if repro.place is not Place.AFTER_AOT:
+        return call.inputs_after
+    pairs = zip(repro.inputs, call.inputs_after, strict=True)
+    return tuple(after if index in written else before for index, (before, after) in enumerate(pairs))
+
+
+def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
+    return {
+        index: value._version
+        for index, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    }
+
+
+def _differ(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(state, after[device]) for device, state in before.items() if device in after)

@@ -1,0 +1,351 @@
+"""The hook around a compiler function and around what it returns.
+
+A compiler may be given fake tensors, so nothing can be run when it is called: what is to be checked is
+deferred to the calls of the compiled function (`deferred_for_real_inputs`). With nothing failing, levels 1
+and 2 cost a call one more Python frame and a copy of the generator's state.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchrepro.catch.check_call import Checker, FinishedCall
+from torchrepro.catch.pending_bundle import PendingBundle
+from torchrepro.catch.rank_watch import join_run, keep_step, tell_ranks
+from torchrepro.catch.reentrancy import is_checking, looking_away
+from torchrepro.catch.session import Sampler, Session
+from torchrepro.catch.settings import OnMismatch
+from torchrepro.catch.snapshot import Snapshot, concrete
+from torchrepro.execute.judge_repro import Prepared, synchronise
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.execute import call_as_it_asks
+from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
+from torchrepro.nouns.errors import AccuracyError, RankFailed
+from torchrepro.nouns.messages import say
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Stage, Verdict
+from torchrepro.script.finish_bundle import finish_bundle
+from torchrepro.torch_api.generators import (
+    capture_rng_state,
+    is_capturing,
+    is_device_fault,
+    quick_rng_state,
+    same_randomness,
+)
+
+CompilerFn = Callable[..., Any]
+Rng = Mapping[str, torch.Tensor]
+
+HANG_SECONDS = 10.0
+"""Who interrupts a compiler that has not answered for so long has met a hang."""
+_CAUGHT = "_torchrepro_caught"
+
+
+def watch_compiler(
+    compiler_fn: CompilerFn,
+    session: Session,
+    take: Callable[[torch.fx.GraphModule, Mapping[str, Any]], Snapshot],
+) -> CompilerFn:
+    """A compiler function `(graph, example_inputs, **kwargs) -> callable`, watched.
+
+    `take` makes the snapshot of a graph from it and from the compiler's keyword arguments.
+    """
+
+    @functools.wraps(compiler_fn, updated=())
+    def debug_wrapper(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        if is_checking():
+            return compiler_fn(graph, example_inputs, **kwargs)
+        watched = session.shielded(
+            "keep a graph", lambda: WatchedGraph(session, take(graph, kwargs), example_inputs)
+        )
+        if watched is None:
+            return compiler_fn(graph, example_inputs, **kwargs)
+        compiled = watched.compile(lambda: compiler_fn(graph, example_inputs, **kwargs))
+        return deferred_for_real_inputs(compiled, watched)
+
+    return debug_wrapper
+
+
+def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph) -> Callable[..., Any]:
+    """The compiled function, each call of it watched as the level asks for.
+
+    Below AOT its flag says whether it is boxed. Dynamo never calls boxed, though the flag of what is inside
+    may have been copied to what it calls.
+    """
+    call = watched.call if watched.session.settings.level >= 3 else watched.call_passively
+    if watched.snapshot.place is Place.AFTER_AOT and getattr(compiled, "_boxed_call", False):
+        return _Boxed(compiled, call)
+
+    def run_watched(*args: Any) -> Any:
+        return call(compiled, args, args)
+
+    return run_watched
+
+
+class _Boxed:
+    """A compiled function that takes one list and may empty it, to free its inputs while it runs."""
+
+    def __init__(self, compiled: Any, call: Callable[..., Any]) -> None:
+        self._boxed_call = True  # of the instance: torch copies what it finds in `__dict__`
+        self._compiled = compiled
+        self._call = call
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self._call(self._compiled, (args,), args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+
+class WatchedGraph:
+    """One graph on its way through a compiler, and the calls of what the compiler made of it."""
+
+    def __init__(self, session: Session, snapshot: Snapshot, example_inputs: Sequence[Any]) -> None:
+        self.session = session
+        self.snapshot = snapshot
+        self._example = concrete(example_inputs)
+        self._calls = 0
+        self._number = session.graphs
+        session.graphs += 1
+        self._sampler = Sampler(session)
+        self._pending = PendingBundle(session, snapshot) if session.settings.level >= 3 else None
+        self._checker: Checker | None = None
+        if self._pending is not None:
+            session.at_end(self._pending.discard)
+
+    def compile(self, compile_fn: Callable[[], Any]) -> Any:
+        """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
+        join_run(self.session)
+        rng = self.snapshot.ambient.rng
+        self._prepare(self._example, rng, "compile")
+        started = time.monotonic()
+        try:
+            compiled = compile_fn()
+        except Exception as exc:
+            self._failed(exc, self._example, rng, compiling=True)
+            raise
+        except KeyboardInterrupt:
+            self._interrupted(started, self._example, rng, "compiling")
+            raise
+        finally:
+            self._finished()
+            self._forget_example()
+        self._keep_step("compiled")
+        return compiled
+
+    def _forget_example(self) -> None:
+        """Real inputs are not kept alive. Fake ones cost nothing, and a boxed function may have freed its own
+        when it fails."""
+        if self.snapshot.place is not Place.AFTER_AOT:
+            self._example = ()
+
+    def call_passively(
+        self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]
+    ) -> Any:
+        """Levels 1 and 2: nothing is copied but the generator's state, nothing is kept alive."""
+        rng = quick_rng_state()
+        self._calls += 1
+        try:
+            outputs = compiled(*args)
+        except Exception as exc:
+            if self.session.active and not is_checking():
+                self._failed(exc, tuple(inputs), rng, compiling=False)
+            raise
+        if self._calls == 1:
+            self._keep_step("called")
+        return outputs
+
+    def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
+        """Levels 3 and 4: the bundle is on disk before the call; at 4 the result is checked after it."""
+        if is_checking() or not self.session.active or is_capturing():
+            return compiled(*args)
+        self._calls += 1
+        settings = self.session.settings
+        checked = settings.level >= 4 and not self.snapshot.collective and self._sampler.take()
+        if settings.level >= 4 and not checked and not self.snapshot.collective:
+            return compiled(*args)
+        rng = capture_rng_state().devices
+        started = time.monotonic()
+        before: tuple[Any, ...] | None = None
+        held: tuple[Any, ...] = ()
+        if checked:
+            held = tuple(inputs)
+            before = self.session.shielded("copy the inputs", lambda: clone_inputs(tuple(inputs)))
+        self._prepare(inputs, rng, "run")
+        spent = time.monotonic() - started
+        started = time.monotonic()
+        try:
+            outputs = compiled(*args)
+            synchronise()
+        except Exception as exc:
+            self._failed(exc, before if before is not None else tuple(inputs), rng, compiling=False)
+            raise
+        except KeyboardInterrupt:
+            self._interrupted(started, tuple(inputs), rng, "running the compiled function")
+            raise
+        finally:
+            self._finished()
+        if self._calls == 1:
+            self._keep_step("called")
+        if before is not None:
+            started = time.monotonic()
+            try:
+                self._check(compiled, before, rng, FinishedCall(outputs, held))
+            finally:
+                self._sampler.spent(spent + time.monotonic() - started)
+        return outputs
+
+    def _prepare(self, inputs: Sequence[Any], rng: Rng, phase: str) -> None:
+        if self._pending is not None:
+            pending = self._pending
+            self.session.shielded("write the bundle ahead", lambda: pending.update(inputs, rng, phase))
+
+    def _finished(self) -> None:
+        if self._pending is not None:
+            self.session.shielded("finish the bundle", self._pending.idle)
+
+    def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
+        if _is_control_flow(exc) or _was_caught(exc):
+            return
+
+        def guiltless() -> bool:
+            return not compiling and self._eager_fails_too(inputs, rng, exc)
+
+        shielded = functools.partial(self.session.shielded, from_interrupts=True)
+        verdict = verdict_of(exc, compiling=True if compiling else None)
+        with looking_away():
+            if shielded("run the graph eagerly", guiltless):
+                return
+            path = shielded("write a bundle", lambda: self._keep(verdict, inputs, rng))
+            step = self._event("compiled" if compiling else "called")
+            shielded("tell the other ranks", lambda: tell_ranks(self.session, verdict, path, step))
+        _mark_caught(exc)
+
+    def _event(self, step: str) -> str:
+        """The name of a step at which other ranks are expected; empty if they are not: autograd's graphs, and
+        later calls, come when they come."""
+        expected = self.snapshot.place is Place.AFTER_CAPTURE and (step == "compiled" or self._calls == 1)
+        return f"graph {self._number} {step}" if expected else ""
+
+    def _keep_step(self, step: str) -> None:
+        """With several ranks: go on only if all the others got here, too."""
+        event = self._event(step)
+        if event and self.session.active:
+            keep_step(self.session, event)
+
+    def _interrupted(self, started: float, inputs: tuple[Any, ...], rng: Rng, doing: str) -> None:
+        """Ctrl-C. After a while without an answer it means a hang."""
+        seconds = time.monotonic() - started
+        if seconds < HANG_SECONDS:
+            return
+        summary = f"interrupted after {seconds:.0f} s ({doing})"
+        verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
+
+        self.session.shielded(
+            "write a bundle", lambda: self._keep(verdict, inputs, rng), from_interrupts=True
+        )
+
+    def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
+        """A bundle with the inputs from before the call if they were kept, else as they are now."""
+        unfinished = self._pending.path if self._pending is not None else None
+        if unfinished is not None:
+
+            def finish(path: Path) -> Path:
+                return finish_bundle(unfinished, path, verdict, earlier=len(self._earlier(())))
+
+            return self.session.keep_as(finish, verdict, self.snapshot.key)
+        notes = []
+        if not inputs and self._example:
+            inputs = self._example
+            notes.append("the failed call had freed its inputs; level 3 keeps their data")
+        if self.snapshot.mutates and self.session.settings.level < 3:
+            notes.append(
+                "inputs that the graph writes to are as the failed call left them; level 3 keeps them"
+            )
+        repro = self.snapshot.repro(inputs, rng=rng, earlier=self._earlier(inputs), notes=notes)
+        return self.session.keep(repro, verdict, self.snapshot.key)
+
+    def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
+        """Whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
+
+        After a fault of the device nothing can be run, out of memory says nothing about eager, and other
+        ranks would not take part in a collective.
+        """
+        if is_out_of_memory(exc) or is_device_fault(innermost(exc)) or self.snapshot.collective:
+            return False
+        if self._pending is not None and self._pending.path is not None:
+            prepared = Prepared(self._pending.load())
+        elif inputs or not self._example:
+            prepared = Prepared(self.snapshot.repro(inputs, rng=rng))
+        else:
+            return False  # the inputs are gone
+        # Outside of the attempt: what fails here is ours, and no word about the graph.
+        graph, arguments = prepared.graph(), prepared.inputs()
+        try:
+            with same_randomness(capture_rng_state()), prepared.modes():
+                call_as_it_asks(graph, arguments, {})
+        except Exception as eager:
+            return not is_out_of_memory(eager)
+        return False
+
+    def _earlier(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+        """The calls before the failed one, which may need them: to warm up, to record, to recompile.
+
+        Their inputs are not kept; calls with the same inputs lead up to the same state of the compiled code.
+        """
+        return (inputs,) * min(self._calls - 1, 2)
+
+    def _check(
+        self, compiled: Callable[..., Any], before: tuple[Any, ...], rng: Rng, call: FinishedCall
+    ) -> None:
+        def check() -> tuple[Repro, Verdict]:
+            self._checker = self._checker or Checker(compiled)
+            repro = self.snapshot.repro(before, rng=rng, earlier=self._earlier(before))
+            return self._checker.check(repro, call)
+
+        def keep(repro: Repro, verdict: Verdict) -> None:
+            path = self.session.keep(repro, verdict, self.snapshot.key)
+            if path is not None:
+                say(f"{verdict}\n  bundle  {path}")
+
+        with looking_away():
+            found = self.session.shielded("check a call", check)
+            if found is None or not found[1].fails:
+                return
+            self.session.shielded("write a bundle", lambda: keep(*found))
+        if self.session.settings.on_mismatch is OnMismatch.RAISE:
+            tell_ranks(self.session, found[1], self.session.kept[-1] if self.session.kept else None)
+            raise AccuracyError(str(found[1]), found[1])
+
+
+def _is_control_flow(exc: BaseException) -> bool:
+    """Exceptions by which torch tells itself to trace again, to skip a frame, to break the graph or that
+    enough has been recomputed; and the failure of another rank, which has a bundle of its own.
+
+    Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`,
+    `_StopRecomputationError`).
+    """
+    from torch._dynamo import exc as dynamo
+    from torch.utils.checkpoint import _StopRecomputationError
+
+    restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, _StopRecomputationError)
+    kinds = (*restarts, *dynamo.exceptions_allowed_to_be_fallback)
+    return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
+
+
+def _was_caught(exc: BaseException) -> bool:
+    return any(getattr(link, _CAUGHT, False) for link in (exc, innermost(exc), exc.__cause__) if link)
+
+
+def _mark_caught(exc: BaseException) -> None:
+    for link in (exc, innermost(exc)):
+        try:
+            setattr(link, _CAUGHT, True)
+        except AttributeError:
+            continue  # an exception with slots: at worst a second bundle of the same failure

@@ -1,0 +1,278 @@
+"""`save_repro`: a bundle of one call, after the fact, typically from an `except` block.
+
+Nothing of the program is run again in this process. Its graphs are recorded in a copy of it and judged in
+processes of their own; the exception on its way tells which of them is meant.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
+from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.read import read_manifest
+from torchrepro.bundle.user_calls import repro_of_call
+from torchrepro.catch.compiled_target import Target, target_of
+from torchrepro.catch.enable import current_session
+from torchrepro.catch.reentrancy import looking_away
+from torchrepro.catch.run_in_fork import can_fork, in_a_fork
+from torchrepro.catch.settings import WatchSettings
+from torchrepro.execute.compiler_names import compiler_of
+from torchrepro.execute.compilers import compile_model, require_known
+from torchrepro.execute.record_graphs import record_graphs
+from torchrepro.judge.raised import verdict_of
+from torchrepro.nouns.ambient import telling_environment
+from torchrepro.nouns.errors import AccuracyError, BundleError, TorchReproError
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Verdict
+from torchrepro.script.save_bundle import save_bundle
+from torchrepro.state.ambient import capture_ambient
+
+if TYPE_CHECKING:
+    from torchrepro.engine.check_bundle import Checked
+
+_RECORDING_LIMIT = 300.0
+"""Seconds for running the call once, without a compiler."""
+
+
+def save_repro(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    path: Path | str | None = None,
+    *,
+    backend: str | Callable[..., Any] | None = None,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    whole: bool = False,
+) -> Path:
+    """Save the call `model(*args, **kwargs)` as a bundle, and return the bundle's path.
+
+    `model` is a module or function, compiled or not, or a `torch.export.ExportedProgram`. A compiled one
+    brings its compiler and options along; for others they are given here as for `torch.compile`. Of several
+    graphs the one is saved that fails, in an `except` block the one that fails as the exception says. If none
+    does so by itself, or with `whole`, it is the whole call, whose source code the bundle then holds.
+
+    Neither the model nor its inputs, gradients, generators or compiled code are changed.
+    """
+    if path is not None and Path(path).exists():
+        raise BundleError(f"{path} exists already", next_step="choose another name")
+    _require_arguments(model, args, kwargs)
+    failure = _failure_in_flight()
+    kept = None if failure is None or whole else _already_kept(failure)
+    if kept is not None:
+        return kept if path is None else _copied(kept, Path(path))
+    target = target_of(model)
+    if target is None:
+        named, notes = compiler_of(backend or "inductor")
+        asked = replace(named, mode=mode, options=dict(options or {}), dynamic=dynamic, fullgraph=fullgraph)
+        if not callable(backend):
+            require_known(asked)
+        target = Target(model, asked, notes)
+    with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
+        call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
+        if isinstance(model, torch.export.ExportedProgram):
+            return call.saved(call.exported(), path)
+        graph = None if whole else call.guilty_graph()
+        return call.saved(graph or call.whole(), path)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """A repro and the verdict on it."""
+
+    repro: Repro
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """The call to save."""
+
+    target: Target
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    failure: Verdict | None
+    """The verdict that the exception in flight amounts to."""
+    scratch: Path
+
+    @property
+    def expected(self) -> Signature | None:
+        return None if self.failure is None else Signature.of(self.failure)
+
+    def saved(self, judged: _Judged, path: Path | str | None) -> Path:
+        """Written under its name, with what is expected of it."""
+        settings = WatchSettings.from_environ()
+        verdict = judged.verdict
+        target = Path(path) if path else settings.directory / f"{new_run_id()}-{verdict.kind.value}"
+        repro = replace(
+            judged.repro,
+            expected=Signature.of(verdict) if verdict.fails else None,
+            notes=(*judged.repro.notes, *self.target.notes),
+        )
+        return save_bundle(repro, target, verdict=verdict, size_cap=settings.size_cap)
+
+    def guilty_graph(self) -> _Judged | None:
+        """The graph that fails as the exception says, else one that fails in the same way."""
+        alike = None
+        bundles = self._recorded()
+        for bundle in bundles:
+            try:
+                checked = _checked(bundle)
+            except TorchReproError as exc:  # it cannot be run elsewhere: its compiler has no name, for one
+                if self.failure is not None and len(bundles) == 1:
+                    return self._as_the_program_saw_it(_loaded(bundle), f"it could not be judged: {exc}")
+                continue
+            if not checked.verdict.fails:
+                continue
+            found = _Judged(_loaded(bundle), checked.verdict)
+            if self.expected is None or self.expected.matches(checked.signature):
+                return found
+            if alike is None and checked.verdict.kind is self.expected.kind:
+                alike = found
+        return alike
+
+    def whole(self) -> _Judged:
+        """The call itself, capture included."""
+        return self._judged(
+            repro_of_call(
+                self.target.function,
+                self.args,
+                self.kwargs,
+                compiler=self.target.compiler,
+                ambient=capture_ambient(),
+            )
+        )
+
+    def exported(self) -> _Judged:
+        """An exported program: its graph is all there is."""
+        from torchrepro.bundle.exported import repro_of_exported
+
+        program: Any = self.target.function
+        given = (self.args or None, self.kwargs or None)
+        compiler, ambient = self.target.compiler, capture_ambient()
+        return self._judged(repro_of_exported(program, *given, compiler=compiler, ambient=ambient))
+
+    def _judged(self, repro: Repro) -> _Judged:
+        """Judged in a process of its own; what the program itself saw of it has the last word."""
+        bundle = save_bundle(repro, self.scratch / "call")
+        try:
+            checked = _checked(bundle)
+        except TorchReproError as exc:
+            if self.failure is None:
+                raise
+            return self._as_the_program_saw_it(repro, f"it could not be judged: {exc}")
+        if self.failure is None or (self.expected and self.expected.matches(checked.signature)):
+            return _Judged(repro, checked.verdict)
+        note = f"in a process of its own it does not fail as in the program: {checked.verdict}"
+        return self._as_the_program_saw_it(repro, note)
+
+    def _as_the_program_saw_it(self, repro: Repro, note: str) -> _Judged:
+        assert self.failure is not None
+        return _Judged(replace(repro, notes=(*repro.notes, note)), self.failure)
+
+    def _recorded(self) -> list[Path]:
+        """A bundle for each graph that capture makes of the call."""
+        if can_fork():
+            names = in_a_fork(self._record, time_limit=_RECORDING_LIMIT)
+        else:
+            names = self._record_elsewhere()
+        return [Path(name) for name in names or ()]
+
+    def _record(self) -> list[str]:
+        """In a copy of this process: Dynamo's caches may be emptied, and the model run."""
+        torch._dynamo.reset()
+
+        def call(backend: Callable[..., Any]) -> None:
+            plain = replace(self.target.compiler, options={}, mode=None)
+            compile_model(plain, self.target.function, backend=backend)(*self.args, **self.kwargs)
+
+        repros, _ = record_graphs(call, self.target.compiler, environ=telling_environment())
+        return [
+            str(save_bundle(repro, self.scratch / f"graph_{index}", size_cap=1 << 62))
+            for index, repro in enumerate(repros)
+        ]
+
+    def _record_elsewhere(self) -> list[str]:
+        """In a fresh process, from the source of the call."""
+        from torchrepro.engine.processes.environment import compiler_environment
+        from torchrepro.engine.processes.fresh_process import run_isolated
+
+        ambient = capture_ambient()
+        function, compiler = self.target.function, self.target.compiler
+        repro = repro_of_call(function, self.args, self.kwargs, compiler=compiler, ambient=ambient)
+        bundle = save_bundle(repro, self.scratch / "to_record", size_cap=1 << 62)
+        outcome = run_isolated(
+            "torchrepro.execute.jobs:record_call",
+            {"bundle": str(bundle), "trusted": list(trust_own(read_manifest(bundle)))},
+            time_limit=_RECORDING_LIMIT,
+            environ=compiler_environment(ambient.environ),
+        )
+        return list((outcome.result or {}).get("bundles", ()))
+
+
+def _checked(bundle: Path) -> Checked:
+    from torchrepro.engine.check_bundle import check_bundle
+
+    return check_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+
+
+def _loaded(bundle: Path) -> Repro:
+    return load_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+
+
+def _require_arguments(model: Any, args: Any, kwargs: Any) -> None:
+    if not callable(model) and not isinstance(model, torch.export.ExportedProgram):
+        raise TorchReproError(
+            f"model is a {type(model).__name__}", next_step="pass a module, a function or an exported program"
+        )
+    if not isinstance(args, tuple | list):
+        raise TorchReproError(
+            f"args is a {type(args).__name__}", next_step="pass a tuple: save_repro(model, (x,))"
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TorchReproError(f"kwargs is a {type(kwargs).__name__}", next_step="pass a dict")
+
+
+def _failure_in_flight() -> Verdict | None:
+    """What the exception amounts to in whose `except` block we are."""
+    exc = sys.exception()
+    if isinstance(exc, AccuracyError) and exc.verdict is not None:
+        return exc.verdict
+    return verdict_of(exc) if isinstance(exc, Exception) else None
+
+
+def _already_kept(failure: Verdict) -> Path | None:
+    """The bundle that the watch of this process has kept of the same failure."""
+    session = current_session()
+    signature = Signature.of(failure)
+    for bundle in reversed(session.kept if session is not None else []):
+        try:
+            expected = read_manifest(bundle).expected
+        except BundleError:
+            continue  # moved or removed by the user meanwhile
+        if expected is not None and expected.matches(signature):
+            return bundle
+    return None
+
+
+def _copied(bundle: Path, path: Path) -> Path:
+    def copy(source: Path, target: Path) -> None:
+        shutil.copyfile(source, target)
+
+    files: dict[str, Content] = {
+        file.name: partial(copy, file) for file in sorted(bundle.iterdir()) if file.is_file()
+    }
+    return write_bundle_files(path, files)

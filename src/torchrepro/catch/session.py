@@ -1,0 +1,196 @@
+"""The session of a watching process: where bundles go, what was caught, and the promise never to disturb.
+
+Whatever goes wrong in here is written to a file and said in one line; the user's program goes on as if it
+were not watched.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.catch.settings import WatchSettings
+from torchrepro.catch.summary import UNFINISHED, write_summary
+from torchrepro.execute.graph_numbers import Origins
+from torchrepro.nouns.errors import BundleError, TorchReproError
+from torchrepro.nouns.messages import say
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Verdict
+from torchrepro.script.save_bundle import save_bundle
+
+T = TypeVar("T")
+
+CHECKPOINT_CAP = 1 << 20
+"""Bytes of tensors in a bundle at level 1: small tensors are exact, large ones are recipes."""
+
+
+class Session:
+    """One watch of one process. Forked children go on with a copy of it, under names of their own."""
+
+    def __init__(self, settings: WatchSettings) -> None:
+        self.settings = settings
+        self.run_id = settings.run_id or new_run_id()
+        self.directory = settings.directory
+        self.label = ""
+        """Tells the bundles of one rank from those of another."""
+        self.active = True
+        self.pid = os.getpid()
+        self.started = time.monotonic()
+        self.checking_seconds = 0.0
+        self.graphs = 0
+        """How many graphs were watched so far: ranks that do the same thing count alike."""
+        self.origins = Origins()
+        self.kept: list[Path] = []
+        self._seen: set[tuple[str, Signature]] = set()
+        self._lock = threading.RLock()
+        self._complained = False
+        self._endings: list[Callable[[], None]] = []
+
+    def at_end(self, ending: Callable[[], None]) -> None:
+        """Do something when the session ends."""
+        self._endings.append(ending)
+
+    def end(self) -> None:
+        """Clean up: nothing unfinished is left behind by a process that ends by itself."""
+        self.active = False
+        for ending in self._endings:
+            self.shielded("clean up", ending)
+        self._endings.clear()
+
+    def keep(self, repro: Repro, verdict: Verdict, key: str) -> Path | None:
+        """Save a bundle for a failure, unless the same graph failed in the same way before.
+
+        Raises what stands in the way; callers are shielded.
+        """
+        level_1 = self.settings.level == 1
+        cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
+        found = replace(repro, expected=Signature.of(verdict))
+
+        def save(path: Path) -> Path:
+            return save_bundle(found, path, verdict=verdict, size_cap=cap, run_id=self.run_id)
+
+        return self.keep_as(save, verdict, key)
+
+    def keep_as(self, save: Callable[[Path], Path], verdict: Verdict, key: str) -> Path | None:
+        """The same for a bundle that is saved in a way of its own."""
+        signature = Signature.of(verdict)
+        with self._lock:
+            if (key, signature) in self._seen or len(self.kept) >= self.settings.limit:
+                return None
+            self._seen.add((key, signature))
+            path = self.under_free_name(f"-{verdict.kind.value}", save)
+            self.kept.append(path)
+            self.shielded("write the summary", lambda: write_summary(self.directory, self.run_id))
+            return path
+
+    def under_free_name(self, ending: str, save: Callable[[Path], Path]) -> Path:
+        """Save under the next name that nobody has; in the system's temporary directory if need be."""
+        try:
+            return self._numbered(ending, save)
+        except BundleError as exc:
+            cause = exc.__cause__
+            elsewhere = Path(tempfile.gettempdir()) / "torchrepro-out"
+            if not isinstance(cause, PermissionError | OSError) or self.directory == elsewhere:
+                raise
+            if getattr(cause, "errno", None) not in _NOT_WRITABLE:
+                raise
+            say(f"{self.directory} cannot be written to; bundles go to {elsewhere}")
+            self.directory = elsewhere
+            return self._numbered(ending, save)
+
+    def _numbered(self, ending: str, save: Callable[[Path], Path]) -> Path:
+        for number in range(10_000):
+            path = self.directory / f"{self.run_id}-{self.label}{number}{ending}"
+            taken = any(self.directory.glob(f"{self.run_id}-{self.label}{number}-*"))
+            if not taken or (ending == UNFINISHED and not path.exists()):
+                try:
+                    return save(path)
+                except BundleError:
+                    if not path.exists():
+                        raise
+        raise TorchReproError(f"{self.directory} is full of bundles of this run", next_step="clear it out")
+
+    def shielded(self, what: str, work: Callable[[], T], *, from_interrupts: bool = False) -> T | None:
+        """Do some work of ours; if it fails, say so once, keep the details in a file, and return None.
+
+        `from_interrupts`: while an exception of the user's is on its way, even Ctrl-C must not replace it.
+        """
+        try:
+            return work()
+        except Exception as exc:
+            self._complain(what, exc)
+        except BaseException:
+            if not from_interrupts:
+                raise
+            say(f"interrupted while trying to {what}")
+        return None
+
+    def _complain(self, what: str, exc: Exception) -> None:
+        details = "".join(traceback.format_exception(exc))
+        with self._lock:
+            first, self._complained = not self._complained, True
+            try:
+                where = self._write_details(f"while trying to {what}:\n{details}\n")
+            except OSError:
+                where = None
+        if first:
+            fact = str(exc) if isinstance(exc, TorchReproError) else f"{type(exc).__name__}: {exc}"
+            first_line = fact.strip().splitlines()[0] if fact.strip() else type(exc).__name__
+            say(
+                f"could not {what} ({first_line}); the program goes on"
+                + (f"; details: {where}" if where else "")
+            )
+
+    def _write_details(self, text: str) -> Path:
+        name = f"{self.run_id}.{os.getpid()}.log"
+        for directory in (self.directory, Path(tempfile.gettempdir())):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                with open(directory / name, "a") as file:
+                    file.write(text)
+                return directory / name
+            except OSError:
+                if directory != self.directory:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+
+_NOT_WRITABLE = (1, 13, 30)  # EPERM, EACCES, EROFS
+
+
+class Sampler:
+    """Decide which calls of a graph are checked at level 4: every n-th, the first n, a share of the time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._settings = session.settings
+        self._calls = 0
+        self._checked = 0
+        self._last_cost = 0.0
+
+    def take(self) -> bool:
+        """Whether to check this call."""
+        settings = self._settings
+        due = self._calls % settings.every == 0
+        self._calls += 1
+        if not due or (settings.first is not None and self._checked >= settings.first):
+            return False
+        if settings.budget is not None:
+            elapsed = time.monotonic() - self._session.started
+            if self._session.checking_seconds + self._last_cost > settings.budget * elapsed:
+                return False
+        self._checked += 1
+        return True
+
+    def spent(self, seconds: float) -> None:
+        self._last_cost = seconds
+        self._session.checking_seconds += seconds

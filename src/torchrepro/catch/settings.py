@@ -1,0 +1,169 @@
+"""WatchSettings: what the user asked the watch to do, from a command line, a call or the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from torchrepro.nouns.errors import TorchReproError
+
+PREFIX = "TORCHREPRO_"
+SWITCH = f"{PREFIX}WATCH"
+"""Set to 1, it turns the watch on in every process that imports torch."""
+
+LAUNCHED = f"{PREFIX}LAUNCHED"
+"""Set by `torchrepro run` in the processes it starts: it says the last words itself."""
+TORCHS_OWN_TOOL = ("TORCHDYNAMO_REPRO_AFTER", "TORCHDYNAMO_REPRO_LEVEL")
+
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class After(StrEnum):
+    """Which graphs are watched."""
+
+    AUTO = "auto"
+    """Captured graphs, and the backward graphs that AOT makes of them and autograd runs."""
+    DYNAMO = "dynamo"
+    """Captured graphs, before AOT."""
+    AOT = "aot"
+    """Forward, backward and inference graphs as handed to the backend."""
+
+
+class OnMismatch(StrEnum):
+    """What a mismatch that a check finds does to the user's program."""
+
+    WARN = "warn"
+    RAISE = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """All options of the watch. Each has an environment variable: `TORCHREPRO_` and its name in capitals."""
+
+    level: int = 2
+    """1 an exception leaves a bundle, 2 with all data, 3 written before the call, 4 calls are compared."""
+    after: After = After.AUTO
+    out: Path | None = None
+    """Where bundles go; None: `torchrepro-out` in the working directory."""
+    whole: bool = False
+    """Also compare each whole compiled call with plain Python."""
+    every: int = 1
+    """At level 4: check one call of so many."""
+    first: int | None = None
+    """At level 4: check only so many calls of each graph."""
+    budget: float | None = None
+    """At level 4: spend at most this share of the run time on checks."""
+    size_cap: int = 1 << 30
+    """Bytes of tensors that a bundle may hold; what goes beyond is kept as a recipe."""
+    on_mismatch: OnMismatch = OnMismatch.WARN
+    limit: int = 20
+    """Bundles that one process may write."""
+    rank_timeout: float = 60.0
+    """Seconds that a rank waits to hear how the others fared."""
+    run_id: str = ""
+    """Shared by all processes of one run."""
+
+    def __post_init__(self) -> None:
+        if self.level not in (1, 2, 3, 4):
+            raise TorchReproError(f"there is no level {self.level}", next_step="choose 1, 2, 3 or 4")
+        for name in ("every", "first", "limit", "size_cap"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TorchReproError(f"{name} is {value}", next_step="give a number from 1 on")
+        if self.budget is not None and not 0 < self.budget <= 1:
+            raise TorchReproError(
+                f"the budget is {self.budget:.0%} of the run time", next_step="give a share such as 5%"
+            )
+
+    @property
+    def directory(self) -> Path:
+        return Path(os.path.abspath(self.out or "torchrepro-out"))
+
+    def changed(self, **values: Any) -> WatchSettings:
+        """These settings with some replaced; texts are read as in the environment, None changes nothing."""
+        known = {field.name for field in fields(self)}
+        for name in values:
+            if name not in known:
+                raise TorchReproError(
+                    f"the watch has no option {name!r}", next_step=f"known are {', '.join(sorted(known))}"
+                )
+        given = {name: _parsed(name, value) for name, value in values.items() if value is not None}
+        return replace(self, **given)
+
+    def to_environ(self) -> dict[str, str]:
+        """The variables that make another process watch in the same way."""
+        found = {SWITCH: "1"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value != field.default:
+                found[PREFIX + field.name.upper()] = str(int(value) if isinstance(value, bool) else value)
+        return found
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> WatchSettings:
+        """The settings that the environment asks for, defaults elsewhere."""
+        environ = os.environ if environ is None else environ
+        given = {}
+        for field in fields(cls):
+            text = environ.get(PREFIX + field.name.upper())
+            if text:
+                given[field.name] = text
+        return cls().changed(**given)
+
+
+def torch_aliases(environ: Mapping[str, str]) -> dict[str, str]:
+    """Options in the words of torch's own tool: TORCHDYNAMO_REPRO_AFTER and TORCHDYNAMO_REPRO_LEVEL."""
+    names = {"TORCHDYNAMO_REPRO_AFTER": "after", "TORCHDYNAMO_REPRO_LEVEL": "level"}
+    return {option: environ[name] for name, option in names.items() if environ.get(name)}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `1G`, `500M`, `64KiB` or a plain number."""
+    digits = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = digits[-1:] if digits[-1:] in _SIZES else ""
+    try:
+        return int(float(digits.removesuffix(unit)) * _SIZES.get(unit, 1))
+    except ValueError:
+        raise TorchReproError(f"{text!r} is not a size", next_step="write for example 500M or 1G") from None
+
+
+def parse_share(text: str) -> float:
+    """A share from `5%` or `0.05`."""
+    try:
+        return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        raise TorchReproError(f"{text!r} is not a share", next_step="write for example 5%") from None
+
+
+def _parsed(name: str, value: Any) -> Any:
+    if name == "out":
+        return Path(value)
+    if name in ("after", "on_mismatch"):
+        kind: type[StrEnum] = After if name == "after" else OnMismatch
+        try:
+            return kind(value)
+        except ValueError:
+            words = ", ".join(kind)
+            raise TorchReproError(f"{name} is {value!r}", next_step=f"choose one of {words}") from None
+    if not isinstance(value, str):
+        return value
+    if name == "size_cap":
+        return parse_size(value)
+    if name == "budget":
+        return parse_share(value)
+    if name == "whole":
+        return value.lower() not in ("", "0", "false", "no", "off")
+    if name == "rank_timeout":
+        return _number(name, value, float)
+    return value if name == "run_id" else _number(name, value, int)
+
+
+def _number(name: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise TorchReproError(f"{name} is {text!r}", next_step="give a number") from None

@@ -1,0 +1,218 @@
+"""Where torch is hooked: the two places at which a graph is handed to a compiler.
+
+After capture it is `OutputGraph.call_user_compiler`, through which every `torch.compile` goes, whichever
+backend it names and whenever it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch
+calls around its own compiler for this very purpose, and for other backends the compilers that AOT is given.
+Both are hooked when their modules are imported: a program that compiles nothing imports nothing. Whole calls
+are hooked where `torch.compile` makes something to call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from torchrepro.catch.hook import WatchedGraph, deferred_for_real_inputs, watch_compiler
+from torchrepro.catch.import_hook import when_imported
+from torchrepro.catch.session import Session
+from torchrepro.catch.settings import After
+from torchrepro.catch.snapshot import Snapshot
+from torchrepro.execute.compiler_names import compiler_of, watches_itself
+from torchrepro.nouns.repro import Compiler, Place
+
+CurrentSession = Callable[[], Session | None]
+
+_here = threading.local()
+_installed = False
+
+
+def install(current: CurrentSession) -> None:
+    """Hook torch once; whether anything is watched is for `current` to say, each time a graph is compiled."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    when_imported("torch._dynamo.output_graph", lambda module: _hook_capture(module, current))
+    when_imported("torch._inductor.compile_fx", lambda module: _hook_inductor(module, current))
+    when_imported("torch._dynamo.backends.common", lambda module: _hook_aot(module, current))
+    when_imported("torch._dynamo.eval_frame", lambda module: _hook_calls(module, current))
+
+
+def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
+    """Export, and a package of compiled code, want back what the compiler itself returned.
+
+    Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`, `package`).
+    """
+    original = module.OutputGraph.call_user_compiler
+
+    def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        session = current()
+        given = self.compiler_fn
+        if session is None or self.export or self.package is not None or watches_itself(given):
+            return original(self, gm, example_inputs)
+        self.compiler_fn = watched_backend(given, session)
+        try:
+            return original(self, gm, example_inputs)
+        finally:
+            self.compiler_fn = given
+
+    module.OutputGraph.call_user_compiler = call_user_compiler
+
+
+def watched_backend(
+    backend: Callable[..., Any], session: Session, compiler: Compiler | None = None
+) -> Callable[..., Any]:
+    """A backend of `torch.compile`, watched after capture and, as the settings say, after AOT.
+
+    `compiler` says what the backend is, where the object itself does not tell.
+    """
+    after = session.settings.after
+
+    def backend_inside(graph: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        with _inside(backend, session):
+            return backend(graph, example_inputs, **kwargs)
+
+    if after is After.AOT:
+        return _named_like(backend, backend_inside)
+
+    def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
+        found, notes = (compiler, ()) if compiler else compiler_of(backend)
+        return Snapshot.take(graph, Place.AFTER_CAPTURE, found, origins=session.origins, notes=notes)
+
+    return _named_like(backend, watch_compiler(backend_inside, session, take))
+
+
+def _hook_inductor(module: Any, current: CurrentSession) -> None:
+    """Checked on torch 2.11 to 2.15 (`compile_fx.wrap_compiler_debug`)."""
+    original = module.wrap_compiler_debug
+
+    def wrap(compiler_fn: Callable[..., Any], compiler_name: str) -> Callable[..., Any]:
+        wrapped: Callable[..., Any] = original(compiler_fn, compiler_name)
+        session = _session_of_graph(current)
+        if session is None:
+            return wrapped
+        return _watched_after_aot(wrapped, session, lambda: Compiler(compiler_name))
+
+    module.wrap_compiler_debug = wrap
+
+
+def _hook_aot(module: Any, current: CurrentSession) -> None:
+    """Backends other than inductor. Checked on torch 2.11 to 2.15 (`aot_module_simplified`)."""
+    original = module.aot_module_simplified
+
+    def aot_module_simplified(gm: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+        session, backend = _session_of_graph(current), getattr(_here, "backend", None)
+        if session is not None and backend is not None:
+            compiler, _ = compiler_of(backend)
+            if compiler.name != "inductor":
+                for name in ("fw_compiler", "bw_compiler", "inference_compiler"):
+                    if callable(kwargs.get(name)):
+                        kwargs[name] = _watched_after_aot(
+                            kwargs[name], session, lambda: compiler, backward=name == "bw_compiler"
+                        )
+        return original(gm, args, *more, **kwargs)
+
+    module.aot_module_simplified = aot_module_simplified
+
+
+def _hook_calls(module: Any, current: CurrentSession) -> None:
+    """Whole calls, for what is compiled while `whole` is on. Modules and classes compile their methods one by
+    one, each of which comes here. Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.__call__`).
+    """
+    original = module._TorchDynamoContext.__call__
+
+    def compile_callable(self: Any, fn: Any) -> Any:
+        compiled = original(self, fn)
+        session = current()
+        if session is None or not session.settings.whole or not _is_users_call(module, self, fn, compiled):
+            return compiled
+        from torchrepro.catch.whole_calls import compared_with_python
+
+        return compared_with_python(compiled, module.innermost_fn(fn), self, current)
+
+    module._TorchDynamoContext.__call__ = compile_callable
+
+
+def _is_users_call(module: Any, context: Any, fn: Any, compiled: Any) -> bool:
+    """Whether a function is compiled for the user to call: not for export, and not by torch for itself."""
+    wanted = isinstance(context, module.OptimizeContext) and not context.export
+    own = isinstance(fn, FunctionType) and (fn.__module__ or "").startswith("torch.")
+    return wanted and isinstance(compiled, FunctionType) and (not own or hasattr(fn, "__wrapped__"))
+
+
+def _watched_after_aot(
+    compiler_fn: Callable[..., Any],
+    session: Session,
+    compiler: Callable[[], Compiler],
+    *,
+    backward: bool = False,
+) -> Callable[..., Any]:
+    """A compiler below AOT. Unless all graphs there are watched, it is only for what capture's hook cannot
+    see: backward graphs, compiled and run by autograd.
+    """
+
+    def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
+        return Snapshot.take(
+            graph,
+            Place.AFTER_AOT,
+            compiler(),
+            backward=backward or bool(kwargs.get("is_backward")),
+            origins=session.origins,
+        )
+
+    watched = watch_compiler(compiler_fn, session, take)
+    if session.settings.after is After.AOT:
+        return watched
+
+    def only_backward(graph: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        if not (backward or kwargs.get("is_backward")):
+            return compiler_fn(graph, example_inputs, **kwargs)
+        if getattr(_here, "backend", None) is None:
+            return watched(graph, example_inputs, **kwargs)
+        # Compiled together with its forward: failures of that are seen after capture, with real inputs.
+        watched_graph = session.shielded(
+            "keep a graph", lambda: WatchedGraph(session, take(graph, kwargs), example_inputs)
+        )
+        compiled = compiler_fn(graph, example_inputs, **kwargs)
+        return compiled if watched_graph is None else deferred_for_real_inputs(compiled, watched_graph)
+
+    return only_backward
+
+
+def _session_of_graph(current: CurrentSession) -> Session | None:
+    """The session that watches the graph being compiled, if what comes after AOT is to be watched at all."""
+    session: Session | None = getattr(_here, "session", None) or current()
+    return None if session is None or session.settings.after is After.DYNAMO else session
+
+
+@contextmanager
+def _inside(backend: Any, session: Session) -> Iterator[None]:
+    """The backend is at work in this thread. AOT's cache of whole results is passed over: a hit would hand
+    out compiled graphs that never met the hook below AOT. Inductor's caches, which hold the compiled code,
+    stay.
+
+    Checked on torch 2.11 to 2.15 (`torch._functorch.config.enable_autograd_cache`).
+    """
+    import torch._functorch.config as functorch
+
+    former = getattr(_here, "backend", None), getattr(_here, "session", None)
+    _here.backend, _here.session = backend, session
+    with ExitStack() as stack:
+        if session.settings.after is not After.DYNAMO:
+            stack.enter_context(functorch.patch(enable_autograd_cache=False))
+        try:
+            yield
+        finally:
+            _here.backend, _here.session = former
+
+
+def _named_like(backend: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors of torch name the backend by its `__name__`."""
+    name = getattr(backend, "__name__", None) or getattr(backend, "compiler_name", None)
+    function.__name__ = str(name or type(backend).__name__)
+    return function

@@ -1,0 +1,160 @@
+"""Hints: which ops the evidence of a failure names.
+
+A lowering exception carries `target: aten.erf.default`; a generated kernel is called `cpp_fused_gelu_view_3`
+after what was fused into it; a message may simply name an op. None of it is trusted: a hint decides only what
+is tried first.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchrepro.cut.record_values import NotRecorded, Recording
+from torchrepro.cut.windows import Window
+from torchrepro.graph_text.modes import modes_kept
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.ambient import applied_modes
+
+_TARGET = re.compile(r"\btarget:\s*([\w.]+)")
+_KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")
+_OPERATOR = re.compile(r"\b(?:aten|prims|torch\.ops\.\w+)[.:]+(\w+)")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_WORD = re.compile(r"[A-Za-z_]\w+")
+
+
+def suspects(windows: Sequence[Window], verdict: Verdict, repro: Repro, recording: Recording) -> list[Window]:
+    """The windows that the evidence points to, the strongest suspicion first; none where it says nothing."""
+    evidence = Evidence.of(verdict)
+    if evidence.is_empty:
+        return []
+    scored = [(evidence.against(names_in(window, repro, recording)), window) for window in windows]
+    return [window for score, window in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
+
+
+class Evidence:
+    """Names of ops found in a verdict, with how much they tell."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Evidence:
+        raised = verdict.raised
+        message = raised.message if raised is not None else ""
+        said = "\n".join([verdict.stderr_tail, *verdict.notes])
+        text = "\n".join([message, raised.traceback if raised is not None else "", said])
+        weights: dict[str, float] = {}
+
+        def add(name: str, weight: float) -> None:
+            weights[_plain(name)] = max(weight, weights.get(_plain(name), 0.0))
+
+        for target in _TARGET.findall(f"{message}\n{said}"):
+            add(target, 100.0)
+        for kernel in _KERNEL.findall(f"{text}\n{_generated_lines(said)}"):
+            for name in _names_in_kernel(kernel):
+                add(name, 30.0)
+        for name in _OPERATOR.findall(message):
+            add(name, 10.0)
+        for word in _WORD.findall(message.partition("\n")[0]):
+            add(word, 3.0)
+        return cls(weights)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._weights
+
+    def against(self, names: Mapping[str, int]) -> float:
+        """How much is known against an op that does these things; one that does fewer is suspected more."""
+        found = max((self._weights.get(name, 0.0) for name in names), default=0.0)
+        return found / (1 + 0.01 * len(names))
+
+
+def weight_of(window: Window, repro: Repro, recording: Recording) -> float:
+    """How likely an op is to be the guilty one where the evidence names none: views compute nothing."""
+    inside = _parts(window.node, repro, recording)
+    own = [window.node.target] if isinstance(window.node.target, torch._ops.OpOverload) else []
+    parts = inside or own
+    return 0.1 if parts and all(getattr(part, "is_view", False) for part in parts) else 1.0
+
+
+def names_in(window: Window, repro: Repro, recording: Recording) -> dict[str, int]:
+    """What an op is called and what it is made of: its own name and those of its ATen ops, with counts."""
+    names: dict[str, int] = {_plain(_name_of(window.node.target)): 1}
+    for part in _parts(window.node, repro, recording):
+        name = _plain(_name_of(part))
+        names[name] = names.get(name, 0) + 1
+    return names
+
+
+def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
+    """The ATen ops inside an op, by tracing it on tensors without data; empty where that does not work.
+
+    Checked on torch 2.11 to 2.15 (`select_decomp_table`).
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    from torchrepro.cut.subgraph import piece
+
+    if isinstance(node.target, torch._ops.OpOverload) and node.target not in select_decomp_table():
+        return []
+    try:
+        single = piece(repro, recording, [node.name])
+    except NotRecorded:
+        return []
+    if single is None:
+        return []
+    fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = [fakes.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in single.inputs]
+    try:
+        with modes_kept(), applied_modes(repro.ambient), torch.no_grad():
+            traced = make_fx(
+                torch.fx.Interpreter(single.graph).run,
+                decomposition_table=select_decomp_table(),
+                tracing_mode="fake",
+            )(*inputs)
+    except Exception:  # whatever an op raises on fake tensors: then its name is all that is known
+        return []
+    return [inner.target for inner in traced.graph.nodes if inner.op == "call_function"]
+
+
+def _name_of(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _plain(name: str) -> str:
+    """`aten.erf.default`, `aten::erf` and `erf_` are all `erf`."""
+    last = re.split(r"::", name)[-1]
+    parts = [part for part in last.split(".") if part]
+    if len(parts) > 1 and parts[0] in ("aten", "prims", "torch", "quantized"):
+        last = parts[1]
+    elif parts:
+        last = parts[-1]
+    return last.strip("_") or last
+
+
+def _generated_lines(stack: str) -> str:
+    """The lines of generated code in a stack of files and numbers: they call a kernel by name."""
+    places = _FRAME.findall(stack)
+    return "\n".join(linecache.getline(path, int(number)) for path, number in places if _is_generated(path))
+
+
+def _is_generated(path: str) -> bool:
+    """Inductor's files are called by the digest of what is in them."""
+    return re.fullmatch(r"c[a-z2-7]{30,}\.py", Path(path).name) is not None
+
+
+def _names_in_kernel(kernel: str) -> list[str]:
+    """Names of ops joined by underscores, some of which have underscores: every run of words may be one."""
+    words = kernel.split("_")
+    return ["_".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, min(i + 6, len(words)) + 1)]

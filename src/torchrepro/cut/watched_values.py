@@ -1,0 +1,97 @@
+"""Watch values inside a graph: make them outputs of it, and tell the first that is wrong.
+
+Nothing is cut: inputs, symbols, regions and earlier calls stay as they are. What is returned may be fused
+otherwise than before, and a failure that needs the fusion vanishes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from torchrepro.cut.record_values import Recording
+from torchrepro.cut.units import CALLS
+from torchrepro.nouns.comparison import Comparison, LeafComparison
+from torchrepro.nouns.repro import Place, Repro
+
+_OUTPUT = re.compile(r"out\[(\d+)\]\Z")
+
+
+def values_in(graph: Graph, recording: Recording) -> list[str]:
+    """The nodes whose values can be watched, in the order of the graph: those that compute a plain tensor."""
+    return [node.name for node in graph.nodes if node.op in CALLS and node.name in recording.sizes]
+
+
+def watched(repro: Repro, names: Sequence[str], recording: Recording) -> Repro:
+    """The repro that returns the named values as well; they are its last outputs, in this order.
+
+    What is written to later on is returned as it was at first. Backward is left out: the values of forward
+    are what is looked at, and a loss over all of them would be another one.
+    """
+    graph, copies = Graph(), dict[Node, Node]()
+    seen: dict[str, Node] = {}
+    wanted = set(names)
+    clone = torch.ops.aten.clone.default if repro.place is Place.AFTER_AOT else torch.clone
+    returned: Any = ()
+    for node in repro.graph.graph.nodes:
+        if node.op == "output":
+            returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
+            continue
+        copies[node] = seen[node.name] = graph.node_copy(node, copies.__getitem__)
+        if node.name in wanted and node.name in recording.overwritten:
+            seen[node.name] = graph.call_function(clone, (copies[node],))
+    own = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    graph.output((*own, *(seen[name] for name in names)))
+    module = GraphModule(repro.graph, graph, class_name="Graph")
+    return replace(repro, graph=module, backward=False)
+
+
+def watched_in(comparison: Comparison, repro: Repro, names: Sequence[str]) -> dict[str, LeafComparison]:
+    """What was found out about each watched value, by the name of its node."""
+    outputs: Any = repro.graph.graph.output_node().args[0]
+    first = len(outputs) - len(names)
+    places = ((_OUTPUT.match(leaf.path), leaf) for leaf in comparison.leaves)
+    found = {int(place[1]): leaf for place, leaf in places if place is not None}
+    return {name: found[first + place] for place, name in enumerate(names) if first + place in found}
+
+
+def first_wrong(graph: Graph, wrong: Collection[str]) -> str | None:
+    """The first node that is wrong while everything that it reads is right."""
+    for node in graph.nodes:
+        if node.name in wrong and not any(operand.name in wrong for operand in node.all_input_nodes):
+            return str(node.name)
+    return None
+
+
+class Ancestry:
+    """Which nodes a node depends on, as bits of an integer: 1.5 MB for a graph of 3,400 nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.order: list[str] = [node.name for node in graph.nodes]
+        self._place = {name: place for place, name in enumerate(self.order)}
+        self._before: dict[str, int] = {}
+        for node in graph.nodes:
+            bits = 1 << self._place[node.name]
+            for operand in node.all_input_nodes:
+                bits |= self._before[operand.name]
+            self._before[node.name] = bits
+
+    def bits(self, names: Collection[str]) -> int:
+        """A set of nodes as bits."""
+        found = 0
+        for name in names:
+            found |= 1 << self._place[name]
+        return found
+
+    def before(self, name: str) -> int:
+        """The node and all that it depends on, as bits."""
+        return self._before[name]
+
+    def among(self, names: Sequence[str], bits: int) -> list[str]:
+        """Those of the names that are in the set, in the order given."""
+        return [name for name in names if bits >> self._place[name] & 1]

@@ -1,0 +1,167 @@
+"""Open composite ops: `layer_norm` as the `var_mean`, `rsqrt` and `mul` of which it is made.
+
+An op is traced on tensors without data. It computes the same afterwards, but for the last bits: eager often
+has a kernel of its own for the whole.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrepro.cut.units import CALLS
+from torchrepro.edit.fake_run import propagate
+from torchrepro.edit.surgery import has_effects, put_in_place_of, rebuilt, remove_dead_nodes, spliced
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.ambient import applied_modes
+
+_Table = Mapping[Any, Callable[..., Any]]
+
+
+def expanded_everywhere(repro: Repro) -> list[Repro]:
+    """The repro with every op opened: as far as the compiler would, and less far; empty where none can be."""
+    names = [node.name for node in repro.graph.graph.nodes if node.op in CALLS]
+    values = propagate(repro).values
+    found: dict[str, Repro] = {}
+    for table in (_decompositions(), {}):
+        opened = _opened(repro, names, values, table)
+        if opened is not None:
+            targets = [str(node.target) for node in opened.graph.graph.nodes if node.op in CALLS]
+            found.setdefault(" ".join(targets), opened)
+    return list(found.values())
+
+
+def _opened(repro: Repro, names: Sequence[str], values: Mapping[str, Any], table: _Table) -> Repro | None:
+    module = GraphModule(repro.graph, copy.deepcopy(repro.graph.graph), class_name="Graph")
+    changed = False
+    for node in list(module.graph.nodes):
+        if node.name not in names or not _is_openable(node):
+            continue
+        operands = node.all_input_nodes
+        if not all(operand.name in values for operand in operands):
+            continue
+        inside = _traced(repro, node, [values[operand.name] for operand in operands], table)
+        if inside is None or not _is_more(node, inside):
+            continue
+        if repro.place is Place.AFTER_CAPTURE:
+            _use_public_names(inside)
+        with module.graph.inserting_before(node):
+            put_in_place_of(node, spliced(module, inside, operands))
+        changed = True
+    if not changed:
+        return None
+    remove_dead_nodes(module.graph)
+    return rebuilt(repro, module.graph, module)
+
+
+def _is_openable(node: Node) -> bool:
+    target: Any = node.target
+    if node.op not in ("call_function", "call_method") or has_effects(node):
+        return False
+    return not isinstance(target, HigherOrderOperator) and getattr(target, "__module__", "") != "_operator"
+
+
+def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: _Table) -> GraphModule | None:
+    """The ops of which one is made, as a graph over its operands; None where it cannot be traced."""
+    order = {operand: place for place, operand in enumerate(node.all_input_nodes)}
+
+    def call(*operands: Any) -> Any:
+        args = torch.fx.map_arg(node.args, lambda operand: operands[order[operand]])
+        kwargs = torch.fx.map_arg(node.kwargs, lambda operand: operands[order[operand]])
+        if node.op == "call_method":
+            result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+        return tuple(result) if isinstance(result, tuple | list) else result
+
+    try:
+        with applied_modes(repro.ambient), torch.no_grad():
+            traced = make_fx(call, decomposition_table=dict(table), tracing_mode="fake")(*fakes)
+    except Exception:
+        # Whatever an op raises without data: then it stays as it is.
+        return None
+    traced.graph.eliminate_dead_code()
+    return traced if all(map(_is_repeatable, traced.graph.nodes)) else None
+
+
+def _is_repeatable(node: Node) -> bool:
+    """Not random, no constant that the trace has made, nothing that writes."""
+    if node.op in ("placeholder", "output"):
+        return True
+    target: Any = node.target
+    if node.op != "call_function" or has_effects(node):
+        return False
+    return not (isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags)
+
+
+def _is_more(node: Node, inside: GraphModule) -> bool:
+    """Whether there is more than one op inside, or another one than it was."""
+    ops = [inner for inner in inside.graph.nodes if inner.op == "call_function"]
+    own = isinstance(node.target, OpOverload) and [inner.target for inner in ops] == [node.target]
+    return not own and len([inner for inner in ops if isinstance(inner.target, OpOverload)]) > 1
+
+
+def _decompositions() -> _Table:
+    """What inductor takes ops apart with. Checked on torch 2.11 to 2.15 (`select_decomp_table`)."""
+    import torch._inductor.lowering  # noqa: F401  decompositions use it without importing it
+    from torch._inductor.decomposition import select_decomp_table
+
+    table: _Table = select_decomp_table()
+    return table
+
+
+def _use_public_names(module: GraphModule) -> None:
+    """`torch.rsqrt(x)` and `x.view(...)` for calls of ATen, where they call the same op and nothing else."""
+    for node in module.graph.nodes:
+        target: Any = node.target
+        name = target._schema.name.removeprefix("aten::") if isinstance(target, OpOverload) else "_"
+        if name.startswith("_") or not name.isidentifier():
+            continue
+        if _calls(getattr(torch, name, None), node) == [target]:
+            node.target = getattr(torch, name)
+        elif _calls(getattr(torch.Tensor, name, None), node) == [target]:
+            node.op, node.target = "call_method", name
+
+
+def _calls(function: Any, node: Node) -> list[Any]:
+    """The ops that a function calls if it is given the arguments of a node."""
+
+    def value(operand: Node) -> Any:
+        return operand.meta.get("val")
+
+    args, kwargs = torch.fx.map_arg(node.args, value), torch.fx.map_arg(node.kwargs, value)
+    mode = next((arg.fake_mode for arg in _flat(args) if hasattr(arg, "fake_mode")), None)
+    if mode is None or function is None:
+        return []
+    seen = _Seen()
+    try:
+        with torch.no_grad(), mode, seen:
+            function(*args, **kwargs)
+    except Exception:
+        # It takes other arguments: then it is not the same function.
+        return []
+    return seen.ops
+
+
+def _flat(values: Any) -> list[Any]:
+    return torch.utils._pytree.tree_leaves(values)
+
+
+class _Seen(TorchDispatchMode):
+    """Notes which ops are called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace != "prim":  # questions after the device and the like
+            self.ops.append(func)
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,237 @@
+"""Which sizes are the same one: run a graph on tensors whose every size is an unknown of its own.
+
+Whole numbers in the arguments are unknowns as well. Where an op asks for two sizes to be equal, torch's shape
+reasoning makes them one, or one a formula of others (a view of 8 x 16 as 128). What an op fixes is no unknown
+any more. On graphs of a few ops this takes milliseconds; a chain of 500 views took ten minutes, so there is a
+limit of time, and whoever asks has to do without.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Interpreter, Node
+
+from torchrepro.edit.literals import Literal, literals_of, replaced
+from torchrepro.edit.values.held_tensors import Held
+from torchrepro.graph_text import resolver
+from torchrepro.graph_text.modes import modes_kept
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.ambient import applied_modes
+from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+
+_SECONDS = 3.0
+_MANY_OPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension of one of the repro's tensors, by their numbers."""
+
+    held: int
+    axis: int
+
+
+Formula = Callable[[Mapping[str, int]], int | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown:
+    """Sizes and numbers that are always equal. `formula` gives them from other unknowns, by name."""
+
+    name: str
+    members: tuple[Axis | Literal, ...]
+    formula: Formula | None = None
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """The unknowns of a graph, and those in the shapes of its results."""
+
+    unknowns: tuple[Unknown, ...]
+    in_shapes: frozenset[str] = frozenset()
+    """Unknowns that the shape of some value depends on: sizes, and not factors or exponents."""
+    results: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """For each result the unknowns along its axes; empty for what is none."""
+
+
+def trace_sizes(repro: Repro, held: Sequence[Held]) -> Traced | None:
+    """The unknowns of a repro's graph; None where they cannot be had in a moment."""
+    if repro.ops > _MANY_OPS or not all(map(_is_known, repro.graph.graph.nodes)):
+        return None
+    with _unnoticed():
+        try:
+            tracer = _Tracer(repro, held)
+            return tracer.traced()
+        except Exception:
+            # Whatever an op makes of unknown sizes: data that it needs, a kernel that is missing, too long.
+            return None
+
+
+class _TooLong(Exception):
+    pass
+
+
+class _Tracer(Interpreter):
+    """Runs the graph, with an unknown for every size and number above 1.
+
+    Checked on torch 2.11 to 2.15 (`ShapeEnv`, `StatelessSymbolicContext`, `ConstantSource`).
+    """
+
+    def __init__(self, repro: Repro, held: Sequence[Held]) -> None:
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        super().__init__(repro.graph)
+        self._repro = repro
+        self._env = ShapeEnv(duck_shape=False, specialize_zero_one=False)
+        self._mode = FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True)
+        self._members: list[tuple[Axis | Literal, Any]] = []
+        self._shapes: list[Any] = []
+        self._deadline = math.inf
+        self._fakes = {id(each.tensor): self._fake(number, each.tensor) for number, each in enumerate(held)}
+
+    def traced(self) -> Traced:
+        self._deadline = time.monotonic() + _SECONDS
+        inputs = [
+            self._number(Literal(node.name, ()), value)
+            if type(value) is int and value > 1
+            else self._known(value)
+            for node, value in zip(_placeholders(self._repro), self._repro.inputs, strict=False)
+        ]
+        with self._mode, applied_modes(self._repro.ambient), _no_grad_below_aot(self._repro):
+            results = self.run(*inputs)
+        if isinstance(results, torch.Tensor):
+            results = (results,)
+        along = {
+            number: tuple(str(self._final(size)) for size in result.shape)
+            for number, result in enumerate(results if isinstance(results, tuple | list) else ())
+            if isinstance(result, torch.Tensor)
+        }
+        in_shapes = {symbol.name for size in self._shapes for symbol in self._symbols(size)}
+        for guard in self._env.guards:
+            in_shapes |= {symbol.name for symbol in self._env.replace(guard.expr).free_symbols}
+        return Traced(tuple(self._unknowns()), frozenset(in_shapes), along)
+
+    def run_node(self, n: Node) -> Any:
+        if time.monotonic() > self._deadline:
+            raise _TooLong
+        result = super().run_node(n)
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, torch.Tensor):
+                self._shapes.extend(value.shape)
+        return result
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> Any:
+        numbers = {
+            literal.path: self._number(literal, value) for literal, value in literals_of(n, int) if value > 1
+        }
+        args = replaced(n.args, ("args",), numbers)
+        kwargs = replaced(n.kwargs, ("kwargs",), numbers)
+        return self.map_nodes_to_values(args, n), self.map_nodes_to_values(kwargs, n)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self._known(super().get_attr(target, args, kwargs))
+
+    def _known(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        fake = self._fakes.get(id(value))
+        return self._mode.from_tensor(value, static_shapes=True) if fake is None else fake
+
+    def _fake(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        kinds = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+        source = ConstantSource(f"tensor_{number}")
+        fake = self._mode.from_tensor(tensor, symbolic_context=context, source=source)
+        sizes: Any = fake.shape
+        for axis, size in enumerate(sizes):
+            if isinstance(size, torch.SymInt):
+                self._members.append((Axis(number, axis), size.node.expr))
+        return fake
+
+    def _number(self, literal: Literal, value: int) -> Any:
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        source = ConstantSource(f"number_{len(self._members)}")
+        symbol = self._env.create_symbol(
+            value, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
+        )
+        self._members.append((literal, symbol))
+        return self._env.create_symintnode(symbol, hint=value, source=source)
+
+    def _final(self, size: Any) -> Any:
+        return self._env.replace(size.node.expr) if isinstance(size, torch.SymInt) else size
+
+    def _symbols(self, size: Any) -> Any:
+        return getattr(self._final(size), "free_symbols", ())
+
+    def _unknowns(self) -> Iterator[Unknown]:
+        groups: dict[Any, list[Axis | Literal]] = {}
+        for number, (member, expression) in enumerate(self._members):
+            final = self._env.replace(expression)
+            if not final.free_symbols:
+                if isinstance(member, Literal):
+                    continue  # an op has fixed it: the number of a dimension, say
+                final = f"fixed {final} {number}"
+            groups.setdefault(final, []).append(member)
+        for final, members in groups.items():
+            if isinstance(final, str) or final.is_Symbol:
+                yield Unknown(str(final), tuple(members))
+            else:
+                needs = frozenset(symbol.name for symbol in final.free_symbols)
+                yield Unknown(str(final), tuple(members), _formula(final), needs)
+
+
+def _formula(expression: Any) -> Formula:
+    def value(sizes: Mapping[str, int]) -> int | None:
+        known = {symbol: sizes[symbol.name] for symbol in expression.free_symbols if symbol.name in sizes}
+        found = expression.subs(known)
+        return int(found) if found.is_Integer and found > 0 else None
+
+    return value
+
+
+def _placeholders(repro: Repro) -> list[Node]:
+    return [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
+
+
+def _is_known(node: Node) -> bool:
+    """An op of torch's own that leaves no state behind if it is the last one to run."""
+    if node.op == "call_module":
+        return False
+    if node.op != "call_function" or isinstance(node.target, OpOverload | OpOverloadPacket):
+        return True
+    target: Any = node.target
+    return resolver.path_of(target) is not None and not getattr(target, "__name__", "_").startswith("_")
+
+
+def _no_grad_below_aot(repro: Repro) -> Any:
+    return torch.set_grad_enabled(torch.is_grad_enabled() and repro.place is not Place.AFTER_AOT)
+
+
+@contextmanager
+def _unnoticed() -> Iterator[None]:
+    """Generators and modes as they were, and not a word: torch logs what it could not reason about."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), same_randomness(capture_rng_state()), modes_kept():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

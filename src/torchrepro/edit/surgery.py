@@ -1,0 +1,177 @@
+"""Change a copy of a repro's graph: names, metadata and values stay, the original is left alone.
+
+Copy the nodes of one graph into another.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+
+from torchrepro.nouns.repro import Repro
+
+_WRITING_OPERATORS = frozenset(
+    name for name in dir(operator) if name.startswith("i") and name[1:] in dir(operator)
+) | {"setitem", "delitem"}
+
+
+def edited(repro: Repro, edit: Callable[[Graph], None]) -> Repro:
+    """The repro with `edit` applied to a copy of its graph.
+
+    What nothing uses any more goes as well: dead nodes, and inputs that were used before.
+    """
+    graph = copy.deepcopy(repro.graph.graph)
+    unused = {node.name for node in graph.nodes if node.op == "placeholder" and not node.users}
+    edit(graph)
+    remove_dead_nodes(graph)
+    return rebuilt(repro, graph, drop=lambda node: not node.users and node.name not in unused)
+
+
+def rebuilt(
+    repro: Repro, graph: Graph, root: Any = None, drop: Callable[[Node], bool] = lambda node: False
+) -> Repro:
+    """The repro with this graph, without those of its inputs that `drop` names.
+
+    The inputs are those of the repro, by the placeholders' names. `root` holds the attributes of the graph.
+    """
+    names = [node.name for node in repro.graph.graph.nodes if node.op == "placeholder"]
+    calls = [dict(zip(names, inputs, strict=False)) for inputs in (repro.inputs, *repro.earlier)]
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in placeholders:
+        if drop(node):
+            graph.erase_node(node)
+    kept = [node.name for node in graph.nodes if node.op == "placeholder"]
+    inputs, *earlier = (tuple(call[name] for name in kept if name in call) for call in calls)
+    graph.lint()
+    module = GraphModule(repro.graph if root is None else root, graph, class_name="Graph")
+    return replace(repro, graph=module, inputs=inputs, earlier=tuple(earlier))
+
+
+def put_in_place_of(node: Node, value: Any) -> None:
+    """Whoever uses a node uses a value from now on: another node, a number, or several in a tuple.
+
+    What takes one of several out of the node is given that one.
+    """
+    for user in list(node.users):
+        place = user.args[1] if user.target is operator.getitem and user.args[0] is node else None
+        if isinstance(value, tuple | list) and isinstance(place, int):
+            put_in_place_of(user, value[place])
+            continue
+
+        def put(arg: Node) -> Any:
+            return value if arg is node else arg
+
+        user.args, user.kwargs = torch.fx.map_arg(user.args, put), torch.fx.map_arg(user.kwargs, put)
+
+
+def remove_dead_nodes(graph: Graph) -> None:
+    """Erase what nobody uses and what changes nothing."""
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op != "placeholder" and not has_effects(node):
+            graph.erase_node(node)
+
+
+def has_effects(node: Node) -> bool:
+    """Whether a node does more than compute its result: it writes to a value or changes the state.
+
+    Random ops are none of these: that others draw other numbers without them is for the oracle to judge.
+    Checked on torch 2.11 to 2.15 (`Node.is_impure`).
+    """
+    if node.op == "output":
+        return True
+    if node.op == "call_method":
+        return writes_by_name(str(node.target)) or str(node.target) == "__setitem__"
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    if isinstance(target, OpOverload):
+        return bool(target._schema.is_mutable) or bool(node.is_impure(impure_random=False))
+    if "out" in node.kwargs or node.kwargs.get("inplace") is True:
+        return True
+    name = getattr(target, "__name__", "")
+    if getattr(target, "__module__", "") == "_operator":
+        return name in _WRITING_OPERATORS
+    return writes_by_name(name) or _changes_state(target, name) or bool(node.is_impure(impure_random=False))
+
+
+def writes_by_name(name: str) -> bool:
+    """`add_`, but not `__add__`: torch's way to name what writes to its first argument."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _changes_state(target: Any, name: str) -> bool:
+    """Functions with a leading underscore outside of `torch.ops` open and close regions (autocast, vmap).
+
+    `_set_grad_enabled`, `_enter_autocast`, `_vmap_increment_nesting`, ...: no list of them holds for long.
+    """
+    module = getattr(target, "__module__", "") or ""
+    return name.startswith(("_", "lazy_load", "manual_seed")) and not module.startswith("torch._ops")
+
+
+def with_all_edited(module: GraphModule, edit: Callable[[str, Graph], None], path: str = "") -> GraphModule:
+    """A copy of a graph and of all graphs nested in it, each edited, the innermost first.
+
+    `edit` is given the path of each, "" for the outermost.
+    """
+    made = GraphModule(module, copy.deepcopy(module.graph), class_name="Graph")
+    for name, child in list(made.named_children()):
+        if isinstance(child, GraphModule):
+            setattr(made, name, with_all_edited(child, edit, f"{path}.{name}" if path else name))
+    edit(path, made.graph)
+    remove_dead_nodes(made.graph)
+    made.recompile()
+    return made
+
+
+def spliced(module: GraphModule, body: GraphModule, operands: Sequence[Any]) -> Any:
+    """Copy the nodes of a body to where nodes are being inserted; what its output node returns.
+
+    `operands` stand for its inputs. Names stay where they are free.
+    """
+    copies: dict[Node, Any] = {}
+    given = iter(operands)
+    returned: Any = None
+    for node in body.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = next(given)
+        elif node.op == "output":
+            returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
+        else:
+            copies[node] = _copied(module, body, node, copies)
+    return returned
+
+
+def _copied(module: GraphModule, body: GraphModule, node: Node, copies: Mapping[Node, Any]) -> Node:
+    target = node.target
+    if node.op in ("get_attr", "call_module"):
+        target = _adopt(module, str(target), reach(body, str(target)))
+    args = torch.fx.map_arg(node.args, copies.__getitem__)
+    kwargs = torch.fx.map_arg(node.kwargs, copies.__getitem__)
+    made = module.graph.create_node(node.op, target, args, kwargs, name=node.name, type_expr=node.type)
+    made.meta = dict(node.meta)
+    return made
+
+
+def _adopt(module: GraphModule, path: str, value: Any) -> str:
+    """Make a value of a nested graph one of the outer graph, under a name that is free there."""
+    wanted = name = path.replace(".", "_")
+    count = 0
+    while hasattr(module, name) and getattr(module, name) is not value:
+        count += 1
+        name = f"{wanted}_{count}"
+    setattr(module, name, value)
+    return name
+
+
+def reach(module: Any, path: str) -> Any:
+    """What a dotted path leads to; None where it leads nowhere."""
+    for part in path.split("."):
+        module = getattr(module, part, None)
+    return module

@@ -1,0 +1,81 @@
+"""Reject what cannot run before any compiler sees it: run a candidate on tensors without data.
+
+It may only reject what eager surely rejects. Whatever is not known for certain (results that depend on data,
+operators without a fake kernel, higher-order operators, the user's own functions) counts as "nothing against
+it": a candidate that is asked about in vain costs a tenth of a second, one that is rejected wrongly is lost.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from torchrepro.edit.fake_run import Propagated, propagate
+from torchrepro.nouns.repro import Place, Repro
+
+_SURE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
+"""What torch raises for operands that do not fit. Asserts and lookups of a fake kernel are its own affair."""
+_UNSURE = (NotImplementedError, RecursionError)
+_ABOUT_FAKES = (
+    *("fake", "meta", "symbolic", "symint", "not implement"),
+    *("data_ptr", "data pointer", "storage", "not allocated"),
+)
+"""Words of an exception that is about tensors without data, and not about the operands."""
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_TORCH_NAMESPACES = frozenset({"aten", "prims", "prim", "torchvision"})
+
+
+def why_invalid(repro: Repro) -> str:
+    """What eager would raise, as far as shapes and dtypes tell; empty where nothing is known against it."""
+    ill_formed = _why_ill_formed(repro)
+    if ill_formed or repro.place is Place.BEFORE_CAPTURE:
+        return ill_formed
+    run = propagate(repro)
+    return "" if run.raised is None or _depends_on_data(run) else _blame(run.raised, run.node)
+
+
+def _why_ill_formed(repro: Repro) -> str:
+    """Whether it is a graph at all, and takes these inputs."""
+    nodes = repro.graph.graph.nodes
+    wanted = [node for node in nodes if node.op == "placeholder"]
+    required = sum(not node.args for node in wanted)
+    if not required <= len(repro.inputs) <= len(wanted):
+        return f"the graph takes {len(wanted)} inputs, the candidate has {len(repro.inputs)}"
+    if not any(node.op == "output" for node in nodes):
+        return "the graph returns nothing"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            repro.graph.graph.lint()
+    except Exception as exc:
+        return f"the graph is ill-formed: {exc}"
+    return ""
+
+
+def _depends_on_data(run: Propagated) -> bool:
+    """Whether the sizes that an op has met are only known once the graph runs."""
+    operands = run.node.all_input_nodes if run.node is not None else ()
+    values = [run.values.get(operand.name) for operand in operands]
+    sizes = [tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in values]
+    return any(isinstance(size, _SYMBOLIC) for size in pytree.tree_leaves(sizes))
+
+
+def _blame(exc: Exception, node: Node | None) -> str:
+    """What eager would raise as well; empty where that is not certain."""
+    target = node.target if node is not None else None
+    if isinstance(target, HigherOrderOperator) or (isinstance(target, OpOverload) and _is_custom(target)):
+        return ""
+    said = str(exc).lower()
+    if not isinstance(exc, _SURE) or isinstance(exc, _UNSURE) or type(exc).__module__ != "builtins":
+        return ""
+    if any(word in said for word in _ABOUT_FAKES):
+        return ""
+    return f"{type(exc).__name__}: {exc}"
+
+
+def _is_custom(operator: OpOverload) -> bool:
+    return operator.namespace not in _TORCH_NAMESPACES

@@ -1,0 +1,102 @@
+"""The first question of a search: does the original fail, how, and does it do so every time?
+
+Three runs answer it; runs that disagree ask for more, until the rate is known. A large model that takes long
+to compile is run once if it fails as recorded: with the recorded failure that makes two, and the result of
+the search, which is small, is run again in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchrepro.engine.oracle import Oracle
+from torchrepro.nouns.errors import DoesNotFail, TorchReproError
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Kind, Verdict
+
+RUNS = 3
+_LONG = 10.0
+"""Seconds of a run beyond which a failure that was recorded before is not waited for again."""
+_MORE_RUNS = 12
+_WRONG_PASS = 0.01
+"""How often a candidate that fails may be taken for one that passes."""
+_REPEATS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """How the original fails, and in how many of its runs."""
+
+    verdict: Verdict
+    runs: int
+    failing: int
+    note: str = ""
+
+    @property
+    def rate(self) -> float:
+        return self.failing / self.runs
+
+    @property
+    def is_flaky(self) -> bool:
+        return self.failing < self.runs
+
+    @property
+    def repeats(self) -> int:
+        """Runs after which a candidate counts as passing."""
+        if not self.is_flaky:
+            return 1
+        # A rate seen in a few runs is itself uncertain: half a failure less is assumed.
+        cautious = max(self.failing - 0.5, 0.5) / self.runs
+        return min(_REPEATS, math.ceil(math.log(_WRONG_PASS) / math.log(1 - cautious)))
+
+
+def establish(
+    repro: Repro, oracle: Oracle, *, on_run: Callable[[Verdict], None] = lambda verdict: None
+) -> Original:
+    """Run the original several times; more often where the runs do not agree."""
+    recorded = repro.expected if repro.expected is not None and repro.expected.kind.fails else None
+    verdicts = _run(repro, oracle, 1, on_run)
+    seen_before = recorded is not None and recorded.matches(Signature.of(verdicts[0]))
+    if not (seen_before and verdicts[0].seconds > _LONG):
+        verdicts += _run(repro, oracle, RUNS - 1, on_run)
+    if not _agree(verdicts, recorded):
+        verdicts += _run(repro, oracle, _MORE_RUNS, on_run)
+    failures = [verdict for verdict in verdicts if verdict.fails]
+    if not failures:
+        passes = any(verdict.kind is Kind.PASS for verdict in verdicts)
+        raise (DoesNotFail if passes else TorchReproError)(
+            f"it does not fail here, in {len(verdicts)} runs: {verdicts[0]}",
+            next_step="run it where it fails, or check the versions with torchrepro show",
+        )
+    wanted = _wanted(failures, recorded)
+    same = [verdict for verdict in failures if wanted.matches(Signature.of(verdict))]
+    otherwise = recorded is not None and not recorded.matches(wanted)
+    note = f"it fails otherwise than recorded ({recorded})" if otherwise else ""
+    return Original(same[0], len(verdicts), len(same), note)
+
+
+def _run(repro: Repro, oracle: Oracle, times: int, on_run: Callable[[Verdict], None]) -> list[Verdict]:
+    found = []
+    for _, verdict in oracle.judge([repro] * times):
+        on_run(verdict)
+        found.append(verdict)
+    return found
+
+
+def _agree(verdicts: list[Verdict], recorded: Signature | None) -> bool:
+    """Whether all runs came out alike. One that fails and is not seen to fail may well be flaky, too."""
+    first = Signature.of(verdicts[0])
+    alike = all(first.matches(Signature.of(verdict)) for verdict in verdicts)
+    return alike and (first.kind.fails or recorded is None)
+
+
+def _wanted(failures: list[Verdict], recorded: Signature | None) -> Signature:
+    """The recorded failure if it shows, else the one seen most often."""
+    signatures = [Signature.of(verdict) for verdict in failures]
+    if recorded is not None and any(recorded.matches(signature) for signature in signatures):
+        return recorded
+    return Counter(signatures).most_common(1)[0][0]

@@ -1,0 +1,94 @@
+"""Run a bundle in a fresh process and compare its failure with the recorded one. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchrepro.engine.processes.environment import compiler_environment
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Kind, Verdict
+
+if TYPE_CHECKING:
+    from torchrepro.bundle.manifest import Manifest
+    from torchrepro.nouns.repro import Frontend
+
+OnPhase = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The verdict on a bundle, beside what was recorded."""
+
+    verdict: Verdict
+    signature: Signature
+    expected: Signature | None
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_()
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether it fails as recorded; for a bundle without a record, whether it fails at all."""
+        if self.expected is None or not self.expected.kind.fails:
+            return self.verdict.fails
+        return self.verdict.fails and self.expected.matches(self.signature)
+
+
+def check_bundle(
+    bundle: Path,
+    *,
+    time_limit: float | None = None,
+    strict: bool = False,
+    tolerance: float | None = None,
+    trusted: tuple[str, ...] = (),
+    frontend: Frontend | None = None,
+    on_phase: OnPhase = lambda phase: None,
+) -> Checked:
+    """Run a bundle and compare its failure with the recorded one.
+
+    Without a time limit it has 300 s; a recorded hang has a little more than it had then. `frontend` captures
+    a whole call instead of the one that was recorded.
+    """
+    from torchrepro.bundle.read import read_manifest
+    from torchrepro.engine.processes.supervise import judged_in_isolation
+
+    manifest = read_manifest(bundle)
+    if frontend is not None:
+        _require_something_to_capture(manifest)
+    payload = {
+        "bundle": str(bundle.resolve()),
+        "frontend": frontend,
+        "strict": strict,
+        "tolerance": tolerance,
+        "trusted": list(trusted),
+    }
+    verdict = judged_in_isolation(
+        "torchrepro.execute.jobs:check",
+        payload,
+        time_limit=time_limit or time_limit_of(manifest),
+        environ=compiler_environment(manifest.ambient.environ),
+        on_phase=on_phase,
+    )
+    return Checked(verdict, Signature.of(verdict), manifest.expected)
+
+
+def _require_something_to_capture(manifest: Manifest) -> None:
+    from torchrepro.nouns.repro import Place
+
+    if manifest.place is not Place.BEFORE_CAPTURE:
+        raise TorchReproError(
+            f"this bundle is a graph that was captured already ({manifest.place})",
+            next_step="leave out --frontend, or save the whole call (torchrepro run --whole)",
+        )
+
+
+def time_limit_of(manifest: Manifest) -> float:
+    """Return the seconds that a bundle may take: 300, or a little more than a recorded hang took."""
+    if manifest.expected is None or manifest.expected.kind is not Kind.HANG:
+        return 300.0
+    recorded = float((manifest.verdict or {}).get("seconds") or 0.0)
+    return min(300.0, 30.0 + 2 * recorded)

@@ -1,0 +1,122 @@
+"""The oracle and observer of a real search: each candidate in a process of its own (see isolate/)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.read import read_manifest
+from torchrepro.cut.record_values import Recording, read_values
+from torchrepro.engine.processes.executor import Executor, Task
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.processes.supervise import raise_reported, verdict_of
+from torchrepro.engine.timeouts import Patience
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+
+JUDGE = "torchrepro.engine.jobs:judge"
+JUDGE_BEFORE_CODE = "torchrepro.engine.jobs:judge_before_code"
+_ROUNDS = "torchrepro.engine.jobs:judge_rounds"
+_RECORD = "torchrepro.engine.jobs:record"
+_GRAPHS = "torchrepro.engine.jobs:graphs"
+
+_RECORDED_BYTES = 2 << 30
+_ROUND_SECONDS = 20.0
+
+
+class IsolatedOracle:
+    """Judges and observes on an executor."""
+
+    def __init__(self, executor: Executor, patience: Patience, memory_limit: int | None = None) -> None:
+        self.workers = executor.workers
+        self.patience = patience
+        self.job = JUDGE
+        """What is done with a candidate where nothing else is asked for: it returns a verdict."""
+        self._executor = executor
+        self._memory_limit = memory_limit
+
+    def judge(
+        self, candidates: Sequence[Repro], *, job: str | None = None, **payload: Any
+    ) -> Iterator[tuple[int, Verdict]]:
+        """(index, verdict) of each, as they come; what is still under way at the end is ended.
+
+        Another job than the usual one returns a verdict as well.
+        """
+        job = job or self.job
+        under_way: dict[Task, int] = {}
+        try:
+            for index, candidate in enumerate(candidates):
+                task = self._started(job, candidate, **payload)
+                under_way[task] = index
+            while under_way:
+                task, outcome = self._executor.wait()
+                index = under_way.pop(task)
+                if _needs_no_reference(task, outcome):
+                    under_way[self._started(job, task.repro, **{**payload, "fp64": False})] = index
+                    continue
+                verdict = self._verdict(outcome, task.time_limit)
+                self.patience.learn(verdict)
+                yield index, verdict
+        finally:
+            for task in under_way:
+                self._executor.cancel(task)
+
+    def record(self, repro: Repro) -> Recording | None:
+        """The values inside a repro. The file is gone as soon as it is mapped."""
+        with tempfile.TemporaryDirectory(prefix="torchrepro-values-") as directory:
+            path = Path(directory) / "values.pt"
+            outcome = self.ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
+            return read_values(path) if outcome.result else None
+
+    def rounds(self, repro: Repro) -> Sequence[Verdict]:
+        outcome = self.ran(_ROUNDS, repro, seconds=_ROUND_SECONDS)
+        if outcome.result is None:
+            return ()
+        return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
+
+    def graphs(self, repro: Repro) -> Sequence[Repro]:
+        """The graphs of a whole call. What they may run is what the call itself was trusted with."""
+        with tempfile.TemporaryDirectory(prefix="torchrepro-graphs-") as directory:
+            outcome = self.ran(_GRAPHS, repro, directory=directory)
+            bundles = [Path(path) for path in outcome.result or ()]
+            return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in bundles]
+
+    def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
+        limit = self.patience.limit
+        payload = {**payload, "time_limit": limit}
+        task = Task(job, repro, payload, time_limit=limit, memory_limit=self._memory_limit)
+        self._executor.start(task)
+        return task
+
+    def ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:
+        """One task, alone. An error of ours is raised; what the user's code raises is in the outcome."""
+        task = self._started(job, repro, **payload)
+        try:
+            ended, outcome = self._executor.wait()
+        except BaseException:
+            self._executor.cancel(task)
+            raise
+        assert ended is task
+        error: Mapping[str, str] | None = outcome.error
+        if error is not None and error["kind"] != "user" and outcome.phase == "start":
+            raise_reported(outcome)
+        return outcome
+
+    def _verdict(self, outcome: Outcome, limit: float) -> Verdict:
+        """Where not even eager comes to an end, nothing can be said about the compiler."""
+        try:
+            return verdict_of(outcome, limit)
+        except TorchReproError as exc:
+            return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)
+
+
+def _needs_no_reference(task: Task, outcome: Outcome) -> bool:
+    """Whether the float64 run killed the process: then it is judged again without one."""
+    died = outcome.phase == "reference" and outcome.result is None and outcome.error is None
+    return died and task.payload.get("fp64", True)

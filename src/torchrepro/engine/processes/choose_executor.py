@@ -1,0 +1,70 @@
+"""Which executor a repro needs: forked children where a fork is safe, else workers that are used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchrepro.engine.processes.executor import Executor
+from torchrepro.engine.processes.fallback_executor import FallingBack
+from torchrepro.engine.processes.fork_executor import ForkExecutor
+from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
+from torchrepro.engine.processes.limits import usable_cores
+from torchrepro.engine.processes.spawn_executor import SpawnExecutor
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.nouns.repro import Place, Repro
+
+_CONTEXTS = 8
+"""Workers on a device at most, by default: each has a context there, of half a gigabyte."""
+_PRELOADED = ("torchrepro.execute.judge_repro", "torch._inductor.compile_fx")
+
+
+def executor_for(repro: Repro, workers: int | None = None) -> Executor:
+    """An executor for this repro and what becomes of it. By default a worker for each core."""
+    if why_not_forked(repro):
+        on_device = bool(devices_of(repro))
+        usual = min(usable_cores(), _CONTEXTS) if on_device else usable_cores()
+        return SpawnExecutor(workers or usual, preload=_PRELOADED)
+    forking = ForkExecutor(workers)
+    return FallingBack(forking, lambda: SpawnExecutor(forking.workers, preload=_PRELOADED))
+
+
+def why_not_forked(repro: Repro) -> str:
+    """Why its candidates cannot run in forked children; empty if they can. Prepares this process for it."""
+    devices = devices_of(repro)
+    if devices:
+        return f"it runs on {', '.join(sorted(devices))}, whose context a fork does not share"
+    prepare_to_fork()
+    return why_not_fork()
+
+
+def devices_of(repro: Repro) -> frozenset[str]:
+    """The kinds of device that a repro uses beside the CPU, as far as that can be read off it."""
+    held: list[Any] = [repro.inputs, repro.earlier, *repro.graph.parameters(), *repro.graph.buffers()]
+    for module in repro.graph.modules():
+        held += [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
+    found = {tensor.device.type for _, tensor in tensors_in(held)}
+    for module in repro.graph.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                found.update(_devices_named(node))
+    if repro.place is Place.BEFORE_CAPTURE:
+        # The user's own code says nothing. The generators that had a state then tell what was in use.
+        found.update(torch.device(name).type for name in repro.ambient.rng)
+    return frozenset(found - {"cpu", "meta"})
+
+
+def _devices_named(node: torch.fx.Node) -> set[str]:
+    """Devices among a node's arguments; as words only where they cannot be anything else."""
+    named: list[Any] = [value for value in pytree.tree_leaves((node.args, node.kwargs)) if _is_device(value)]
+    if isinstance(node.kwargs.get("device"), str):
+        named.append(node.kwargs["device"])
+    if node.op == "call_method" and node.target in ("cuda", "xpu"):
+        named.append(node.target)
+    return {torch.device(value).type for value in named}
+
+
+def _is_device(value: object) -> bool:
+    return isinstance(value, torch.device)

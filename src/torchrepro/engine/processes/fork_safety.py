@@ -1,0 +1,109 @@
+"""Whether this process may be forked: a child has only the thread that forked, and every lock as it stood.
+
+A thread that is missing in the child leaves its locks locked and its queues unanswered: the child hangs, and
+a hang is a verdict. So it is checked before each fork that there is no other thread, whoever has started it.
+
+What torch and its company start, and what becomes of it here (`prepare_to_fork`; torch 2.11 to 2.15):
+
+- OpenMP's team: with one thread there is none. Children choose their own number.
+- OpenBLAS (in NumPy) has threads as soon as it is imported, and ends them itself when the process forks.
+- tqdm, which inductor shows its progress with, has a thread that looks after progress bars: switched off.
+- autograd's threads for devices: only where an accelerator is in use, and then a fork is not safe anyway.
+- the CUDA driver's thread, which merely asking for devices starts, even if there is none to see: harmless
+  then, for it waits for events of devices (`hide_devices`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import warnings
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from torchrepro.nouns.errors import HarnessError
+
+_TASKS = Path("/proc/self/task")
+_DRIVER = "cuda"
+"""How the names of the CUDA driver's threads begin (`cuda00002c0000c`, seen with CUDA 13)."""
+
+
+class CannotFork(HarnessError):
+    """This process is not safe to be forked, or is not any more."""
+
+
+def prepare_to_fork() -> None:
+    """Keep this process single-threaded from now on, as far as torch and what it uses are concerned."""
+    import torch
+
+    torch.set_num_threads(1)
+    # A parent may have had it ignored, and then nobody learns how a child died.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if importlib.util.find_spec("tqdm") is not None:
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0
+
+
+def hide_devices(environ: MutableMapping[str, str]) -> None:
+    """Let a process with this environment see no GPU: one that has looked at a GPU cannot be forked."""
+    environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Torch then reads the line above instead of starting the driver to ask how many there are.
+    environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
+
+def why_not_fork() -> str:
+    """Why a fork of this process would not be safe; empty if it is."""
+    if sys.platform != "linux":
+        return f"on {sys.platform} libraries of the system do not survive a fork"
+    if len(_threads()) > 1:
+        # Some libraries end their threads when the process forks (OpenBLAS does); what is left then matters.
+        _fork_for_nothing()
+    others = [name for number, name in _threads().items() if number != os.getpid()]
+    if _devices_hidden():
+        others = [name for name in others if not name.startswith(_DRIVER)]
+    if others:
+        return f"it has {len(others)} other threads ({', '.join(sorted(others))})"
+    return _device_in_use()
+
+
+def fork() -> int:
+    """`os.fork`, without the word of Python 3.12 on threads: it counts those too that end with a fork."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _threads() -> dict[int, str]:
+    """The number and the name of every thread, of Python or not."""
+    found = {}
+    for task in _TASKS.iterdir():
+        try:
+            found[int(task.name)] = (task / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return found
+
+
+def _fork_for_nothing() -> None:
+    child = fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _devices_hidden() -> bool:
+    return os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+
+
+def _device_in_use() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ""
+    from torchrepro.torch_api.generators import is_initialised
+
+    # Which kind torch was built for, without asking the driver: that alone could start threads.
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or not is_initialised(kind.type):
+        return ""
+    return f"{kind.type} is in use, and its context would not work in a child"

@@ -1,0 +1,109 @@
+"""What one candidate may use: memory, threads, and the share of the machine that a worker has."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_STATUS = Path("/proc/self/status")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_KEPT_FREE = 0.2
+"""Of the memory, for the search itself and for everybody else."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: what the scheduler and the container leave of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *map(int, _cpu_quotas())]))
+
+
+def thread_share(workers: int) -> int:
+    """Threads of one of several workers."""
+    return max(1, usable_cores() // workers)
+
+
+def usable_memory() -> int:
+    """Bytes of the machine, or of the container where that is less."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [*_in_cgroups("", "memory.max"), *_in_cgroups("memory", "memory.limit_in_bytes")]
+    return min([physical, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def memory_share(workers: int) -> int:
+    """Bytes that one of several workers may have: together they leave a part of the memory free."""
+    return int(usable_memory() * (1 - _KEPT_FREE)) // workers
+
+
+def limit_memory(more: int | None) -> None:
+    """Let this process have so many bytes more than it has now; None lifts the limit.
+
+    It is a limit on private writable memory (`RLIMIT_DATA`), which an allocation beyond it meets as an error
+    that Python and torch can report. A limit on addresses would count what is only reserved, and one on
+    resident memory does not exist. Where the system does not tell what a process has (macOS), there is none.
+    Programs that this one starts have the same limit, each for itself.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = _data_in_use()
+    wanted = hard if more is None or used is None else used + more
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def limit_threads(threads: int) -> None:
+    """Compute and compile with so many threads from now on, in this process and in what it starts.
+
+    The compilers of inductor's pool are not counted: a candidate compiles in its own process
+    (`engine/processes/environment.py`).
+    """
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def no_core_dumps() -> None:
+    """A crash of a process with gigabytes would take seconds to be written down."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def _data_in_use() -> int | None:
+    for line in _text(_STATUS).splitlines():
+        name, _, value = line.partition(":")
+        if name == "VmData":
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def _cpu_quotas() -> Iterator[float]:
+    """The cores that the containers around this process may use, by both versions of cgroups."""
+    second = (text.split() for text in _in_cgroups("", "cpu.max"))
+    first = zip(_in_cgroups("cpu", "cpu.cfs_quota_us"), _in_cgroups("cpu", "cpu.cfs_period_us"), strict=True)
+    for quota, period in itertools.chain(second, first):
+        if quota.isdigit() and period.isdigit():
+            yield int(quota) / int(period)
+
+
+def _in_cgroups(controller: str, file: str) -> list[str]:
+    """What a file says in this process's group and in those around it; no controller: the second version."""
+    found = []
+    for line in _text(_OWN_CGROUPS).splitlines():
+        _, controllers, own = line.split(":", 2)
+        if controller in controllers.split(","):
+            groups = [Path(own), *Path(own).parents]
+            found += [_text(_CGROUPS / controllers / str(group).lstrip("/") / file) for group in groups]
+    return [text for text in found if text]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

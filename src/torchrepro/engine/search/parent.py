@@ -1,0 +1,191 @@
+"""Start a search process, follow it, pass Ctrl-C on, and leave nothing behind. Needs no torch.
+
+The search process leads a session of its own, so a Ctrl-C of the terminal reaches only this process: the
+first asks the search to stop with what it has, the second ends everything. The search process never outlives
+this one, and what it has started never outlives either.
+
+SearchRequest: what a search process is told, as plain data.
+
+From a bundle and settings to what a search process answers. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from torchrepro.bundle.manifest import devices_of
+from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.processes.child import listen
+from torchrepro.engine.processes.environment import cache_directory, compiler_environment
+from torchrepro.engine.processes.fork_safety import hide_devices
+from torchrepro.engine.processes.fresh_process import start_interpreter
+from torchrepro.engine.processes.leftovers import end_leftovers, marked
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.processes.supervise import raise_reported
+from torchrepro.engine.search.run_directory import RunDirectory
+from torchrepro.nouns.errors import HarnessError, TorchReproError
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """Which search, on what, and where its result goes."""
+
+    job: str
+    """`package.module:function` that takes this and a `Reporter`, and returns plain data."""
+    bundle: str
+    directory: str
+    """The directory of the run (`engine/search/run_directory.py`)."""
+    settings: Mapping[str, Any]
+    """As plain data: only the job knows what they are."""
+    seed: str
+    """Where a warm cache is kept from which the next run starts (`engine/search/setup.py`)."""
+    parent: int
+    """The process that asked; the search does not outlive it."""
+    warm: bool = True
+    """Warm up before the first candidate; False after a search process that died of it."""
+    lock: int = -1
+    """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
+
+
+OnMessage = Callable[[Mapping[str, Any]], None]
+"""Given what the search process tells: `phase`, `progress`, `passes`, `step`; and `stopping` from here."""
+
+
+def result_of_search(
+    request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage, kept: Callable[[], str]
+) -> Any:
+    """What a search has answered, or the error that its end amounts to; one that dies of warming up is
+    started again without. `kept` says what an unlucky end has left, for the message.
+    """
+    outcome = run_search(request, environ=environ, on_message=on_message)
+    if outcome.result is None and outcome.error is None and outcome.phase == "warm":
+        outcome = run_search(replace(request, warm=False), environ=environ, on_message=on_message)
+    if outcome.result is not None:
+        return outcome.result
+    raise_reported(outcome)
+    if outcome.signal == "SIGKILL":
+        raise TorchReproError(
+            f"the search process was killed, by somebody or by the system for memory{kept()}",
+            next_step="the same command goes on from there; fewer --jobs need less memory",
+        )
+    how = outcome.signal or f"exit code {outcome.exit_code}"
+    raise HarnessError(f"the search process itself died ({how}){kept()}\n{outcome.output_tail}")
+
+
+def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage) -> Outcome:
+    """Run a search and wait for its end. KeyboardInterrupt: the user does not even want the best so far."""
+    started = time.monotonic()
+    directory = RunDirectory(Path(request.directory))
+    with tempfile.TemporaryFile() as about, _Interrupts(on_message) as interrupts:
+        about.write(msgspec.json.encode(request))
+        about.seek(0)
+        child = start_interpreter(
+            "torchrepro.engine.search.process_main",
+            {**environ, **marked(directory.mark)},
+            stdin=about,
+            pass_fds=(request.lock,),
+        )
+        child.reports.on_message = on_message
+        interrupts.pass_on_to(child.process.pid)
+        try:
+            while (outcome := child.outcome(started, math.inf)) is None:
+                listen([child], math.inf)
+        finally:
+            child.end()
+            end_leftovers(directory.mark)
+            shutil.rmtree(directory.scratch, ignore_errors=True)
+        if outcome.result is None and interrupts.count:
+            raise KeyboardInterrupt  # asked to stop before there was anything to stop with
+        return outcome
+
+
+class _Interrupts:
+    """The first Ctrl-C goes to the search, the second one is for us; a plain `kill` is always for us."""
+
+    def __init__(self, on_message: OnMessage) -> None:
+        self.count = 0
+        self._on_message = on_message
+        self._search: int | None = None
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        # Elsewhere Python lets nobody handle signals, and whoever runs this in a thread has the say.
+        if threading.current_thread() is threading.main_thread():
+            for number, take in ((signal.SIGINT, self._interrupt), (signal.SIGTERM, _leave)):
+                # In the background of a shell SIGINT is ignored, and that is meant so.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._former[number] = signal.signal(number, take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def pass_on_to(self, search: int) -> None:
+        self._search = search
+        if self.count:
+            self._ask_to_stop()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+        self._on_message({"stopping": True})
+        if self._search is not None:
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        assert self._search is not None
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(self._search, signal.SIGINT)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def searched(
+    job: str,
+    bundle: Path,
+    directory: RunDirectory,
+    settings: Any,
+    *,
+    toolchain: str,
+    lock: int,
+    on_message: OnMessage,
+    kept: Callable[[], str] = lambda: "",
+) -> Any:
+    """What the search process of a job answers, in plain data. Its directory is held by the caller."""
+    end_leftovers(directory.mark)  # of a run that was killed
+    manifest = read_manifest(bundle)
+    request = SearchRequest(
+        job=job,
+        bundle=str(bundle.resolve()),
+        directory=str(directory.path),
+        settings=msgspec.to_builtins(settings),
+        seed=str(cache_directory() / "warm" / toolchain),
+        parent=os.getpid(),
+        lock=lock,
+    )
+    environ = {
+        **compiler_environment(manifest.ambient.environ),
+        "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
+        "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
+    }
+    if not devices_of(manifest):
+        hide_devices(environ)
+    return result_of_search(request, environ=environ, on_message=on_message, kept=kept)

@@ -1,0 +1,174 @@
+"""The directory of a search: whose it is, one run at a time in it, and when a former run still counts.
+
+    result.json       the result as data
+    scratch/          temporary files, while the run lasts
+    cache/            what the compilers cache, while the run lasts
+    run.json          what the verdicts depend on: the same command goes on only if this is still the same
+    lock              held while a run is at work
+
+Needs no torch: a run that is finished is answered at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.engine.search.identity import Identity
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.ranks.process import answers
+
+CAUGHT = "caught"
+"""Where a program was given instead of a bundle: what was caught in it, and `caught.json` about that."""
+_PATIENCE = 10.0
+"""Seconds for the processes of a killed run to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The paths that every run directory has, and what a former run has left there."""
+
+    path: Path
+
+    left: ClassVar[tuple[str, ...]] = ("scratch", "cache", "result.json", "run.json")
+    """How the names of what runs leave here begin."""
+    guests: ClassVar[tuple[str, ...]] = ("lock", CAUGHT, f"{CAUGHT}.json")
+    """What may be here before the first run."""
+
+    @property
+    def cache(self) -> Path:
+        return self.path / "cache"
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / "scratch"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def mark(self) -> str:
+        """What the processes of a run here carry (`engine/processes/leftovers.py`)."""
+        return hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:24]
+
+    def begin(self, identity: Identity, *, fresh: bool) -> str:
+        """Keep what a former run has left if it is about the same; else start over, and say why."""
+        former = self._former()
+        changed = "" if former is None else identity.changed_since(former)
+        if fresh or changed:
+            self.clear()
+        if former is None or fresh or changed:
+            write_json(self.path / "run.json", msgspec.to_builtins(identity))
+        return f"starting over: {changed}" if changed and not fresh else ""
+
+    def clear(self) -> None:
+        """Remove what runs leave here, and nothing else."""
+        for name in self.left:
+            for path in (*self.path.glob(f"{name}*"), *self.path.glob(f".{name}*")):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def _former(self) -> Identity | None:
+        try:
+            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Identity)
+        except FileNotFoundError:
+            foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in self.guests)
+            if foreign:
+                raise TorchReproError(
+                    f"{self.path} holds something else ({', '.join(foreign[:3])})",
+                    next_step="choose an empty or a new directory with --out",
+                ) from None
+            return None
+        except msgspec.DecodeError:
+            return Identity()  # half-written by a full disk: as different as can be
+
+
+def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
+    """The directory that was asked for, else the preferred one; made, and known to be writable.
+
+    Where nothing can be written there, it is one of that name in the working directory, and that is said.
+    """
+    if wanted is not None:
+        _make(wanted, "choose another directory with --out")
+        return wanted.absolute(), ""
+    try:
+        _make(preferred, "")
+        return preferred, ""
+    except TorchReproError as exc:
+        fallback = Path.cwd() / preferred.name
+        _make(fallback, "choose a directory that you may write to with --out")
+        return fallback, f"{exc.fact}: using {fallback}"
+
+
+@contextmanager
+def held(directory: RunDirectory) -> Iterator[int]:
+    """The lock of a run directory, which goes when every process that holds the descriptor has gone."""
+    with open(directory.path / "lock", "a+") as file:
+        _lock(file.fileno(), directory.path)
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file.fileno()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a file in one step: whoever reads it finds the former content or the new one."""
+    partial = path.with_name(f".{path.name}.{new_run_id()}.partial")
+    try:
+        # Not by msgspec, which turns what is not a number into nothing.
+        partial.write_text(json.dumps(data, indent=1) + "\n")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _make(path: Path, next_step: str) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise TorchReproError(f"{path} is a file", next_step=next_step) from None
+    except OSError as exc:
+        raise TorchReproError(f"cannot make {path}: {exc.strerror}", next_step=next_step) from exc
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise TorchReproError(f"{path} cannot be written to", next_step=next_step)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as exc:
+            if exc.errno in (errno.ENOLCK, errno.ENOTSUP):
+                return  # a file system without locks: nothing better can be done there
+            holder = _holder(descriptor)
+        if (holder and answers(holder)) or time.monotonic() > deadline:
+            raise TorchReproError(
+                f"another run (process {holder}) is at work in {path}",
+                next_step="wait for it, end it, or choose another directory with --out",
+            )
+        time.sleep(0.05)  # its holder was killed, and the search process that shared the lock is about to go
+
+
+def _holder(descriptor: int) -> int:
+    with suppress(ValueError):
+        return int(os.pread(descriptor, 32, 0) or b"0")
+    return 0

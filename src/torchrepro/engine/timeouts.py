@@ -1,0 +1,41 @@
+"""Patience: how long a candidate may take before it counts as hanging.
+
+A multiple of what the original took. Where the failure itself is a hang each failing candidate costs the
+whole limit, so there it is learnt from the candidates that do come to an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchrepro.nouns.verdict import Kind, Verdict
+
+_FLOOR = 20.0
+_HANG_FLOOR = 8.0
+
+
+@dataclass(eq=False)
+class Patience:
+    """The limit for the next candidate, in seconds."""
+
+    original: float
+    """What the original may take, or took."""
+    hangs: bool = False
+    _ended: list[float] = field(default_factory=list)
+
+    @classmethod
+    def after(cls, verdict: Verdict) -> Patience:
+        """From the verdict on the original."""
+        return cls(verdict.seconds, hangs=verdict.kind is Kind.HANG)
+
+    @property
+    def limit(self) -> float:
+        if not self.hangs:
+            return max(_FLOOR, 4 * self.original + 10)
+        slowest = max(self._ended, default=_HANG_FLOOR / 2)
+        return min(max(_HANG_FLOOR, 3 * slowest), max(_HANG_FLOOR, self.original))
+
+    def learn(self, verdict: Verdict) -> None:
+        """Take a candidate into account that came to an end."""
+        if verdict.kind is not Kind.HANG:
+            self._ended.append(verdict.seconds)

@@ -1,0 +1,240 @@
+"""Run a script in a fresh process, as a stranger would, and say whether it fails as the repro does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchrepro.engine.processes.environment import compiler_environment
+from torchrepro.engine.processes.outcome import signal_name
+from torchrepro.engine.processes.process_groups import end_group
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.signature import Signature, normalise_message
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.script.candidates import each_script
+from torchrepro.script.document import Entry, Script
+
+SCRIPT = "repro.py"
+UNVERIFIED = "repro_unverified.py"
+_READ = 1 << 20
+"""Bytes of output that are looked at: what a C++ compiler says of one kernel can be long."""
+_TAIL = 8000
+_REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
+_COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
+# What the script would do if the compiler were mended: `torch.compile` that compiles nothing.
+_WITHOUT_COMPILER = """\
+import runpy, sys, torch
+sys.argv = sys.argv[1:]
+torch.compile = lambda model=None, **options: model if model is not None else (lambda model: model)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Whether a script fails as it should, and what was seen."""
+
+    reproduces: bool
+    how: str
+    """In words: what it did."""
+    output_tail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The script that was chosen and written, and all that were tried."""
+
+    script: Script
+    verified: Verified
+    path: Path
+    tried: tuple[tuple[Script, Verified], ...] = ()
+
+    @property
+    def reproduces(self) -> bool:
+        return self.verified.reproduces
+
+
+@dataclass(frozen=True)
+class _Ended:
+    exit_code: int | None
+    """None: it had to be ended."""
+    output: str
+    seconds: float
+
+
+class _Running:
+    """A script in a process group of its own, of which nothing is left when the context ends."""
+
+    def __init__(self, arguments: Sequence[str], directory: Path, environ: Mapping[str, str]) -> None:
+        self._arguments, self._directory, self._environ = arguments, directory, environ
+
+    def __enter__(self) -> _Running:
+        self._started = time.monotonic()
+        self._output = tempfile.TemporaryFile()
+        self._child = subprocess.Popen(
+            self._arguments,
+            cwd=self._directory,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self._environ},
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        end_group(self._child)
+        self._output.close()
+
+    def ended(self, deadline: float) -> _Ended:
+        """How it ended, at the deadline if not before."""
+        exit_code: int | None
+        try:
+            exit_code = self._child.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            exit_code = None
+        seconds = time.monotonic() - self._started
+        end_group(self._child)
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _READ))
+        return _Ended(exit_code, self._output.read().decode(errors="replace"), seconds)
+
+
+def verify_script(
+    script: Script,
+    expected: Signature,
+    *,
+    time_limit: float,
+    environ: Mapping[str, str] | None = None,
+) -> Verified:
+    """Run a script in a fresh process; for a hang, `time_limit` is how long it is waited for.
+
+    A script that compares is run once more beside it, with a `torch.compile` that does nothing: what fails
+    then as well says nothing about the compiler.
+    """
+    environ = compiler_environment() if environ is None else environ
+    with tempfile.TemporaryDirectory(prefix="torchrepro-script-") as scratch, ExitStack() as stack:
+        directory = Path(scratch)
+        path = write_script(script, directory, SCRIPT)
+        commands = [[sys.executable, str(path)]]
+        if expected.kind in _COMPARED and script.entry is not Entry.INTERNAL:
+            commands.append([sys.executable, "-c", _WITHOUT_COMPILER, str(path)])
+        running = [stack.enter_context(_Running(command, directory, environ)) for command in commands]
+        deadline = time.monotonic() + time_limit
+        ended = [each.ended(deadline) for each in running]
+    reproduces, how = _read(ended[0], expected, time_limit)
+    if reproduces and len(ended) > 1 and ended[1].exit_code != 0:
+        reproduces = False
+        how = f"{how}; but it fails without the compiler as well ({_last_line(ended[1].output)})"
+    return Verified(reproduces, how, ended[0].output[-_TAIL:], ended[0].seconds)
+
+
+def settle(
+    repro: Repro,
+    verdict: Verdict,
+    directory: Path,
+    *,
+    time_limit: float = 120.0,
+    environ: Mapping[str, str] | None = None,
+    header: Sequence[str] = (),
+    repeats: int = 1,
+) -> Settled:
+    """Write the first script that fails as the repro does to `directory/repro.py`, each tried in turn.
+
+    Each is run `repeats` times before it counts as passing: more than once where the failure is flaky.
+    If none does, `repro.py` is the last resort, the hand-written one stands beside it as
+    `repro_unverified.py`, and the answer says that nothing was reproduced.
+    """
+    expected = repro.expected or Signature.of(verdict)
+    environ = compiler_environment(repro.ambient.environ) if environ is None else environ
+    tried: list[tuple[Script, Verified]] = []
+    for script in each_script(repro, verdict, header=header):
+        for _ in range(max(1, repeats)):
+            verified = verify_script(script, expected, time_limit=time_limit, environ=environ)
+            if verified.reproduces:
+                break
+        tried.append((script, verified))
+        if verified.reproduces:
+            path = write_script(script, directory, SCRIPT)
+            return Settled(script, verified, path, tuple(tried))
+    script, verified = tried[-1]
+    path = write_script(script, directory, SCRIPT)
+    if len(tried) > 1:
+        write_script(tried[0][0], directory, UNVERIFIED)
+    return Settled(script, verified, path, tuple(tried))
+
+
+def write_script(script: Script, directory: Path, name: str) -> Path:
+    """The script and the files beside it; what stood there under these names is replaced."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for beside, content in script.side_files.items():
+        with suppress(FileNotFoundError):
+            (directory / beside).unlink()
+        if isinstance(content, bytes):
+            (directory / beside).write_bytes(content)
+        else:
+            content(directory / beside)
+    path = directory / name
+    path.write_text(script.text, encoding="utf-8")
+    return path
+
+
+def _read(ended: _Ended, expected: Signature, time_limit: float) -> tuple[bool, str]:
+    """Whether this is the failure that is expected, and what happened."""
+    if ended.exit_code is None:
+        return expected.kind is Kind.HANG, f"no end after {time_limit:g} s"
+    died = signal_name(ended.exit_code)
+    if died:
+        wanted = expected.kind is Kind.CRASH and expected.exception in ("", died)
+        killed = expected.kind is Kind.OUT_OF_MEMORY and died == "SIGKILL"
+        return wanted or killed, f"died by {died}"
+    if ended.exit_code == 0:
+        return False, "ends without an error"
+    if _REPRODUCED.search(ended.output):
+        return True, "says that it reproduces the failure"
+    last = _last_line(ended.output)
+    match expected.kind:
+        case Kind.MISMATCH | Kind.NON_FINITE | Kind.MISSING_ERROR:
+            return _asserts(ended.output), last
+        case Kind.COMPILE_ERROR | Kind.RUN_ERROR:
+            return _raises(ended.output, expected), last
+        case Kind.OUT_OF_MEMORY:
+            return "memory" in ended.output.lower(), last
+        case Kind.CRASH:
+            return expected.exception == f"exit {ended.exit_code}", last
+    return False, last
+
+
+def _asserts(output: str) -> bool:
+    """Whether it is an assertion of the script that fails, and not one of the compiler."""
+    told = output.rpartition("Traceback (most recent")[2]
+    own = re.findall(rf'File ".*{re.escape(SCRIPT)}", line \d+, in .*\n\s+(.*)', told)
+    return (
+        bool(own) and "assert" in own[-1] and re.search(r"^AssertionError\b", told, re.MULTILINE) is not None
+    )
+
+
+def _raises(output: str, expected: Signature) -> bool:
+    """Whether the last traceback tells the exception that is expected, however it is wrapped."""
+    told = output.rpartition("Traceback (most recent")[2]
+    for found in re.finditer(rf"\b{re.escape(expected.exception)}\b(?:: ?|\s|$)", told):
+        if normalise_message(told[found.end() :]) == expected.message:
+            return True
+    return False
+
+
+def _last_line(output: str) -> str:
+    """What an exception says: the last line that is not torch's advice about itself."""
+    told = output.rpartition("Traceback (most recent")[2]
+    found = re.findall(r"^\w[\w.]*(?:Error|Exception|Failed|Interrupt)\b.*$", told, re.MULTILINE)
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return found[-1][:300] if found else lines[-1][:300] if lines else "fails without a word"

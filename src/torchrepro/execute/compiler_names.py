@@ -1,0 +1,85 @@
+"""From the object that torch calls as a backend back to the compiler's name and options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchrepro.nouns.ambient import is_data
+from torchrepro.nouns.repro import Compiler
+
+
+def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
+    """The compiler that a backend object stands for, and notes on what could not be kept of it.
+
+    Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper.config`, `_TorchCompileWrapper.kwargs`,
+    `_torchdynamo_orig_backend`, `DDPOptimizer.backend_compile_fn`).
+    """
+    backend, notes = _unwrapped(backend)
+    dynamic = getattr(backend, "dynamic", None)
+    if isinstance(getattr(backend, "compiler", None), Compiler):  # watched: it says whom it watches
+        return backend.compiler, notes
+    if isinstance(backend, torch._TorchCompileInductorWrapper):
+        options, left_out = _data(backend.config)
+        return Compiler("inductor", options=options, dynamic=dynamic), (*notes, *left_out)
+    if isinstance(backend, torch._TorchCompileWrapper):
+        named, more = compiler_of(backend.compiler_fn)
+        options, left_out = _data(backend.kwargs.get("options") or {})
+        mode = backend.kwargs.get("mode")
+        known = isinstance(backend.compiler_name, str) and backend.compiler_name in _registered()
+        name = backend.compiler_name if known else named.name
+        return Compiler(name, mode=mode, options=options, dynamic=dynamic), (*notes, *more, *left_out)
+    if isinstance(backend, str):
+        return Compiler(backend), notes
+    return Compiler(_name_of(backend)), notes
+
+
+def watches_itself(backend: Any) -> bool:
+    """Whether a backend is one of ours, which does its own watching."""
+    backend, _ = _unwrapped(backend)
+    inner = (
+        getattr(backend, "compiler_fn", None) if isinstance(backend, torch._TorchCompileWrapper) else backend
+    )
+    return bool(getattr(_unwrapped(inner)[0], WATCHES, False))
+
+
+WATCHES = "_torchrepro_watches"
+
+
+def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
+    """What stands inside the wrappers that torch, DDP or a partial put around a backend."""
+    notes: tuple[str, ...] = ()
+    for _ in range(20):
+        owner: Any = getattr(backend, "__self__", None)
+        if hasattr(owner, "backend_compile_fn"):
+            backend = owner.backend_compile_fn
+            notes = ("compiled in parts, by DDP's buckets; the replay compiles the graph as a whole",)
+        elif hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        elif isinstance(backend, functools.partial):
+            backend = backend.func
+        else:
+            break
+    return backend, notes
+
+
+def _name_of(backend: Callable[..., Any]) -> str:
+    """A registered name, else `package.module:function`."""
+    for name in _registered():
+        if torch._dynamo.backends.registry._COMPILER_FNS.get(name) is backend:
+            return name
+    qualified = getattr(backend, "__qualname__", None) or type(backend).__qualname__
+    return f"{getattr(backend, '__module__', None) or type(backend).__module__}:{qualified}"
+
+
+def _registered() -> list[str]:
+    return list(torch._dynamo.list_backends(exclude_tags=()))
+
+
+def _data(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    kept = {name: value for name, value in options.items() if is_data(value)}
+    notes = tuple(f"the option {name} is not data and was left out" for name in options if name not in kept)
+    return kept, notes

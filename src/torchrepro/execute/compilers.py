@@ -1,0 +1,296 @@
+"""The compilers under test, by name, at the two places where a graph can be handed to them.
+
+Effect tokens: outputs of a graph that only keep effects in order, and that no compiler has to return.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import operator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+from torch.utils import _pytree as pytree
+
+from torchrepro.judge.execute import call_as_it_asks
+from torchrepro.nouns.errors import UnknownCompilerError
+from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Frontend, Place
+
+
+def without_tokens(graph: torch.fx.GraphModule, outputs: Any) -> Any:
+    """The outputs of a run with None in place of tokens. Inductor returns none, whatever eager passed on."""
+    returned = graph.graph.output_node().args[0]
+    if not isinstance(returned, tuple | list) or not isinstance(outputs, tuple | list):
+        return outputs
+    if not any(map(_is_token, returned)) or len(returned) != len(outputs):
+        return outputs
+    return type(outputs)(
+        None if _is_token(node) else value for node, value in zip(returned, outputs, strict=True)
+    )
+
+
+def _is_token(output: Any) -> bool:
+    """Whether this is the first result of `with_effects`. Checked on torch 2.11 to 2.15."""
+    from torch._higher_order_ops.effects import with_effects
+
+    match output:
+        case Node(target=operator.getitem, args=(Node(target=target), 0)):
+            return target is with_effects
+    return False
+
+
+CompilerFn = Callable[..., Callable[..., Any]]
+"""`(graph_module, example_inputs) -> callable`, what torch calls a backend."""
+
+_OWN_CAPTURE = "torchrepro.second_opinion.own_capture:compile_with_own_capture"
+"""Named as a job is, because the front end is built on this module."""
+
+# The backends that only rearrange the graph: at the AOT level the graph itself is what they would run.
+_AOT_EAGER = frozenset({"eager", "aot_eager", "eager_noexcept"})
+
+
+def compile_model(
+    compiler: Compiler, model: Callable[..., Any], *, backend: CompilerFn | None = None
+) -> Callable[..., Any]:
+    """A user's model through the public API, capture included; `backend` takes the compiler's place."""
+    given = backend or _backend_for_public_api(compiler)
+    if compiler.frontend is Frontend.TORCHREPRO:
+        captured: Callable[..., Any] = resolve_name(_OWN_CAPTURE)(
+            compiler, model, backend or backend_function(compiler)
+        )
+        return captured
+    options = dict(compiler.options) or None
+    mode = None if options else compiler.mode
+    return torch.compile(
+        model,
+        backend=given,
+        mode=mode,
+        options=options,
+        dynamic=compiler.dynamic,
+        fullgraph=compiler.fullgraph,
+    )
+
+
+def compile_graph(
+    compiler: Compiler,
+    place: Place,
+    graph: torch.fx.GraphModule,
+    fake_mode: Any,
+    example_inputs: Sequence[Any],
+) -> Callable[..., Any]:
+    """A graph handed straight to the compiler under test, as the stage before it would have done."""
+    if compiler.recapture and place is Place.AFTER_CAPTURE:
+        return compile_model(compiler, graph)
+    if place is Place.AFTER_AOT:
+        compile_fn = _aot_level(compiler)
+    else:
+        compile_fn = backend_function(compiler)
+    with _as_if_captured(fake_mode):
+        if place is Place.EXPORT:
+            return _without_constants(compile_fn, graph, example_inputs)
+        return compile_fn(graph, list(example_inputs))
+
+
+def known_compilers() -> list[str]:
+    """Every backend that torch knows here, debugging ones included."""
+    return sorted(torch._dynamo.list_backends(exclude_tags=()))
+
+
+def require_known(compiler: Compiler) -> None:
+    """Fail early, and with the nearest name, for a compiler that does not exist."""
+    if ":" in compiler.name:
+        _imported(compiler.name)
+        return
+    known = [*known_compilers(), AOT_INDUCTOR]
+    if compiler.name not in known:
+        near = difflib.get_close_matches(compiler.name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        raise UnknownCompilerError(
+            f"no backend is called {compiler.name!r}",
+            next_step=f"{hint} (a function of yours is written package.module:function)",
+        )
+
+
+def backend_function(compiler: Compiler) -> CompilerFn:
+    """What `torch.compile` would hand a captured graph to.
+
+    Checked on torch 2.11 to 2.15 (`torch._TorchCompileInductorWrapper`, `torch._dynamo.lookup_backend`).
+    """
+    require_known(compiler)
+    if ":" in compiler.name:
+        return _imported(compiler.name)
+    if compiler.name == AOT_INDUCTOR:
+        return _aot_inductor(compiler)
+    if compiler.name == "inductor":
+        wrapper: CompilerFn = torch._TorchCompileInductorWrapper(
+            compiler.mode, dict(compiler.options), compiler.dynamic
+        )
+        return wrapper
+    looked_up: CompilerFn = torch._dynamo.lookup_backend(compiler.name)
+    return looked_up
+
+
+def _backend_for_public_api(compiler: Compiler) -> str | CompilerFn:
+    require_known(compiler)
+    if compiler.name == AOT_INDUCTOR:
+        raise UnknownCompilerError(
+            f"{AOT_INDUCTOR} compiles exported programs, not models",
+            next_step="export the model with torch.export.export and save a repro of that",
+        )
+    return _imported(compiler.name) if ":" in compiler.name else compiler.name
+
+
+def _aot_level(compiler: Compiler) -> CompilerFn:
+    require_known(compiler)
+    if compiler.name in _AOT_EAGER:
+        return lambda graph, inputs: graph
+    if compiler.name == "aot_eager_decomp_partition":
+        return _decomposed
+    if compiler.name == "inductor":
+        return _inductor_inner(compiler)
+    return backend_function(compiler)
+
+
+def _inductor_inner(compiler: Compiler) -> CompilerFn:
+    """Inductor's own entry below AOT. Checked on torch 2.11 to 2.15 (`compile_fx_inner`)."""
+    from torch._inductor import config, list_mode_options
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        options = list_mode_options(compiler.mode, compiler.dynamic) if compiler.mode else {}
+        with config.patch({**options, **compiler.options}):
+            return _Boxed(compile_fx_inner(graph, inputs))
+
+    return compile_fn
+
+
+def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The graph after inductor's decompositions, run eagerly."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced: Callable[..., Any] = make_fx(
+        torch.fx.Interpreter(graph).run, decomposition_table=select_decomp_table(), tracing_mode="fake"
+    )(*inputs)
+    return traced
+
+
+def _without_constants(
+    compile_fn: CompilerFn, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Compile without the arguments that export has turned into constants: no compiler is ever given them."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    kept = [
+        index
+        for index, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True))
+        if node.users or isinstance(value, torch.Tensor)
+    ]
+    for index in set(range(len(placeholders))) - set(kept):
+        graph.graph.erase_node(placeholders[index])
+    graph.recompile()
+    compiled = compile_fn(graph, [example_inputs[index] for index in kept])
+    return lambda *args: call_as_it_asks(compiled, [args[index] for index in kept], {})
+
+
+def _aot_inductor(compiler: Compiler) -> CompilerFn:
+    """A library compiled ahead of time, packed, and loaded again.
+
+    Checked on torch 2.11 to 2.15 (`aot_compile`, `package_aoti`, `aoti_load_package`).
+    """
+    from torch._inductor import aot_compile, aoti_load_package
+    from torch._inductor.package.package import package_aoti
+
+    def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        directory = tempfile.TemporaryDirectory(prefix="torchrepro-aoti-")
+        outputs: Any = graph.graph.output_node().args[0]
+        # What the library is told of its calling convention; the graph itself is flat already.
+        specs: Any = graph
+        specs._in_spec = pytree.tree_structure((tuple(inputs), {}))
+        specs._out_spec = pytree.tree_structure(outputs)
+        options = {
+            **compiler.options,
+            "aot_inductor.package": True,
+            "aot_inductor.output_path": f"{directory.name}/model",
+        }
+        with torch.no_grad():
+            files: Any = aot_compile(graph, tuple(inputs), options=options)
+            package = package_aoti(f"{directory.name}/model.pt2", {"model": files})
+        return _Loaded(aoti_load_package(package), tuple(outputs), directory)
+
+    return compile_fn
+
+
+class _Loaded:
+    """A function of a library; the library's directory goes when the function does.
+
+    A library returns tensors alone. Numbers, which the graph returns beside them, are made numbers again.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        outputs: tuple[Any, ...],
+        directory: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self._function = function
+        self._outputs = outputs
+        self._directory = directory
+
+    def __call__(self, *args: Any) -> Any:
+        with torch.no_grad():
+            found = self._function(*args)
+        return tuple(_as_in_graph(value, node) for value, node in zip(found, self._outputs, strict=True))
+
+
+def _as_in_graph(value: Any, output: Any) -> Any:
+    if not isinstance(output, torch.fx.Node):
+        return output
+    number = isinstance(output.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+    return value.item() if number and isinstance(value, torch.Tensor) else value
+
+
+class _Boxed:
+    """Calls with one list of arguments, which the callee may empty: inductor's convention."""
+
+    _boxed_call = True
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self._compiled(args)
+
+
+@contextmanager
+def _as_if_captured(fake_mode: Any) -> Iterator[None]:
+    """The context in which capture calls a backend. Checked on torch 2.11 to 2.15 (`torch._guards`)."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.virtualized import V
+
+    with ExitStack() as stack:
+        if fake_mode is not None:
+            stack.enter_context(tracing(TracingContext(fake_mode)))
+            stack.enter_context(V.set_fake_mode(fake_mode))
+        yield
+
+
+def _imported(name: str) -> CompilerFn:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise UnknownCompilerError(
+            f"cannot import the compiler {name!r} ({exc})",
+            next_step="write package.module:function, importable from the working directory",
+        ) from exc
+    if not callable(found):
+        raise UnknownCompilerError(f"{name!r} is a {type(found).__name__}, not a compiler function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,265 @@
+"""Load the user's own model: a function that returns it with its inputs, built afresh for every run.
+
+Fresh objects for each run are the only isolation that also holds for closures, hooks and caches. A function
+that does not build the same thing twice, even from the same seed, is built once and copied instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import random
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torchrepro.judge.clone import clone_inputs, clone_module
+from torchrepro.judge.compare import same
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.raised import is_out_of_memory
+from torchrepro.nouns.errors import TorchReproError
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model and its inputs, as one call of the user's function returned them."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CaseOptions:
+    """What the user's file may say about how to run its model (all optional, see docs/compare.md)."""
+
+    compile: Mapping[str, Any] = field(default_factory=dict)
+    """`COMPILE`: keyword arguments of torch.compile."""
+    no_grad: bool = False
+    """`NO_GRAD`: run without gradients."""
+    grad: bool | None = None
+    """`GRAD`: whether backward runs as well."""
+    tolerance: float | None = None
+    """`TOL`: a number or (rtol, atol) that replaces the judge's own rule."""
+    call: Callable[..., Any] | None = None
+    """`call(model, inputs)`: how to call it."""
+    post: Callable[..., Any] | None = None
+    """`post(model, output, inputs)`: what to compare instead of the output."""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Builds the model again and again, on the wanted device."""
+
+    function: Callable[[], Any]
+    name: str
+    options: CaseOptions
+    device: str | None = None
+    backward: bool | None = None
+    once: Built | None = None
+    """Set where building twice gives different things: the copy to start from."""
+
+    def fresh(self) -> Built:
+        if self.once is not None:
+            return self._copy(self.once)
+        return self._build()
+
+    def steady(self) -> tuple[Factory, str]:
+        """A factory whose products are all alike, and a note if they had to be copied."""
+        first, second = self._build(), self._build()
+        if same(_data(first), _data(second), strict=True):
+            return self, ""
+        note = f"{self.name} returns something else each time, so one of them was copied"
+        return Factory(self.function, self.name, self.options, self.device, self.backward, first), note
+
+    def _build(self) -> Built:
+        torch.manual_seed(_SEED)
+        random.seed(_SEED)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(_SEED)
+        try:
+            made = self.function()
+        except Exception as exc:
+            if isinstance(exc, TorchReproError) or is_out_of_memory(exc):
+                raise
+            raise TorchReproError(
+                f"{self.name} raises {type(exc).__name__}: {exc}",
+                next_step="make it run in plain Python first; --traceback shows where",
+            ) from exc
+        built = as_built(made, self.name)
+        if self.device:
+            built = _moved(built, self.device)
+        if self.backward:
+            for _, tensor in tensors_in((built.args, built.kwargs)):
+                if tensor.is_leaf and (tensor.is_floating_point() or tensor.is_complex()):
+                    tensor.requires_grad_(True)
+        return built
+
+    def _copy(self, built: Built) -> Built:
+        model = built.model
+        if isinstance(model, torch.nn.Module):
+            model = clone_module(model)
+        args, kwargs = clone_inputs((built.args, dict(built.kwargs)))
+        return Built(model, args, kwargs)
+
+
+def load_factory(target: str, *, device: str | None = None, backward: bool | None = None) -> Factory:
+    """`FILE.py:FUNCTION` or `package.module:FUNCTION`; each way to get it wrong is one clear line."""
+    where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise TorchReproError(
+            f"{target!r} does not name a function",
+            next_step="write FILE.py:FUNCTION or package.module:FUNCTION",
+        )
+    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    function = getattr(module, name, None)
+    if function is None:
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
+        ]
+        listed = f"it has: {', '.join(functions)}" if functions else "it has no functions"
+        raise TorchReproError(f"{where} has no {name!r}", next_step=listed)
+    if not callable(function):
+        raise TorchReproError(
+            f"{target} is a {type(function).__name__}, not a function",
+            next_step="name a function without arguments that returns the model and its inputs",
+        )
+    required = _required_parameters(function)
+    if required:
+        raise TorchReproError(
+            f"{target} takes arguments ({', '.join(required)})",
+            next_step=f"name a function without arguments that returns ({name}, inputs)",
+        )
+    return Factory(function, target, read_options(module), device, backward)
+
+
+def as_built(value: Any, name: str) -> Built:
+    """A model alone, (model, inputs) or (model, args, kwargs)."""
+    if isinstance(value, (tuple, list)):
+        if len(value) == 2 and callable(value[0]):
+            return _with_inputs(value[0], value[1])
+        if len(value) == 3 and callable(value[0]) and isinstance(value[2], Mapping):
+            return Built(value[0], tuple(value[1]), dict(value[2]))
+    elif callable(value) and not isinstance(value, torch.Tensor):
+        return Built(value)
+    raise TorchReproError(
+        f"{name} returned {_shape_of(value)}",
+        next_step="return model, (model, inputs) or (model, args, kwargs)",
+    )
+
+
+def read_options(module: ModuleType) -> CaseOptions:
+    tolerance = getattr(module, "TOL", None)
+    return CaseOptions(
+        compile=dict(getattr(module, "COMPILE", {})),
+        no_grad=bool(getattr(module, "NO_GRAD", False)),
+        grad=getattr(module, "GRAD", None),
+        tolerance=max(tolerance) if isinstance(tolerance, (tuple, list)) else tolerance,
+        call=getattr(module, "call", None),
+        post=getattr(module, "post", None),
+    )
+
+
+def call_context(options: CaseOptions, amp: str | None, device: str) -> AbstractContextManager[Any]:
+    """The state that stands around the forward call."""
+    stack = ExitStack()
+    if options.no_grad:
+        stack.enter_context(torch.no_grad())
+    if amp:
+        dtype = getattr(torch, amp, None)
+        if not isinstance(dtype, torch.dtype):
+            raise TorchReproError(
+                f"{amp!r} is not a dtype", next_step="write --amp bfloat16 or --amp float16"
+            )
+        stack.enter_context(torch.autocast(device, dtype=dtype))
+    return stack
+
+
+def _required_parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
+
+
+def _with_inputs(model: Callable[..., Any], inputs: Any) -> Built:
+    if isinstance(inputs, Mapping):
+        return Built(model, (), dict(inputs))
+    if isinstance(inputs, (tuple, list)):
+        return Built(model, tuple(inputs))
+    return Built(model, (inputs,))
+
+
+def _shape_of(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+def _data(built: Built) -> Any:
+    state = dict(built.model.state_dict()) if isinstance(built.model, torch.nn.Module) else {}
+    return [tensor for _, tensor in tensors_in((built.args, dict(built.kwargs), state))]
+
+
+def _moved(built: Built, device: str) -> Built:
+    from torch.utils._pytree import tree_map
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        moved = value.detach().to(device)
+        return moved.requires_grad_(value.requires_grad)
+
+    try:
+        model = built.model.to(device) if isinstance(built.model, torch.nn.Module) else built.model
+        return Built(model, tree_map(move, built.args), tree_map(move, dict(built.kwargs)))
+    except (RuntimeError, AssertionError) as exc:
+        first = str(exc).partition("\n")[0]
+        raise TorchReproError(
+            f"cannot use device {device!r} ({first})", next_step="leave out --device"
+        ) from exc
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TorchReproError(f"there is no file {path}", next_step="check the path before the colon")
+    sys.path.insert(0, str(path.resolve().parent))
+    # A file called random.py must not take the place of the standard library's.
+    name = path.stem if path.stem not in sys.modules else f"_torchrepro_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as exc:
+        raise _failed_import(str(path), exc) from exc
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except Exception as exc:
+        raise _failed_import(name, exc) from exc
+
+
+def _failed_import(name: str, exc: Exception) -> TorchReproError:
+    return TorchReproError(
+        f"{name} cannot be imported ({type(exc).__name__}: {exc})", next_step="--traceback shows where"
+    )

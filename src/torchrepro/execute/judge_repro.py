@@ -1,0 +1,252 @@
+"""Run a repro: prepare graph and inputs, compile with the compiler under test, compare with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchrepro.execute.compilers import compile_graph, require_known, without_tokens
+from torchrepro.graph_text.metadata import fake_inputs, restore_metadata
+from torchrepro.judge.clone import clone_inputs, clone_module
+from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
+from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
+from torchrepro.judge.randomness import Draws
+from torchrepro.judge.reference import run_graph_in_fp64
+from torchrepro.judge.rule import Rule
+from torchrepro.nouns.errors import AccuracyError, TorchReproError
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.ambient import applied_modes, applied_settings
+from torchrepro.torch_api.generators import accelerators, capture_rng_state, is_initialised, same_randomness
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A repro whose graph and inputs are ready to run; each run gets clones of both."""
+
+    repro: Repro
+
+    def graph(self) -> torch.fx.GraphModule:
+        """The graph as it was before any compiler touched it."""
+        graph = clone_module(self.repro.graph)
+        assert isinstance(graph, torch.fx.GraphModule)
+        return graph.eval()
+
+    def inputs(self) -> tuple[Any, ...]:
+        return clone_inputs(self.repro.inputs)
+
+    @property
+    def only_fwd(self) -> bool:
+        return self.repro.place is Place.AFTER_AOT or self.repro.backward is False
+
+    @contextmanager
+    def modes(self) -> Iterator[None]:
+        """What stood around the call. Below AOT autograd has done its work: the graphs run without it."""
+        with applied_modes(self.repro.ambient):
+            if self.repro.place is Place.AFTER_AOT:
+                with torch.no_grad():
+                    yield
+            else:
+                yield
+
+    def compile(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
+        """A graph and what the compiler under test makes of it, dynamic where it was captured dynamic."""
+        graph, inputs, repro = self.graph(), self.inputs(), self.repro
+        with self.modes():
+            # Operators with graphs of their own (`while_loop`) ask for the symbols that capture always has.
+            if repro.place is Place.AFTER_AOT or repro.symbols or _calls_graphs(graph):
+                fake_mode = restore_metadata(graph, inputs, repro.symbols)
+                example = fake_inputs(graph)
+                return graph, compile_graph(repro.compiler, repro.place, graph, fake_mode, example)
+            return graph, compile_graph(repro.compiler, repro.place, graph, None, inputs)
+
+    def observe(self, graph: torch.nn.Module, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Run:
+        """One run of the graph or of a compiled form of it, on the given objects themselves."""
+
+        def call(*args: Any) -> Any:
+            with self.modes():
+                return call_as_it_asks(function, args, {})
+
+        run = observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
+        return replace(run, outputs=without_tokens(self.repro.graph, run.outputs))
+
+    def lead_up(self, graph: torch.nn.Module, function: Callable[..., Any]) -> None:
+        """The calls that came before; the generators stand afterwards where they stood."""
+        if self.repro.earlier:
+            with same_randomness(capture_rng_state()):
+                for inputs in self.repro.earlier:
+                    self.observe(graph, function, clone_inputs(inputs))
+
+
+def _calls_graphs(graph: torch.fx.GraphModule) -> bool:
+    return any(isinstance(child, torch.fx.GraphModule) for child in graph.children())
+
+
+def repro_common(repro: Repro) -> Prepared:
+    """Check that a repro can be run at all: its compiler is known, its inputs fit its graph.
+
+    After AOT nothing may be left in the module: parameters are inputs there.
+    """
+    require_known(repro.compiler)
+    if repro.place is Place.AFTER_AOT and any(True for _ in repro.graph.parameters()):
+        names = ", ".join(name for name, _ in repro.graph.named_parameters())
+        raise TorchReproError(
+            f"a graph after AOT has parameters of its own ({names})", next_step="pass them as inputs"
+        )
+    wanted = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
+    required = sum(not node.args for node in wanted)
+    if not required <= len(repro.inputs) <= len(wanted):
+        raise TorchReproError(
+            f"the graph takes {len(wanted)} inputs, the repro has {len(repro.inputs)}",
+            next_step="save it again",
+        )
+    return Prepared(repro)
+
+
+def repro_run(
+    repro: Repro,
+    *,
+    accuracy: bool = True,
+    rule: Rule | None = None,
+    require_fp64: bool = False,
+) -> Any:
+    """Run a repro in this process: the compiled function's own exception, or `AccuracyError` on a mismatch.
+
+    Without `accuracy` the compiled function is only run, and its outputs are returned.
+    """
+    prepared = repro_common(repro)
+    if not accuracy:
+        with applied_settings(repro.ambient):
+            if repro.place is Place.BEFORE_CAPTURE:
+                from torchrepro.execute.judge_user_call import run_compiled
+
+                return run_compiled(repro)
+            _, function = prepared.compile()
+            with prepared.modes():
+                outputs = call_as_it_asks(function, prepared.inputs(), {})
+                synchronise()
+            return outputs
+    raised: list[BaseException] = []
+    verdict = judge_repro(repro, rule=rule, require_fp64=require_fp64, raised=raised)
+    if raised and verdict.raised is not None and verdict.fails:
+        raise raised[-1]
+    if verdict.fails:
+        raise AccuracyError(str(verdict), verdict)
+    return verdict
+
+
+def judge_repro(
+    repro: Repro,
+    *,
+    rule: Rule | None = None,
+    require_fp64: bool = False,
+    fp64: bool = True,
+    phase: Phase = lambda name: None,
+    raised: list[BaseException] | None = None,
+) -> Verdict:
+    """The verdict on a repro in this process; a crash or a hang takes the process with it (see isolate/).
+
+    It is judged as it was recorded, unless a rule is given.
+
+    An exception object of the compiled side is appended to `raised`: the verdict keeps only its text.
+    """
+    rule = rule or Rule(strict=repro.strict, tol=repro.tolerance)
+    phase = Phases(phase)
+    subject = subject_of_repro(repro, phase, fp64=fp64)
+    subject = replace(subject, compiled=_keeping_exceptions(subject.compiled, raised))
+    with applied_settings(repro.ambient):
+        return judge(
+            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
+        )
+
+
+def subject_of_repro(repro: Repro, phase: Phase, *, fp64: bool = True) -> Subject:
+    """The ways to run a repro that are compared."""
+    prepared = repro_common(repro)
+    if repro.place is Place.BEFORE_CAPTURE:
+        from torchrepro.execute.judge_user_call import subject_of_call
+
+        return subject_of_call(repro, phase, fp64=fp64)
+
+    def eager(around: AbstractContextManager[Any]) -> Run:
+        graph, inputs = prepared.graph(), prepared.inputs()
+        with around:
+            prepared.lead_up(graph, graph)
+            return prepared.observe(graph, graph, inputs)
+
+    def compiled(around: AbstractContextManager[Any]) -> Run:
+        with phases_of_compilation(phase), around:
+            graph, function = prepared.compile()
+            phase("run")
+            prepared.lead_up(graph, function)
+            run = prepared.observe(graph, function, prepared.inputs())
+            synchronise()
+            return run
+
+    return Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
+
+
+def _keeping_exceptions(
+    compiled: Callable[[AbstractContextManager[Any]], Run], raised: list[BaseException] | None
+) -> Callable[[AbstractContextManager[Any]], Run]:
+    """The compiled run, which leaves the exception object behind if it raises."""
+
+    def run(around: AbstractContextManager[Any]) -> Run:
+        try:
+            return compiled(around)
+        except Exception as exc:
+            if raised is not None:
+                raised.append(exc)
+            raise
+
+    return run
+
+
+def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+    """The run of a prepared graph in float64, and notes on what was not ideal about it."""
+    repro = prepared.repro
+    if repro.place is Place.AFTER_AOT:
+        reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)
+        after = tuple(reference.mutated.get(index, value) for index, value in enumerate(repro.inputs))
+        outputs = without_tokens(repro.graph, reference.value)
+        return Run(outputs=outputs, inputs=after), reference.notes
+
+    def observe(graph: Callable[..., Any], inputs: tuple[Any, ...], _: dict[str, Any]) -> Run:
+        assert isinstance(graph, torch.nn.Module)
+        return prepared.observe(graph, graph, inputs)
+
+    return true_run(observe, repro.graph, repro.inputs, {}, draws)
+
+
+def synchronise() -> None:
+    """Wait for the device, so that an asynchronous fault belongs to the call that caused it."""
+    for kind in accelerators():
+        if is_initialised(kind):
+            torch.accelerator.synchronize()
+
+
+@contextmanager
+def phases_of_compilation(phase: Phase) -> Iterator[None]:
+    """Report "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
+
+    Checked on torch 2.11 to 2.15 (`torch._dynamo.callback.callback_handler`).
+    """
+    from torch._dynamo.callback import callback_handler
+
+    def start(args: Any) -> None:
+        phase("compile")
+
+    def end(args: Any) -> None:
+        phase("run")
+
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        callback_handler.remove_start_callback(start)
+        callback_handler.remove_end_callback(end)

@@ -1,0 +1,8 @@
+"""What of a minimal repro matters and what does not, found by variation; and the nearest one that passes."""
+
+from torchrepro.explain.batched_jobs import judging_many
+from torchrepro.explain.experiment import Budget, JudgeMany
+from torchrepro.explain.explain import explain
+from torchrepro.nouns.explanation import Explanation, Fact, Neighbour
+
+__all__ = ["Budget", "Explanation", "Fact", "JudgeMany", "Neighbour", "explain", "judging_many"]

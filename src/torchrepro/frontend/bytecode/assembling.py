@@ -1,0 +1,123 @@
+"""Assembles the instructions of a `Program` into a code object: undoes `reading.py` and `normalise.py`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from types import CodeType
+
+from bytecode import Bytecode, Instr, Label
+from bytecode.flags import CompilerFlags
+from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
+
+from torchrepro.frontend.bytecode.normalise import FOR_ITER_SKIPS
+from torchrepro.frontend.bytecode.program import Handler, Instruction, Position, Program
+
+_OF_CELLS = frozenset({"LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
+
+
+@dataclass(slots=True)
+class Assembler:
+    """Appends instructions; `at` labels the program's own, so that handlers and jumps find them."""
+
+    program: Program
+    made: Bytecode = field(default_factory=Bytecode)
+    at: dict[int, Label] = field(default_factory=dict)
+    _guard: TryBegin | None = None
+    _guarded_by: Handler | None = None
+
+    def body(self) -> None:
+        """The whole program, each instruction under its label."""
+        for index, instruction in enumerate(self.program.instructions):
+            self.guard(instruction.handler)
+            self.made.append(self.label(index))
+            target, backward = None, False
+            if instruction.target is not None:
+                skipped = FOR_ITER_SKIPS if instruction.name == "FOR_ITER" else 0
+                target, backward = self.label(instruction.target - skipped), instruction.target <= index
+            self.add(instruction, target, backward)
+        self.guard(None)
+
+    def add(self, instruction: Instruction, target: Label | None = None, backward: bool = False) -> None:
+        """One instruction, as this Python has it."""
+        for name, argument in self._native(instruction.name, instruction.argument, target, backward):
+            self.made.append(Instr(name, argument, location=_location(instruction.position)))
+
+    def emit(self, name: str, argument: object = None, position: Position | None = None) -> None:
+        """An instruction that the program does not have."""
+        self.add(Instruction(name, argument, None, None, position))
+
+    def jump(self, target: Label, position: Position | None) -> None:
+        """To a label further on."""
+        self.made.append(Instr("JUMP_FORWARD", target, location=_location(position)))
+
+    def guard(self, handler: Handler | None) -> None:
+        """From here on exceptions go to `handler`."""
+        if handler == self._guarded_by:
+            return
+        if self._guard is not None:
+            self.made.append(TryEnd(self._guard))
+        self._guarded_by, self._guard = handler, None
+        if handler is not None:
+            self._guard = TryBegin(self.label(handler.target), handler.push_last, handler.depth)
+            self.made.append(self._guard)
+
+    def label(self, index: int) -> Label:
+        return self.at.setdefault(index, Label())
+
+    def code(self, arguments: tuple[str, ...], stack_size: int) -> CodeType:
+        """A function of positional arguments with the name, file and variables of the program's."""
+        code, made = self.program.code, self.made
+        made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
+        made.first_lineno = code.co_firstlineno
+        made.flags = CompilerFlags(code.co_flags) & ~(CompilerFlags.VARARGS | CompilerFlags.VARKEYWORDS)
+        made.argnames, made.argcount = list(arguments), len(arguments)
+        made.cellvars, made.freevars = list(code.co_cellvars), list(code.co_freevars)
+        # Depths computed anew start from an empty stack: wrong code where a frame is entered midway.
+        return made.to_code(stacksize=stack_size, compute_exception_stack_depths=False)
+
+    def _native(
+        self, name: str, argument: object, target: Label | None, backward: bool
+    ) -> list[tuple[str, object]]:
+        if target is not None:
+            return [(_directed(name, backward), target)]
+        match name, argument:
+            case "LOAD_ATTR", str() if sys.version_info >= (3, 12):
+                return [(name, (False, argument))]
+            case "LOAD_GLOBAL", str():
+                return [(name, (False, argument))]
+            case "LOAD_SUPER_ATTR", str():
+                return [(name, (False, True, argument))]
+            case "LOAD_FAST", _ if sys.version_info >= (3, 12):
+                return [("LOAD_FAST_CHECK", argument)]  # an unbound variable must raise, and not crash
+            case name, str() if name in _OF_CELLS:
+                if name == "LOAD_CLOSURE" and sys.version_info >= (3, 13):
+                    name = "LOAD_FAST"
+                kind = CellVar if argument in self.program.code.co_cellvars else FreeVar
+                return [(name, kind(argument))]
+            case "CALL", int():
+                return [*_precall(argument), (name, argument)]
+            case "CALL_KW", (int(count), names):
+                if sys.version_info >= (3, 13):
+                    return [("LOAD_CONST", names), (name, count)]
+                return [("KW_NAMES", names), *_precall(count), ("CALL", count)]
+        return [(name, UNSET if argument is None and name != "LOAD_CONST" else argument)]
+
+
+def _precall(count: int) -> list[tuple[str, object]]:
+    return [("PRECALL", count)] if sys.version_info < (3, 12) else []
+
+
+def _directed(name: str, backward: bool) -> str:
+    direction = "BACKWARD" if backward else "FORWARD"
+    if name == "JUMP":
+        return f"JUMP_{direction}"
+    if name.startswith("POP_JUMP_IF") and sys.version_info < (3, 12):
+        return name.replace("POP_JUMP_", f"POP_JUMP_{direction}_")
+    return name
+
+
+def _location(position: Position | None) -> InstrLocation:
+    if position is None:
+        return InstrLocation(None, None, None, None)
+    return InstrLocation(position.line, position.end_line, position.column, position.end_column)

@@ -1,0 +1,219 @@
+"""Enters a function midway: code that takes a frame's variables and stack as arguments and goes on there.
+
+The code made here is the function's own, behind a few instructions that put the stack back and jump. Its
+arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then
+is where the original code has put it, so that `super()`, closures and `locals()` find what they look for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from bytecode import Label
+
+from torchrepro.frontend.bytecode.assembling import Assembler
+from torchrepro.frontend.bytecode.flow import exceptions_before
+from torchrepro.frontend.bytecode.normalise import FOR_ITER_SKIPS, NULL_AFTER_CALLABLE
+from torchrepro.frontend.bytecode.point import Point, Reached, body_start, depth_before, reached_from
+from torchrepro.frontend.bytecode.program import NULL, Position, Program
+from torchrepro.frontend.frame_state import FrameState
+
+_GENERATORS = (
+    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Continuation:
+    """What a stepped frame hands back: where it would go on, and with what."""
+
+    index: int
+    locals: dict[str, Any]
+    stack: tuple[Any, ...]
+    """Bottom first; `NULL` in the empty slots."""
+    cells: dict[str, CellType]
+
+    @property
+    def state(self) -> FrameState:
+        return FrameState(self.locals, self.cells, self.stack)
+
+
+def point_of(index: int, state: FrameState) -> Point:
+    return Point(index, tuple(value is NULL for value in state.stack))
+
+
+def bound_in(program: Program, state: FrameState) -> frozenset[str]:
+    """The slots of a frame that are taken, by a value or a cell."""
+    return frozenset(state.locals).union(name for name in program.code.co_cellvars if name in state.cells)
+
+
+def why_not_enterable(program: Program, index: int) -> str | None:
+    """Why a frame cannot be entered at an instruction; None where it can."""
+    code = program.code
+    if code.co_flags & _GENERATORS:
+        return "the frame of a generator or coroutine belongs to its object"
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return "this is the body of a class or module, not of a function"
+    if 0 < index < body_start(program):
+        return "the frame is being set up"
+    exceptions = exceptions_before(program)[index]
+    if exceptions is None:
+        return "the program never comes here"
+    if exceptions:
+        return "an exception is being handled"
+    return None
+
+
+def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
+    """Code that enters at `point` and runs to the end of the function. Of a generator, the start only."""
+    if point.index:
+        _check(program, point)
+    assembler = Assembler(program)
+    _enter_at(assembler, point, bound, assembler.label(point.index))
+    assembler.body()
+    return _finish(assembler, point, bound)
+
+
+def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
+    """Code that enters at `point`, runs one instruction and returns a `Continuation`.
+
+    If the instruction returns, so does the code. If it raises and the function handles that, the code runs on
+    from there to the end of the function, and returns what the function returns.
+    """
+    _check(program, point)
+    assembler = Assembler(program)
+    step = Label()
+    _enter_at(assembler, point, bound, step)
+    assembler.body()
+    assembler.made.append(step)
+    instruction = program.instructions[point.index]
+    places = reached_from(program, point, bound)
+    jump = Label() if len(places) > 1 else None
+    assembler.guard(instruction.handler)
+    if point.index == 0:
+        for each in program.instructions[: body_start(program)]:
+            assembler.add(each)
+    elif instruction.name != "JUMP":
+        # 3.13 looks for the handler of a Python call one instruction too early, which must be in its range.
+        assembler.emit("NOP", None, instruction.position)
+        assembler.add(instruction, jump)
+    assembler.guard(None)
+    for place in places:
+        if place.jumped and jump is not None:
+            assembler.made.append(jump)
+            if instruction.name == "FOR_ITER":
+                for name in ("END_FOR", "POP_TOP")[:FOR_ITER_SKIPS]:
+                    assembler.emit(name)
+        _hand_back(assembler, place, instruction.position)
+    return _finish(assembler, point, bound)
+
+
+def enter(code: CodeType, function: FunctionType, state: FrameState) -> Any:
+    """Run code made above as `function`, in a frame that consists of `state`."""
+    closure = tuple(state.cells[name] for name in code.co_freevars)
+    entered = FunctionType(code, function.__globals__, function.__name__, None, closure)
+    slots = {_stack_name(depth): value for depth, value in enumerate(state.stack)}
+    slots.update(state.locals)
+    slots.update((name, state.cells[name]) for name in code.co_cellvars if name in state.cells)
+    names = code.co_varnames[: code.co_argcount]
+    # The first one is an argument even where it has been deleted: the code deletes it again.
+    return entered(*(slots.get(name) for name in names[:1]), *(slots[name] for name in names[1:]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _HandBack:
+    """Called at the end of stepped code with the slots of the frame."""
+
+    index: int
+    names: tuple[str, ...]
+    shared: tuple[str, ...]
+    """Names whose slot may hold a cell."""
+    outer: tuple[str, ...]
+
+    def __call__(
+        self, slots: tuple[Any, ...], cells: tuple[CellType, ...], stack: tuple[Any, ...]
+    ) -> Continuation:
+        values = dict(zip(self.names, slots, strict=True))
+        inner = {name: values.pop(name) for name in self.shared if isinstance(values.get(name), CellType)}
+        return Continuation(self.index, values, stack, dict(zip(self.outer, cells, strict=True)) | inner)
+
+
+def _check(program: Program, point: Point) -> None:
+    """A place or a stack that the code does not expect would not raise, it would crash."""
+    reason = why_not_enterable(program, point.index)
+    if reason is not None:
+        raise ValueError(f"{program.code.co_qualname} cannot be entered at {point.index}: {reason}")
+    depth = depth_before(program)[point.index]
+    if depth != len(point.nulls):
+        raise ValueError(f"a stack of {len(point.nulls)} slots at {point.index}, where the code has {depth}")
+
+
+def _arguments(program: Program, point: Point, bound: frozenset[str]) -> tuple[str, ...]:
+    """Slots that a frame is entered with. The first argument stays first, where `super()` looks for it."""
+    code = program.code
+    passed = bound | _first_argument(program)
+    names = dict.fromkeys(name for name in code.co_varnames + code.co_cellvars if name in passed)
+    return (*names, *(_stack_name(depth) for depth, null in enumerate(point.nulls) if not null))
+
+
+def _first_argument(program: Program) -> frozenset[str]:
+    return frozenset(program.locals[:1] if program.code.co_argcount else ())
+
+
+def _stack_name(depth: int) -> str:
+    return f"<stack {depth}>"
+
+
+def _enter_at(assembler: Assembler, point: Point, bound: frozenset[str], target: Label) -> None:
+    program = assembler.program
+    position = program.instructions[point.index].position
+    if point.index:
+        if program.code.co_freevars:
+            assembler.emit("COPY_FREE_VARS", len(program.code.co_freevars), position)
+        assembler.emit("RESUME", 0, position)
+        for name in _first_argument(program) - bound:
+            assembler.emit("DELETE_FAST", name, position)
+        for depth, null in enumerate(point.nulls):
+            if null:
+                assembler.emit("PUSH_NULL", None, position)
+            else:
+                assembler.emit("LOAD_FAST", _stack_name(depth), position)
+                assembler.emit("DELETE_FAST", _stack_name(depth), position)
+    assembler.jump(target, position)
+
+
+def _hand_back(assembler: Assembler, place: Reached, position: Position | None) -> None:
+    """Return a `Continuation` for a place: the stack goes into variables, since a NULL fits nowhere else."""
+    code = assembler.program.code
+    names = tuple(name for name in dict.fromkeys(code.co_varnames + code.co_cellvars) if name in place.bound)
+    nulls = place.point.nulls
+    for depth in reversed(range(len(nulls))):
+        assembler.emit("STORE_FAST", _stack_name(depth), position)
+    make = _HandBack(place.point.index, names, code.co_cellvars, code.co_freevars)
+    callee = (("LOAD_CONST", make), ("PUSH_NULL", None))
+    for name, argument in callee if NULL_AFTER_CALLABLE else reversed(callee):
+        assembler.emit(name, argument, position)
+    for name in names:
+        assembler.emit("LOAD_FAST", name, position)
+    assembler.emit("BUILD_TUPLE", len(names), position)
+    for name in code.co_freevars:
+        assembler.emit("LOAD_CLOSURE", name, position)
+    assembler.emit("BUILD_TUPLE", len(code.co_freevars), position)
+    for depth, null in enumerate(nulls):
+        if null:
+            assembler.emit("LOAD_CONST", NULL, position)
+        else:
+            assembler.emit("LOAD_FAST", _stack_name(depth), position)
+    assembler.emit("BUILD_TUPLE", len(nulls), position)
+    assembler.emit("CALL", 3, position)
+    assembler.emit("RETURN_VALUE", None, position)
+
+
+def _finish(assembler: Assembler, point: Point, bound: frozenset[str]) -> CodeType:
+    code = assembler.program.code
+    variables = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
+    depth = code.co_stacksize + 8  # a hand-back also has its callee there, and a tuple in the making
+    return assembler.code(_arguments(assembler.program, point, bound), depth + max(variables, depth))

@@ -1,0 +1,217 @@
+"""Rebuilder: writes the code that makes live values again, each object once, old objects by reading them.
+
+An object is made when it is first asked for, and is complete then, unless it is part of itself. A cycle
+passes through something mutable: that is made empty and filled later. Where the cycle is met while something
+immutable is being made (a tuple in a list in that tuple), `Pending` unwinds to the list, which is filled once
+the tuple is there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.codegen import callables, containers, iterators, objects
+from torchrepro.frontend.codegen.constants import is_constant, is_global_object, literal
+from torchrepro.frontend.codegen.recipe import CannotRebuild, Recipe
+from torchrepro.frontend.codegen.world import ShadowKind, World
+from torchrepro.frontend.codegen.writer import Writer
+from torchrepro.frontend.raw_access import bare, is_a
+from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Source
+
+RECIPES: dict[type, Callable[[Rebuilder, Any], Recipe]] = {
+    **containers.RECIPES,
+    **callables.RECIPES,
+    **iterators.RECIPES,
+}
+
+
+class Pending(Exception):
+    """The value is part of an immutable object that is being made just now."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+
+class Rebuilder:
+    """`expression(value)` gives text for a value; what it takes is in `body`, to run after the graph.
+
+    Sources are read in the writer's lines, before the graph: so `body` may change old objects at any point.
+    """
+
+    def __init__(self, world: World, writer: Writer) -> None:
+        self.world = world
+        self.writer = writer
+        self.body: list[str] = []
+        self.outputs = writer.variable("out")
+        """The variable that holds the outputs of the graph."""
+        self.settle: Callable[[Any], None] = lambda value: None
+        """Writes the effects on an old object now (`Effects`)."""
+        self._names: dict[int, str] = {}
+        self._alive: list[Any] = []
+        self._open: dict[int, Recipe] = {}
+        self._put_off: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
+        self._unfilled: set[int] = set()
+        self._untouched: dict[int, Source] | None = None
+
+    def forget(self) -> None:
+        """All is written: let go of the user's objects, which are to die when they would have died."""
+        self._names.clear()
+        self._alive.clear()
+        self.settle = lambda value: None
+
+    def expression(self, value: Any) -> str:
+        """Text without effects, good anywhere in `body` from here on. Raises `CannotRebuild`."""
+        if type(value) is int and value in self.world.numbers_of_objects:
+            raise CannotRebuild("the id() of an object, which is a number of one call alone")
+        text = literal(value)
+        if text is not None:
+            return text
+        key = id(value)
+        if key not in self._names:
+            known = self._known(value)
+            if known is None:
+                return self._build(value)
+            self._name(value, known)
+            if known.startswith(f"{self.outputs}["):
+                for name, item in (self.world.put_onto(value) or {}).items():
+                    self.emit(f"{known}.__dict__[{name!r}] = {self.expression(item)}")
+        return self._names[key]
+
+    def settled(self, value: Any) -> str:
+        """As `expression`, for a container that must be complete by now: an iterator looks at it."""
+        self.settle(value)
+        text = self.expression(value)
+        if id(value) in self._unfilled:
+            raise CannotRebuild(f"iterator of a {type(value).__name__} that contains it")
+        return text
+
+    def expressions(self, values: Iterable[Any]) -> list[str]:
+        return [self.expression(value) for value in values]
+
+    def sequence(self, values: Iterable[Any]) -> str:
+        return ", ".join(self.expressions(values))
+
+    def mapping(self, items: Iterable[tuple[Any, Any]]) -> str:
+        return ", ".join(f"{self.expression(key)}: {self.expression(value)}" for key, value in items)
+
+    def held(self, value: Any) -> str:
+        """The name of a global object."""
+        hint = str(getattr(value, "__name__", None) or type(value).__name__)
+        return self.writer.held(value, hint if hint.isascii() else "held")
+
+    def emit(self, statement: str) -> None:
+        self.body.append(statement)
+
+    def assign(self, value: Any, text: str) -> str:
+        name = self.writer.variable(hint if (hint := type(value).__name__).isascii() else "value")
+        self.emit(f"{name} = {text}")
+        return name
+
+    def _name(self, value: Any, name: str) -> None:
+        self._names[id(value)] = name
+        self._alive.append(value)  # or its id might come to mean another object
+
+    def _known(self, value: Any) -> str | None:
+        """What needs no making: old objects, tensors, constants, global objects."""
+        source = self.world.source_of(value)
+        if issubclass(type(value), torch.Tensor):
+            source = source or self.world.tensor_input(value) or self._left_alone(value)
+            return self.writer.read(source) if source else f"{self.outputs}[{self.world.output_index(value)}]"
+        if source is not None:
+            return self.writer.read(source)
+        if is_constant(value):
+            flat = type(value) is tuple and all(literal(item) is not None for item in value)
+            return containers.tuple_text(self, value) if flat else self.held(value)
+        if is_global_object(value):
+            if not self.world.is_fresh(value):
+                return self.held(value)
+            if is_a(value, type):
+                raise CannotRebuild(
+                    f"class {value.__qualname__}, made in the captured code, cannot be made again"
+                )
+        source = self._left_alone(value)
+        return self.writer.read(source) if source else None
+
+    def _left_alone(self, value: Any) -> Source | None:
+        """The place of an old object in a copied container: it may have been moved without being read."""
+        if self._untouched is None:
+            self._untouched = {}
+            for shadow in self.world.shadows:
+                for child, source in _children(shadow.kind, shadow.source, shadow.original):
+                    self._untouched.setdefault(id(child), source)
+        return self._untouched.get(id(value))
+
+    def _build(self, value: Any) -> str:
+        key = id(value)
+        if key in self._open:
+            return self._made_early(value)
+        recipe = (RECIPES.get(type(value)) or objects.recipe)(self, value)
+        self._open[key] = recipe
+        try:
+            text = (recipe.whole or recipe.make)()
+        except Pending as pending:
+            if recipe.whole is None:
+                if pending.key == key:
+                    raise CannotRebuild(f"{type(value).__name__} that is part of itself") from None
+                raise
+            self._made_early(value)
+        except RecursionError:
+            raise CannotRebuild(f"{type(value).__name__} nested too deeply") from None
+        finally:
+            del self._open[key]
+        if key not in self._names:
+            self._name(value, self.assign(value, text))
+            if recipe.whole is not None:
+                return self._names[key]
+        self._fill(recipe, value)
+        for fill in self._put_off.pop(key, ()):
+            fill()
+        return self._names[key]
+
+    def _made_early(self, value: Any) -> str:
+        """An object that is asked for while its parts are being made: empty for now."""
+        recipe = self._open[id(value)]
+        if recipe.whole is None:
+            raise Pending(id(value))
+        if id(value) not in self._names:
+            self._name(value, self.assign(value, recipe.make()))
+            self._unfilled.add(id(value))
+        return self._names[id(value)]
+
+    def _fill(self, recipe: Recipe, value: Any) -> None:
+        if recipe.fill is not None:
+            self._unfilled.add(id(value))
+            try:
+                recipe.fill(self._names[id(value)])
+            except Pending as pending:
+                self._put_off[pending.key].append(partial(self._fill, recipe, value))
+            else:
+                self._unfilled.discard(id(value))
+
+
+def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple[Any, Source]]:
+    match kind:
+        case ShadowKind.LIST | ShadowKind.DEQUE:
+            place = bare(source, original)
+            return [(child, Item.at(place, index)) for index, child in enumerate(objects.elements(original))]
+        case ShadowKind.DICT:
+            items = list(objects.dict_items(original))
+            place = bare(source, original)
+            return [
+                (child, Item.at(place, key)) if is_constant(key) else (key, KeyOf(place, index))
+                for index, (key, child) in enumerate(items)
+            ]
+        case ShadowKind.ATTRIBUTES if not issubclass(type(original), type):
+            return [
+                (child, InstanceValue(source, name)) for name, child in objects.attributes(original).items()
+            ]
+        case ShadowKind.SLOTS:
+            return [(child, Attribute(source, name)) for name, child in objects.slots(original)]
+        case ShadowKind.CELL if objects.is_full(original):
+            return [(original.cell_contents, Attribute(source, "cell_contents"))]
+    return []

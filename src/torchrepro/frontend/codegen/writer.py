@@ -1,0 +1,136 @@
+"""Writer: the text of a generated function, in which every source is read once, into a variable.
+
+Kept: the objects that generated code refers to by name, because no text can stand for them.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchrepro.frontend.raw_access import BareView
+from torchrepro.frontend.source import (
+    Attribute,
+    Bare,
+    Cell,
+    Held,
+    InstanceValue,
+    Item,
+    KeyOf,
+    Local,
+    ModuleMember,
+    Source,
+    StackSlot,
+)
+
+
+@dataclass(slots=True)
+class Kept:
+    """Objects by identity. Kept alive, so that an `id()` in a `Held` source means one object for good."""
+
+    objects: dict[int, Any] = field(default_factory=dict)
+
+    def hold(self, value: Any, label: str) -> Held:
+        self.objects[id(value)] = value
+        return Held(label, id(value))
+
+    def __getitem__(self, source: Held) -> Any:
+        return self.objects[source.key]
+
+
+LITERALS = (type(None), bool, int, str, bytes, type(...))
+
+
+@dataclass(slots=True)
+class Writer:
+    """Generated code sees the frame as `L` (locals), `C` (cells) and `S` (stack), held objects as globals."""
+
+    kept: Kept
+    lines: list[str] = field(default_factory=list)
+    namespace: dict[str, Any] = field(default_factory=dict)
+    """Globals of the generated function."""
+    _read: dict[Source, str] = field(default_factory=dict)
+    _held: dict[int, str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=lambda: {"L", "C", "S"})
+
+    def statement(self, text: str) -> None:
+        self.lines.append(text)
+
+    def variable(self, hint: str) -> str:
+        """A name that is not in use, made of `hint`."""
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", hint).strip("_").lower() or "value"
+        base = f"_{base}" if base[0].isdigit() or keyword.iskeyword(base) else base
+        name, count = base, 1
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+    def held(self, value: Any, hint: str) -> str:
+        """The name of an object that generated code refers to as such."""
+        if id(value) not in self._held:
+            name = self.variable(hint)
+            self._held[id(value)] = name
+            self.namespace[name] = value
+        return self._held[id(value)]
+
+    def constant(self, value: Any, hint: str = "constant") -> str:
+        """A literal where Python has one, a held object otherwise."""
+        if type(value) in LITERALS:
+            return "..." if value is ... else repr(value)
+        if type(value) is tuple and all(type(item) in LITERALS for item in value):
+            return repr(value)
+        return self.held(value, hint)
+
+    def read(self, source: Source) -> str:
+        """The variable that holds what is at `source`, read by now."""
+        if source not in self._read:
+            if isinstance(source, Held):
+                self._read[source] = self.held(self.kept[source], source.label)
+            else:
+                text = self.expression(source)
+                name = self.variable(_hint(source))
+                self.statement(f"{name} = {text}")
+                self._read[source] = name
+        return self._read[source]
+
+    def expression(self, source: Source) -> str:
+        """How Python reads `source`, given that what it is part of has been read."""
+        match source:
+            case Local(name):
+                return f"L[{name!r}]"
+            case StackSlot(index):
+                return f"S[{index}]"
+            case Cell(name):
+                return f"C[{name!r}]"
+            case Held():
+                return self.read(source)
+            case Attribute(of, name):
+                return f"{self.read(of)}.{name}"
+            case InstanceValue(of, name):
+                return f"{self.read(of)}.__dict__[{name!r}]"
+            case Item(of, key, _):
+                return f"{self.read(of)}[{self.constant(key, 'key')}]"
+            case Bare(of, kind):
+                return f"{self.held(BareView, 'bare')}({self.read(of)}, {self.held(kind, kind.__name__)})"
+            case KeyOf(of, index):
+                return f"{self.held(list, 'list')}({self.read(of)})[{index}]"
+            case ModuleMember(of, table, name):
+                return f"{self.read(of)}.{table}[{name!r}]"
+        raise NotImplementedError(f"no text for {source!r}")
+
+
+def _hint(source: Source) -> str:
+    match source:
+        case (
+            Local(name) | Cell(name) | Attribute(_, name) | InstanceValue(_, name) | ModuleMember(_, _, name)
+        ):
+            return name
+        case Item(_, str(key), _):
+            return key
+        case StackSlot(index):
+            return f"stack_{index}"
+    return "value"

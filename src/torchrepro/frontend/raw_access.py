@@ -1,0 +1,54 @@
+"""Bare: a container of a class that overrides how it is read, read as the builtin type that it derives from.
+
+Guards and generated code look at what is in it, and must not run the methods of the user's class for that.
+
+Asking: of which class a value is, without running code of the user's.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Any
+
+from torchrepro.frontend.source import Bare, Source
+
+
+def is_a(value: Any, kinds: Any) -> bool:
+    """`isinstance` by the type alone: that one reads `value.__class__` too, through a `__getattribute__`."""
+    return issubclass(type(value), kinds)
+
+
+_READING = ("__getitem__", "__len__", "__iter__", "__contains__")
+_IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType, type(None))
+_CONTAINERS = (list, tuple, OrderedDict, dict, deque)
+
+
+def bare(source: Source, value: Any) -> Source:
+    """Where the items of a container are read from: the object itself, unless its class has other ideas."""
+    kind = type(value)
+    if all(is_a(getattr(kind, name, None), _IN_C) for name in _READING):
+        return source
+    return Bare(source, next(base for base in _CONTAINERS if issubclass(kind, base)))
+
+
+class BareView:
+    __slots__ = ("_base", "_value")
+
+    def __init__(self, value: Any, base: Any) -> None:
+        self._value = value
+        self._base = base
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._base.__getitem__(self._value, key)
+
+    def __len__(self) -> int:
+        return int(self._base.__len__(self._value))
+
+    def __iter__(self) -> Iterator[Any]:
+        found: Iterator[Any] = self._base.__iter__(self._value)
+        return found
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(self._base.__contains__(self._value, key))

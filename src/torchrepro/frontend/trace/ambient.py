@@ -1,0 +1,170 @@
+"""Modes: the state of the thread that changes what operators compute, and how it gets into the graph.
+
+Context managers run natively while user code is traced; nothing intercepts them. Each recorded node remembers
+the state it was recorded under, and the finished graph gets the statements that make a difference. So a graph
+has no more of them than it must have, and always ends in the state in which it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.fx import Graph, Node
+from torch.overrides import _get_current_function_mode_stack, _pop_mode
+from torch.utils import _python_dispatch
+
+from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Grad mode, inference mode and mixed precision at one moment."""
+
+    grad: bool
+    inference: bool
+    casts: tuple[tuple[str, bool, torch.dtype], ...]
+    """Device, whether mixed precision is on for it, and its dtype."""
+    cache: bool
+    nesting: int
+    """How many blocks of mixed precision are open; torch forgets its casts at zero."""
+
+    @classmethod
+    def now(cls) -> Modes:
+        """Checked on torch 2.11 to 2.15 (the depth of autocast can only be read by changing it)."""
+        nesting = torch.autocast_increment_nesting() - 1
+        torch.autocast_decrement_nesting()
+        return cls(
+            grad=torch.is_grad_enabled(),
+            inference=torch.is_inference_mode_enabled(),
+            casts=tuple(
+                (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+                for device in _devices()
+            ),
+            cache=torch.is_autocast_cache_enabled(),
+            nesting=nesting,
+        )
+
+    @property
+    def on(self) -> dict[str, torch.dtype]:
+        """The devices on which mixed precision changes something."""
+        return {device: dtype for device, enabled, dtype in self.casts if enabled}
+
+    def apply(self) -> None:
+        """Make it the state of this thread (inference mode excepted: it belongs to an object)."""
+        torch._C._set_grad_enabled(self.grad)
+        for device, enabled, dtype in self.casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self.cache)
+        depth = torch.autocast_increment_nesting()
+        while depth > self.nesting:
+            depth = torch.autocast_decrement_nesting()
+        while depth < self.nesting:
+            depth = torch.autocast_increment_nesting()
+        if not self.nesting:
+            torch.clear_autocast_cache()
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Whatever the body does to torch's state and generators, afterwards they are as before."""
+    modes, rng = Modes.now(), capture_rng_state()
+    settings = [(set_, get()) for get, set_ in _SETTINGS]
+    try:
+        yield
+    finally:
+        for (set_, before), (get, _) in zip(settings, _SETTINGS, strict=True):
+            if get() != before:
+                set_(before)
+        modes.apply()
+        # Casts of fakes must not be found by real tensors: the cache goes by address.
+        torch.clear_autocast_cache()
+        restore_rng_state(rng)
+
+
+@contextmanager
+def no_mode_left() -> Iterator[None]:
+    """Takes away the modes that the body has put onto torch's stacks: an abandoned `with` block does not.
+
+    Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
+    """
+    functions = len(_get_current_function_mode_stack())
+    dispatches = len(_python_dispatch._get_current_dispatch_mode_stack())
+    try:
+        yield
+    finally:
+        while len(_get_current_function_mode_stack()) > functions:
+            _pop_mode()
+        while len(_python_dispatch._get_current_dispatch_mode_stack()) > dispatches:
+            _python_dispatch._pop_mode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A block of mixed precision that the graph is in. Torch keeps its casts to the end of the outermost."""
+
+    node: Node
+    before: dict[str, torch.dtype]
+    """What was on around it."""
+    nesting: int
+
+
+def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None:
+    """Insert the changes of state between the nodes, and the way back at the end.
+
+    In the form that torch's own graphs have, which AOTAutograd runs while it traces. Checked on torch
+    2.13 (`torch._C._set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
+    """
+    current = start
+    entered: list[_Entered] = []
+
+    def call(target: Callable[..., Any], *args: Any) -> Node:
+        made = graph.call_function(target, args)
+        made.meta["stack_trace"] = node.meta.get("stack_trace", "")
+        return made
+
+    def change(modes: Modes) -> None:
+        nonlocal current
+        on = current.on
+        while entered and (modes == start or (on != modes.on and entered[-1].nesting >= modes.nesting)):
+            left = entered.pop()
+            call(_exit_autocast, left.node)
+            on = left.before
+        for device in sorted(modes.on.keys() | on.keys()):
+            dtype = modes.on.get(device)
+            if dtype != on.get(device):
+                values = (device, dtype or on[device], dtype is not None, modes.cache)
+                entered.append(_Entered(call(_enter_autocast, *values), on, modes.nesting))
+                on = {**on, device: dtype} if dtype else {name: on[name] for name in on if name != device}
+        if modes.grad != current.grad:
+            call(torch._C._set_grad_enabled, modes.grad)
+        current = modes
+
+    for node in list(graph.nodes):
+        with graph.inserting_before(node):
+            if node.op == "output":
+                change(start)
+            elif node in under:
+                change(under[node])
+
+
+@cache
+def _devices() -> tuple[str, ...]:
+    return tuple(
+        device for device in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(device)
+    )
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_default_device, torch.set_default_device),
+)

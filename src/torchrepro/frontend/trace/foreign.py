@@ -1,0 +1,127 @@
+"""Foreign code: what a call that is not stepped does by itself.
+
+It runs Python of the user's (an `__eq__` while a list is searched); or, in a library, a function in C that
+does more than compute (it writes, it looks at frames). What such code reads is not guarded, and what it
+changes is changed for good. So it is stopped before it begins, and the call that led to it becomes a break.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType, FunctionType
+from typing import Any
+
+from torchrepro.frontend.codegen.objects import elements
+from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.trace.classes import is_python_class, is_trusted_file
+from torchrepro.frontend.trace.native import looks_at_frames, why_not
+
+_OWN = "torchrepro.frontend"
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+
+
+_READ_MODULE = frozenset({"collections", "enum", "typing", "typing_extensions"})
+"""Libraries that look at the frame of their caller for the name of its module, and for nothing else."""
+_HARMLESS = frozenset({id, compile, exec, eval, globals, locals})
+"""What a library does with them stays in it: it writes a class as text, or marks what it has seen."""
+
+
+class RunsForeignCode(Break):
+    """A call that is not stepped was about to call a function of the user's."""
+
+
+@contextmanager
+def no_foreign_code(name: str, *, library: bool = False) -> Iterator[None]:
+    """Raises `Break` where the body, a call of `name`, would run a function of the user's.
+
+    `library`: it is in Python, so that functions in C are seen too which it calls.
+    """
+    outer = sys.getprofile()
+    if outer is not None and not is_a(outer, _Watch):
+        if library:
+            raise Break(BreakKind.OPAQUE, f"what {name} does is not seen while a profiler runs")
+        yield  # somebody measures: nothing is noticed, as it is rare
+        return
+    # The collector may run code of the user's at any point, which has nothing to do with the call. To raise
+    # in there is more than CPython bears (3.11 crashed).
+    collecting = gc.isenabled()
+    gc.disable()
+    sys.setprofile(_Watch(name, library))
+    try:
+        yield
+    finally:
+        sys.setprofile(outer)
+        if collecting:
+            gc.enable()
+
+
+def natively(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in C with values that it may call back."""
+    if not any(has_objects(value) for value in args):
+        return function(*args)
+    with no_foreign_code(name):
+        return function(*args)
+
+
+def caller_in(space: dict[str, Any]) -> Callable[..., Any]:
+    """Calls a function as a module with these globals would: who makes a class asks there for its module."""
+    return FunctionType(_called.__code__, space)
+
+
+def _called(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+def has_objects(value: Any, depth: int = 3) -> bool:
+    """Whether code in C may meet an object with methods in Python here."""
+    kind = type(value)
+    if is_python_class(kind):
+        return True
+    if not depth or not is_a(value, _CONTAINERS):
+        return False
+    inside = (*dict.keys(value), *dict.values(value)) if is_a(value, dict) else elements(value)
+    return any(has_objects(item, depth - 1) for item in inside)
+
+
+class _Watch:
+    """A profile function. What it raises comes out of the call that it is told of."""
+
+    def __init__(self, name: str, library: bool) -> None:
+        self._name = name
+        self._library = library
+        self._stepping = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        own = str(frame.f_globals.get("__name__", "")).startswith(_OWN)
+        if own:
+            # A stepped callable or iterator: what it runs is followed.
+            # (The first return is that of the function which began to watch.)
+            self._stepping = max(0, self._stepping + (event == "call") - (event == "return"))
+        elif event == "call" and not self._stepping and not _is_apart(frame):
+            told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not followed"
+            raise RunsForeignCode(BreakKind.OPAQUE, told)
+        elif event == "c_call" and self._library and not self._stepping:
+            self._in_library(frame, argument)
+
+    def _in_library(self, frame: FrameType, function: Any) -> None:
+        if function in _HARMLESS:
+            return
+        if looks_at_frames(function) and frame.f_globals.get("__name__") in _READ_MODULE:
+            return
+        reason = why_not(function)
+        if reason is not None:
+            raise Break.of(replace(reason, text=f"{self._name} does more than compute: {reason.text}"))
+
+
+def _is_apart(frame: FrameType) -> bool:
+    """Code that the call is not about: of torch or Python, or the end of an object that has just died."""
+    code, space = frame.f_code, str(frame.f_globals.get("__name__", ""))
+    if code is _called.__code__ or code.co_name == "__del__" or is_trusted_file(code.co_filename):
+        return True
+    return space == "typing_extensions" or space.startswith("namedtuple_")  # in the place of Python's own

@@ -1,0 +1,191 @@
+"""Known: the values of a trace by identity: where each came from, what stands in for it, which are new."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.codegen.objects import dict_items, elements, is_full
+from torchrepro.frontend.codegen.world import Shadow, ShadowKind
+from torchrepro.frontend.codegen.writer import Kept
+from torchrepro.frontend.guards.guard_set import Guards
+from torchrepro.frontend.guards.kinds import Is
+from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.source import Held, Source
+from torchrepro.frontend.trace.recorder import Recorder
+
+TABLES = ("_parameters", "_buffers", "_modules")
+"""Where an `nn.Module` keeps what `__getattr__` finds."""
+
+_CONTAINERS = (ShadowKind.LIST, ShadowKind.SET, ShadowKind.DEQUE)
+
+
+@dataclass(slots=True, eq=False)
+class Partial:
+    """A copy of a dict whose values are adopted one by one, as they are read."""
+
+    source: Source
+    original: dict[Any, Any]
+    copy: dict[Any, Any]
+    child: Callable[[Any], Source]
+    unread: set[Any]
+    """Keys whose values are still the user's own."""
+    guarded: bool = True
+    """Whether a missing key needs a guard of its own."""
+
+
+class Pending:
+    """A variable that has not been read: its value is guarded when it is."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: Any, source: Source) -> None:
+        self.value = value
+        self.source = source
+
+
+def contents(kind: ShadowKind, value: Any) -> list[Any]:
+    """What an object with a shadow holds, one after the other."""
+    if is_a(value, dict):
+        return [part for item in dict_items(value) for part in item]
+    if kind is ShadowKind.CELL:
+        return [value.cell_contents] if is_full(value) else []
+    return list(elements(value))
+
+
+@dataclass(eq=False)
+class Known:
+    recorder: Recorder
+    changing: frozenset[Source] = frozenset()
+    """Where numbers are that must not be relied on."""
+    kept: Kept = field(default_factory=Kept)
+    shadows: list[Shadow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.guards = Guards(self.kept)
+        self._sources: dict[int, Source] = {}
+        self._stand_ins: dict[int, Any] = {}
+        self._alive: list[Any] = []
+        self._fresh: set[int] = set()
+        self._opaque: set[int] = set()
+        self._viewed: set[int] = set()
+        self._partials: dict[int, Partial] = {}
+        self._unfinished: dict[int, Partial] = {}
+        self._instances: dict[int, dict[str, Any]] = {}
+        self._slots: dict[int, dict[str, Any]] = {}
+        self._cells: dict[int, types.CellType] = {}
+        self._tensors: list[Source] = []
+        self._objects: list[tuple[Any, Source]] = []
+        """Objects, functions and dicts, of which identity alone may tell two."""
+        self._written_cells: set[int] = set()
+        self._before: dict[int, dict[Any, Any]] = {}
+        self._looked_up: set[tuple[type, str]] = set()
+        self.numbers_of_objects: set[int] = set()
+        self.outputs: list[torch.Tensor] = []
+
+    def forget(self) -> None:
+        """The trace is over; guards and kept objects have left it."""
+        for table in vars(self).values():
+            if is_a(table, dict | list | set):
+                table.clear()
+
+    def source_of(self, value: Any) -> Source | None:
+        """Where a value of the trace that existed before the call is found again."""
+        return value.source if type(value) is Pending else self._sources.get(id(value))
+
+    def tensor_input(self, value: torch.Tensor) -> Source | None:
+        return self._sources.get(id(value))
+
+    def output_index(self, value: torch.Tensor) -> int:
+        """The place of a tensor among the outputs of the graph."""
+        for index, known in enumerate(self.outputs):
+            if known is value:
+                return index
+        self.outputs.append(value)
+        return len(self.outputs) - 1
+
+    def put_onto(self, value: torch.Tensor) -> dict[str, Any] | None:
+        """Attributes of the user's, of a tensor that has been given any in the trace; of an old one, all."""
+        return self._instances.get(id(value))
+
+    def home_of(self, value: Any) -> Source:
+        """The source of an object that is not fresh; one that was come by otherwise is held for good."""
+        source = self._sources.get(id(value))
+        if source is None:
+            named = is_a(value, type | types.FunctionType)
+            source = self.kept.hold(value, value.__qualname__ if named else type(value).__name__)
+            self._register(value, value, source)
+        return source
+
+    def stand_in(self, original: Any) -> Any:
+        return self._stand_ins.get(id(original), original)
+
+    def mark_fresh(self, value: Any) -> Any:
+        """An object that code of the trace has just allocated."""
+        self._alive.append(value)
+        self._fresh.add(id(value))
+        return value
+
+    def is_new_lookup(self, kind: type, name: str) -> bool:
+        """Whether a name is looked up in a class for the first time."""
+        before = len(self._looked_up)
+        self._looked_up.add((kind, name))
+        return len(self._looked_up) > before
+
+    def is_fresh(self, value: Any) -> bool:
+        return id(value) in self._fresh
+
+    def pin(self, value: Any) -> None:
+        """An old object of which more is relied on than can be guarded: it must be the very same again."""
+        source = self._sources.get(id(value))
+        if source is not None and not is_a(source, Held):
+            self.guards.add(Is(source, value))
+
+    def is_opaque(self, value: Any) -> bool:
+        """An object of which nothing is known but its type: it may be passed on, not used."""
+        return id(value) in self._opaque or self.recorder.raised(value)
+
+    def identities(self) -> list[Source]:
+        """What the trace took for different objects, and could be one and the same in another call."""
+        containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
+        alike: dict[Any, list[Source]] = {}
+        for value, source in self._objects:
+            kind = id(value.__code__) if is_a(value, types.FunctionType) else type(value)
+            alike.setdefault(kind, []).append(source)
+        return [
+            *self._tensors,
+            *(shadow.source for shadow in containers if not is_a(shadow.source, Held)),
+            *(source for group in alike.values() if len(group) > 1 for source in group),
+        ]
+
+    def written(self) -> dict[int, list[int]]:
+        """What the trace has changed so far of what existed before: what each such object holds now."""
+        return {
+            id(shadow.stand_in): list(map(id, contents(shadow.kind, shadow.stand_in)))
+            for shadow in self.shadows
+            if shadow.kind is ShadowKind.CELL or self._is_written(shadow)
+        }
+
+    def _is_written(self, shadow: Shadow) -> bool:
+        old = contents(shadow.kind, shadow.original if shadow.before is None else shadow.before)
+        new = contents(shadow.kind, shadow.stand_in)
+        return len(old) != len(new) or any(
+            one is not other and self.stand_in(one) is not other for one, other in zip(old, new, strict=True)
+        )
+
+    def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
+        """A copy whose changes are written back."""
+        before = None
+        if is_a(stand_in, dict):
+            before = self._before[id(stand_in)] = dict(dict_items(stand_in))
+        self.shadows.append(Shadow(source, original, stand_in, kind, before))
+
+    def _register(self, original: Any, stand_in: Any, source: Source) -> Any:
+        self._alive.append((original, stand_in))
+        self._stand_ins[id(original)] = stand_in
+        self._sources[id(stand_in)] = source
+        return stand_in

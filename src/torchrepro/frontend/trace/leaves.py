@@ -1,0 +1,328 @@
+"""Leaves: what is done with a function of torch that traced code calls.
+
+Asked in this order: `why_break` (Python must run it), `original_of` (a wrapper: trace what is in it),
+`is_constant_fold` (a question, see `answer`), `is_leaf` (called as a whole; the recorder sees it). What none
+of them knows is Python like the user's and is stepped: `torch.nn.Module`, `torch.distributions`, and so on.
+
+Names in the tables are those under `torch.`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+
+_C_KINDS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+)
+_LEAF_MODULES = frozenset(
+    {
+        *("torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._VF", "torch._ops"),
+        *("torch.linalg", "torch.special", "torch.fft", "torch._lowrank", "torch._lobpcg", "torch.overrides"),
+        *("torch._linalg_utils", "torch.nn._reduction", "torch.masked._ops", "torch._jit_internal"),
+        *("torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch.nn.grad"),
+        "torch.signal.windows.windows",
+    }
+)
+_SETTERS_SEEN = frozenset({"_set_grad_enabled"})
+"""In `torch._C`: setters whose state the recorder writes into the graph."""
+
+_ANSWERS = {
+    # Code that asks wants to know whether it should be easy to trace.
+    "compiler.is_compiling": True,
+    "compiler.is_dynamo_compiling": True,
+    "_dynamo.is_compiling": True,
+    "_utils.is_compiling": True,
+    # The recorder is such a mode; without it the code would be told no.
+    "overrides.has_torch_function": False,
+    "overrides.has_torch_function_unary": False,
+    "overrides.has_torch_function_variadic": False,
+    "_C._is_torch_function_mode_enabled": False,
+}
+_QUESTIONS = """
+    is_tensor is_storage finfo iinfo promote_types can_cast broadcast_shapes typename Size device
+    is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device is_warn_always_enabled
+    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_cpu_dtype
+    get_autocast_gpu_dtype is_autocast_cache_enabled amp.autocast_mode.is_autocast_available
+    are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled
+    get_deterministic_debug_mode get_float32_matmul_precision compiler.is_exporting
+    jit.is_scripting jit.is_tracing jit.annotate jit.isinstance _jit_internal.is_scripting
+    _C._get_tracing_state _C._is_tracing _C._log_api_usage_once _C._is_any_autocast_enabled
+    _C._is_autocast_available _C._get_privateuse1_backend_name _C._infer_size
+"""
+"""Answered by the arguments and by modes that are guarded anyway."""
+_QUESTIONS_OF_PROCESS = """
+    get_num_threads get_num_interop_threads cuda.is_available cuda.device_count cuda.current_device
+    cuda.get_device_capability cuda.get_device_name cuda.is_bf16_supported cuda.is_initialized
+    cpu.is_available xpu.is_available mps.is_available accelerator.is_available accelerator.device_count
+    accelerator.current_accelerator backends.mps.is_available backends.mps.is_built backends.cuda.is_built
+    backends.cudnn.version backends.cudnn.is_available backends.cudnn.is_acceptable
+    backends.mkldnn.is_available backends.mkl.is_available backends.openmp.is_available
+    backends.cuda.flash_sdp_enabled backends.cuda.math_sdp_enabled backends.cuda.cudnn_sdp_enabled
+    backends.cuda.mem_efficient_sdp_enabled backends.mha.get_fastpath_enabled _C._get_cudnn_enabled
+    _C._get_mkldnn_enabled distributed.is_available distributed.is_initialized distributed.get_rank
+    distributed.get_world_size
+"""
+"""The answer can change between calls, and no mode tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Functions of torch that Python must run, by name, and modules of which this holds for all."""
+
+    kind: BreakKind
+    why: str
+    functions: str = ""
+    modules: str = ""
+
+
+_RULES = (
+    _Rule(BreakKind.REQUESTED, "asked for here", "_dynamo.graph_break _dynamo.skip_frame"),
+    _Rule(
+        BreakKind.OUTSIDE,
+        "it changes or reads the state of a random generator",
+        "Generator manual_seed seed initial_seed",
+        "random cuda.random mps.random xpu.random",
+    ),
+    _Rule(
+        BreakKind.OUTSIDE,
+        "it reads or writes files, or prints",
+        "set_printoptions",
+        "serialization hub _tensor_str",
+    ),
+    _Rule(BreakKind.OUTSIDE, "other processes take part in it", modules="distributed multiprocessing"),
+    _Rule(
+        BreakKind.OUTSIDE,
+        "it waits for a device",
+        "cuda.synchronize cpu.synchronize mps.synchronize xpu.synchronize accelerator.synchronize"
+        " cuda.stream",
+        "cuda.streams cuda.graphs",
+    ),
+    _Rule(
+        BreakKind.OUTSIDE,
+        "a profiler records what happens while it runs",
+        modules="profiler autograd.profiler cuda.nvtx cuda.profiler",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
+        "a mode sees each operation as it runs",
+        "overrides.TorchFunctionMode.__enter__ overrides.TorchFunctionMode.__exit__"
+        " overrides._push_mode overrides._pop_mode"
+        " utils._python_dispatch.TorchDispatchMode.__enter__"
+        " utils._python_dispatch.TorchDispatchMode.__exit__"
+        " utils._python_dispatch._push_mode utils._python_dispatch._pop_mode"
+        " _C._push_on_torch_function_stack _C._pop_torch_function_stack"
+        " _C._push_on_torch_dispatch_stack _C._pop_torch_dispatch_stack"
+        " _C._set_dispatch_mode _C._unset_dispatch_mode",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
+        "a transform of functions is not followed",
+        "cond while_loop vmap",
+        "func _functorch _higher_order_ops",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
+        "gradients are computed outside of graphs",
+        modules="autograd utils.checkpoint",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
+        "it compiles or exports code",
+        "compile compiler.disable compiler.reset",
+        "export jit onnx fx _dynamo _inductor",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
+        "it changes a setting of the process",
+        "set_default_dtype set_default_device set_default_tensor_type set_warn_always set_num_threads"
+        " use_deterministic_algorithms set_deterministic_debug_mode set_float32_matmul_precision"
+        " set_flush_denormal inference_mode _C._InferenceMode backends.cudnn.flags backends.cuda.sdp_kernel",
+        "nn.attention",
+    ),
+    _Rule(
+        BreakKind.UNSUPPORTED,
+        "the recorder does not see the tensor that it makes",
+        "from_numpy frombuffer from_dlpack from_file Tensor nn.Parameter nn.Buffer",
+    ),
+)
+_STEPPED = frozenset(
+    {"torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call"}
+)
+"""Modules and functions in Python like the user's: they only set modes, or swap what a module holds."""
+
+
+def why_break(function: Any) -> BreakReason | None:
+    """Why Python must run this function and capture goes on after it; None if it can be traced or called."""
+    name, owner = _written(function), getattr(function, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and name.endswith("apply"):
+        own = f"{owner.__qualname__}.apply"
+        return BreakReason(BreakKind.UNSUPPORTED, f"{own}: a backward of the user's own is not followed")
+    if isinstance(owner, torch.Generator):
+        return BreakReason(BreakKind.OUTSIDE, f"{name} of a random generator")
+    if isinstance(owner, torch.device) and name.endswith(("__enter__", "__exit__")):
+        return BreakReason(BreakKind.UNSUPPORTED, "a default device set by `with`", "pass device=")
+    if isinstance(function, HigherOrderOperator):
+        return BreakReason(BreakKind.UNSUPPORTED, f"{name}: operators on functions are not followed")
+    if isinstance(function, type) and type(function).__name__ == "tensortype":
+        return BreakReason(BreakKind.UNSUPPORTED, f"{name}: an old constructor", "use torch.tensor")
+    rule = _breaking().get(id(function))
+    if rule is None and not is_constant_fold(function) and original_of(function) is None:
+        rule = _rule_of_module(function)
+    if rule is not None:
+        return BreakReason(rule.kind, f"{name}: {rule.why}")
+    if getattr(function, "_torchdynamo_disable", False) is True:  # torch does so to some of its own, in time
+        return BreakReason(BreakKind.REQUESTED, f"{name} is under torch.compiler.disable")
+    if _is_hidden_setter(function):
+        return BreakReason(BreakKind.UNSUPPORTED, f"{name}: no graph shows what it sets")
+    return None
+
+
+def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
+    """What `torch.compile` or `torch.jit.script` was given: that is what is traced. None for other functions.
+
+    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
+    `__original_fn`).
+    """
+    if isinstance(function, torch.nn.Module):
+        return function._modules["_orig_mod"] if type(function).__name__ == "OptimizedModule" else None
+    if getattr(function, "__module__", None) == "torch._dynamo.mutation_guard":
+        # Dynamo, once used, notes which modules are made; what it wraps is the module's own method.
+        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+        return next((inner for inner in cells if isinstance(inner, types.FunctionType)), None)
+    members = getattr(function, "__dict__", {})
+    if getattr(function, "_torchdynamo_disable", False) is True:
+        return None
+    if isinstance(function, torch.jit.ScriptFunction):
+        found = getattr(function, "_torchdynamo_inline", None)
+    else:
+        found = members.get("_torchdynamo_orig_callable") or members.get("__original_fn")
+    return found if callable(found) else None
+
+
+def is_constant_fold(function: Any) -> bool:
+    """Whether it asks about constants and modes alone, so that what it answers now it answers on every call.
+
+    For those of `needs_guard` that holds only as long as the same call still answers the same.
+    """
+    return id(function) in _questions()
+
+
+def needs_guard(function: Any) -> bool:
+    """Whether what a constant fold answers must be checked on each call: flags, devices, ranks."""
+    return _questions().get(id(function), False)
+
+
+def answer(function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a constant fold answers while tracing."""
+    fixed = _answers().get(id(function))
+    return function(*args, **kwargs) if fixed is None else fixed
+
+
+def is_leaf(function: Any) -> bool:
+    """Whether it is called as a whole, with fakes: the recorder sees it or what it is made of."""
+    if isinstance(function, OpOverload | OpOverloadPacket | CustomOpDef):
+        return True
+    if isinstance(function, types.MethodType):
+        return isinstance(function.__self__, torch.Tensor) and _module_of(function) == "torch._tensor"
+    if isinstance(function, _C_KINDS) and _belongs_to_a_value_of_torch(function):
+        return True
+    if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
+        return False
+    if _module_of(function) == "torch._C":
+        return function.__name__ in _SETTERS_SEEN
+    return _module_of(function) in _LEAF_MODULES or id(function) in _overridable()
+
+
+def _belongs_to_a_value_of_torch(function: Any) -> bool:
+    """A method or attribute in C of tensors, sizes or dtypes, bound or not."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.Tensor | torch.Size | torch.dtype | torch.device | torch.finfo | torch.iinfo):
+        return True
+    kind = getattr(owner, "__objclass__", None) or getattr(function, "__objclass__", None)
+    return isinstance(kind, type) and kind is not object and issubclass(torch.Tensor, kind)
+
+
+def _is_hidden_setter(function: Any) -> bool:
+    """A setter in C whose state no graph shows: `torch._C._set_cudnn_enabled`."""
+    return (
+        isinstance(function, types.BuiltinFunctionType)
+        and _module_of(function) == "torch._C"
+        and function.__name__.startswith(("_set_", "set_"))
+        and function.__name__ not in _SETTERS_SEEN
+    )
+
+
+def _rule_of_module(function: Any) -> _Rule | None:
+    """The rule of the nearest module that has one."""
+    module = _module_of(function)
+    if not _STEPPED.isdisjoint((module, _written(function))):
+        return None
+    if not isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
+        return None
+    parts = module.split(".")
+    nested = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+    return next((_modules()[name] for name in nested if name in _modules()), None)
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(function, "__module__", None) or "")
+
+
+def _written(function: Any) -> str:
+    """What a reader calls it: `torch.add`, `torch.nn.functional.max_pool2d`."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
+    module = _module_of(function)
+    return f"{module}.{name.rpartition('.')[2]}" if module.split(".")[0] == "torch" else str(name)
+
+
+def _found(names: Iterable[str]) -> Iterable[tuple[int, str]]:
+    """`id` and name of those functions under `torch.` that this torch has; its modules keep them alive."""
+    for name in names:
+        try:
+            yield id(operator.attrgetter(name)(torch)), name
+        except AttributeError:
+            continue  # another version of torch, or a part that is not imported
+
+
+@functools.cache
+def _breaking() -> Mapping[int, _Rule]:
+    return {key: rule for rule in _RULES for key, _ in _found(rule.functions.split())}
+
+
+@functools.cache
+def _modules() -> Mapping[str, _Rule]:
+    return {f"torch.{name}": rule for rule in _RULES for name in rule.modules.split()}
+
+
+@functools.cache
+def _answers() -> Mapping[int, bool]:
+    return {key: _ANSWERS[name] for key, name in _found(_ANSWERS)}
+
+
+@functools.cache
+def _questions() -> Mapping[int, bool]:
+    """Whether a question needs a guard of its own."""
+    free = dict.fromkeys((key for key, _ in _found([*_QUESTIONS.split(), *_ANSWERS])), False)
+    return free | dict.fromkeys((key for key, _ in _found(_QUESTIONS_OF_PROCESS.split())), True)
+
+
+@functools.cache
+def _overridable() -> frozenset[int]:
+    """Checked on torch 2.11 to 2.15 (`get_overridable_functions`)."""
+    listed = torch.overrides.get_overridable_functions()
+    return frozenset(id(function) for functions in listed.values() for function in functions)

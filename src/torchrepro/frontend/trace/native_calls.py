@@ -1,0 +1,187 @@
+"""Native calls: functions in C, and torch's own, called on values of the trace; or a break."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.guards.constants import is_constant
+from torchrepro.frontend.guards.kinds import Answers
+from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.trace import leaves
+from torchrepro.frontend.trace.classes import (
+    IN_C,
+    MISSING,
+    is_python_class,
+    is_trusted_class,
+    is_trusted_space,
+    static_lookup,
+)
+from torchrepro.frontend.trace.foreign import caller_in, has_objects, no_foreign_code
+from torchrepro.frontend.trace.native import (
+    AS_BYTES,
+    BY_REFERENCE,
+    FUNCTION_FIRST,
+    HIGHER_ORDER,
+    ITERATING,
+    MAPPING,
+    NATIVE_CLASSES,
+    why_not,
+)
+from torchrepro.frontend.trace.operators import Operators
+from torchrepro.frontend.trace.policy import makes_classes
+from torchrepro.frontend.trace.special import SPECIAL
+from torchrepro.frontend.trace.stepped import SteppedCallable
+
+
+class NativeCalls(Operators):
+    def answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A question to torch about constants, modes or the process."""
+        answer = leaves.answer(function, args, kwargs)
+        if leaves.needs_guard(function):
+            if kwargs or not all(map(is_constant, (*args, answer))):
+                raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
+            self.world.guards.add(Answers(function, tuple(args), answer))
+        return answer
+
+    def call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A function of torch: called; the recorder sees what it does."""
+        self.world.complete_all((*args, *kwargs.values()))
+        result = function(*args, **kwargs)
+        return iter(list(result)) if type(result) is types.GeneratorType else result
+
+    def call_library(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A function of Python's library that is as good as written in C."""
+        for value in (*args, *kwargs.values()):
+            kind: Any = type(value)
+            if is_python_class(kind) and is_trusted_class(kind):
+                self.world.pin(value)  # a fraction, say: what is read of it is not guarded
+        self.world.complete_all((*args, *kwargs.values()))
+        if makes_classes(function):
+            return self.make_class(function, args, kwargs)
+        assert self.frame is not None
+        call = caller_in(self.frame.globals)
+        if function.__module__ == re.__name__:
+            args = [self._callback(value) for value in args]
+        with no_foreign_code(function.__qualname__, library=True):
+            result = call(function, args, kwargs)
+            # What it yields is computed now, while its arguments are what they are.
+            return iter(list(result)) if type(result) is types.GeneratorType else result
+
+    def make_class(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        assert self.frame is not None
+        made = caller_in(self.frame.globals)(function, args, kwargs)
+        return self.world.mark_fresh(made) if is_a(made, type) else made
+
+    def call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        plain, owner = _unbound(function)
+        handler = SPECIAL.get(plain) if _hashable(plain) else None
+        full = args if owner is MISSING else (owner, *args)
+        if handler is not None:
+            result = handler(self, full, kwargs)
+            if result is not NotImplemented:
+                return result
+        if leaves.is_constant_fold(function):
+            return self.answer(function, args, kwargs)
+        self.require_known(function)
+        reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
+        if reason is not None:
+            raise Break.of(reason)
+        if leaves.is_leaf(function):
+            return self.call_leaf(function, args, kwargs)
+        by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
+        if not by_reference:
+            self.require_known(*full, *kwargs.values())
+            self.world.complete_all((*full, *kwargs.values()))
+        else:
+            self.require_known(owner)
+            if is_a(owner, dict):
+                self.world.complete(owner)
+        if plain is object.__eq__ or plain is object.__ne__:
+            return function(*args)
+        args, kwargs = self._for_native(function, plain, args, kwargs)
+        result = _run(function, full, args, kwargs)
+        if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
+            return self.world.mark_fresh(result)
+        return result
+
+    def allocate(self, maker: Any, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A new object, by a `__new__` in C."""
+        self.world.complete_all((*args, *kwargs.values()))
+        full, kwargs = self._for_native(maker, maker, (kind, *args), kwargs)
+        return self.world.mark_fresh(_run(maker, full, full, kwargs))
+
+    def _for_native(
+        self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Arguments as C can use them: iterables and functions of the user's own are stepped."""
+        own = 1 if is_a(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
+        args = [*args[:own], *self._with_iterables(plain, args[own:])]
+        if plain is filter and args and args[0] is None:
+            args = [operator.truth, *args[1:]]
+        if plain in HIGHER_ORDER or plain is list.sort:
+            first = args[0] if args else None
+            args = [self._callback(value) for value in args]
+            if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)) and first in SPECIAL:
+                args[0] = SteppedCallable(self, first)
+            kwargs = {name: self._callback(value) for name, value in kwargs.items()}
+        return args, kwargs
+
+    def _with_iterables(self, function: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """What a function in C iterates over, made such that it runs no method of the user's."""
+        places = ITERATING.get(function) if _hashable(function) else None
+        if places is None:
+            return args
+        made = list(args)
+        for index in range(*places.indices(len(made))):
+            made[index] = self._prepared(function, made[index])
+        return made
+
+    def _prepared(self, function: Any, value: Any) -> Any:
+        if function in MAPPING:
+            return self.pairs(value)
+        if function in AS_BYTES and any(
+            self.python_method(value, name) for name in ("__bytes__", "__index__")
+        ):
+            return value
+        return self.iterable(value)
+
+    def _callback(self, value: Any) -> Any:
+        if is_a(value, types.FunctionType | types.MethodType | functools.partial):
+            return SteppedCallable(self, value)
+        if is_a(value, type):
+            return SteppedCallable(self, value) if is_python_class(value) else value
+        if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
+            return SteppedCallable(self, value)
+        return value
+
+    def in_standard_library(self) -> bool:
+        return self.frame is not None and is_trusted_space(self.frame.globals)
+
+
+def _run(function: Any, involved: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not any(map(has_objects, (*involved, *kwargs.values()))):
+        return function(*args, **kwargs)
+    with no_foreign_code(getattr(function, "__name__", "a function in C")):
+        return function(*args, **kwargs)
+
+
+def _unbound(function: Any) -> tuple[Any, Any]:
+    """A method in C as its class has it, and the object it is bound to."""
+    if is_a(function, types.MethodWrapperType):
+        return static_lookup(function.__objclass__, function.__name__), function.__self__
+    owner = getattr(function, "__self__", None)
+    if is_a(function, types.BuiltinFunctionType) and owner is not None:
+        if is_a(owner, types.ModuleType | type):
+            return function, MISSING
+        return static_lookup(type(owner), function.__name__), owner
+    return function, MISSING
+
+
+def _hashable(value: Any) -> bool:
+    return type(value).__hash__ is not None

@@ -1,0 +1,296 @@
+"""Tracer: the symbolic executor of a frame. Steps it on values of the world until it returns or must stop."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.bytecode.program import NULL, Position
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where
+from torchrepro.frontend.guards.constants import is_constant
+from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs, Unbound
+from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
+from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.source import Cell, Local, Source, StackSlot
+from torchrepro.frontend.trace.calls import Calls
+from torchrepro.frontend.trace.classes import MISSING, is_trusted_space
+from torchrepro.frontend.trace.known import Pending
+from torchrepro.frontend.trace.protected import is_protected
+from torchrepro.frontend.trace.recorder import ModuleStack, Recorder
+from torchrepro.frontend.trace.singles import is_single
+from torchrepro.frontend.trace.speculation import Failure, Reached, SpeculationLog
+from torchrepro.frontend.trace.world import World
+
+_MOVERS = frozenset(
+    [
+        "RESUME",
+        "NOP",
+        "LOAD_FAST",
+        "STORE_FAST",
+        "POP_TOP",
+        "SWAP",
+        "COPY",
+        "PUSH_NULL",
+        "LOAD_CONST",
+        "LOAD_GLOBAL",
+        "LOAD_DEREF",
+        "LOAD_CLOSURE",
+        "JUMP",
+    ]
+)
+"""Instructions that only move values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Returned:
+    """The frame came to its end."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stopped:
+    """The frame stands before an instruction that the log says cannot be captured."""
+
+    frame: Frame
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failed:
+    """An instruction could not be captured: start again and stop before it."""
+
+    failure: Failure
+
+
+Outcome = Returned | Stopped | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """A function that was stepped as part of its caller."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(eq=False)
+class Tracer(Calls):
+    function: types.FunctionType
+    log: SpeculationLog
+    changing: frozenset[Source] = frozenset()
+    """Numbers that are another in each call: where one is read, the region ends."""
+    inlined: dict[Inlined, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.recorder = Recorder(self._places_of_operation, self.module_stack)
+        self.world = World(self.recorder, self.changing)
+        self.world.guards.add(AmbientIs(AmbientFacts.now()))
+        self.root: Frame | None = None
+        self._bound: frozenset[str] = frozenset()
+        """Variables of the outermost frame that had a value where it was entered."""
+        self.closed = False
+        self.protected = False
+        """Whether an operation was recorded of which a handler of the user's would see the error."""
+        self._raised: BaseException | None = None
+        self._raised_at: tuple[tuple[Where, ...], Position | None] = ((), None)
+        self._modules: list[tuple[str, torch.nn.Module]] = []
+
+    def trace(self, index: int, state: FrameState) -> Outcome:
+        """Step the function from an instruction on, with the recorder active."""
+        self.log.restart()
+        frame = self.root = self._entered(index, state)
+        try:
+            value = self.run(frame)
+        except Reached:
+            return Stopped(frame, self.log.failures[self.log.current])
+        except Break as found:
+            return Failed(self._failure(found.reason))
+        except RecursionError as error:
+            return Failed(self._failure(BreakReason(BreakKind.UNSUPPORTED, f"too deep: {error}")))
+        except Exception as error:
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            text = f"{type(error).__name__}: {error}".splitlines()[0] + notes
+            return Failed(self._failure(BreakReason(BreakKind.RAISES, text)))
+        return Returned(self.settled(value))
+
+    def _entered(self, index: int, state: FrameState) -> Frame:
+        program = program_of(self.function.__code__)
+        frame = Frame(
+            program,
+            self.function.__globals__,
+            builtins_of(self.function),
+            locals={name: Pending(value, Local(name)) for name, value in state.locals.items()},
+            cells=dict(state.cells),
+            function=self.function,
+        )
+        for name, cell in state.cells.items():
+            self.world.adopt_cell(cell, Cell(name))
+        frame.stack = [
+            NULL if value is NULL else Pending(value, StackSlot(place))
+            for place, value in enumerate(state.stack)
+        ]
+        frame.index = index
+        self._bound = frozenset(state.locals)
+        return frame
+
+    def _failure(self, reason: BreakReason) -> Failure:
+        assert self.root is not None
+        frames, position = self._raised_at
+        frames = frames or (self.root.where,)
+        inside = len(frames) > 1 and reason.kind is not BreakKind.RAISES and not reason.frames
+        return Failure(reason, frames[-1], inside, frames, position)
+
+    def close(self) -> None:
+        """Nothing is stepped any more."""
+        self.closed = True
+
+    def forget(self) -> None:
+        """Let go of the user's objects: they are to die when they would have died without a trace."""
+        self.world.forget()
+        self.recorder.forget()
+        if self.root is not None:
+            self.root.locals.clear()
+            self.root.cells.clear()
+            self.root.stack.clear()
+        self.root = self._raised = None
+        self._modules.clear()
+
+    def throw(self, frame: Frame, error: BaseException) -> None:
+        # A generator that the trace has left behind is closed when it is forgotten; nothing of it runs then.
+        if self.closed:
+            raise error
+        super().throw(frame, error)
+
+    # The outermost frame
+
+    def step(self, frame: Frame) -> Signal | None:
+        if frame is self.root:
+            self.log.visit(frame.index)
+            if frame.program.instructions[frame.index].name not in _MOVERS:
+                self._settle(frame)
+        try:
+            return super().step(frame)
+        except BaseException as error:
+            if error is not self._raised:  # the frames that it has come through are gone above
+                self._raised = error
+                self._raised_at = self.places(), frame.program.instructions[frame.index].position
+            raise
+
+    def _settle(self, frame: Frame) -> None:
+        stack = frame.stack
+        for place, value in enumerate(stack):
+            if type(value) is Pending:
+                stack[place] = self.world.adopt(value.value, value.source)
+
+    def settled(self, value: Any) -> Any:
+        return self.world.adopt(value.value, value.source) if type(value) is Pending else value
+
+    def places(self) -> tuple[Where, ...]:
+        """The user's frames, innermost last."""
+        found: list[Where] = []
+        frame = self.frame
+        while frame is not None:
+            found.append(frame.where)
+            frame = frame.parent
+        return tuple(reversed(found))
+
+    def _places_of_operation(self) -> tuple[Where, ...]:
+        frame = self.frame
+        while frame is not None and not self.protected:
+            self.protected = is_protected(frame)
+            frame = frame.parent
+        return self.places()
+
+    def note_inlined(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        key = Inlined(code.co_qualname, code.co_filename, code.co_firstlineno)
+        self.inlined[key] = self.inlined.get(key, 0) + 1
+
+    # Modules
+
+    @contextmanager
+    def inside_module(self, module: torch.nn.Module) -> Iterator[None]:
+        self._modules.append((str(self.world.source_of(module) or type(module).__name__), module))
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    def module_stack(self) -> ModuleStack:
+        return {f"{place}_{name}": (name, type(module)) for place, (name, module) in enumerate(self._modules)}
+
+    # Variables
+
+    def load_local(self, frame: Frame, name: str) -> Any:
+        if frame is self.root and name not in frame.locals and name not in self._bound:
+            self.world.guards.add(Unbound(Local(name)))
+        value = super().load_local(frame, name)
+        if type(value) is Pending:
+            value = frame.locals[name] = self.world.adopt(value.value, value.source)
+        return value
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        space = frame.globals
+        if is_trusted_space(space):
+            value = space.get(name, NULL)
+            if value is NULL:
+                return self.load_builtin(frame, name)
+            if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
+                return value
+        known = self.world.globals_of(space, f"globals of {space.get('__name__', '?')}")
+        value = self.world.item_of(known, name)
+        return self.load_builtin(frame, name) if value is MISSING else value
+
+    def load_builtin(self, frame: Frame, name: str) -> Any:
+        value = super().load_builtin(frame, name)
+        self.guard_entry(frame.builtins, "builtins", name)
+        return value
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
+        self.world.set_key(known, name, value)
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
+        if not self.world.has_key(known, name):
+            raise NameError(f"name '{name}' is not defined", name=name)
+        self.world.delete_key(known, name)
+
+    def load_cell(self, cell: types.CellType) -> Any:
+        value = self.world.cell_contents(cell)
+        if type(value) is Pending:
+            value = self.world.adopt(value.value, value.source)
+            self.world.cell_for_writing(cell).cell_contents = value
+        return value
+
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
+        self.world.cell_for_writing(cell).cell_contents = value
+
+    def delete_cell(self, cell: types.CellType) -> None:
+        del self.world.cell_for_writing(cell).cell_contents
+
+    def make_function(self, function: types.FunctionType) -> types.FunctionType:
+        self.world.mark_fresh(function)
+        return function
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if level == 0 and name in sys.modules:
+            return super().import_name(frame, name, fromlist, level)
+        if level and f"{frame.globals.get('__package__')}" in sys.modules:
+            return super().import_name(frame, name, fromlist, level)
+        raise Break(BreakKind.OUTSIDE, f"module {name} is imported for the first time")
+
+    def import_from(self, module: Any, name: str) -> Any:
+        if is_a(module, types.ModuleType) and name in vars(module):
+            return self.load_attr(module, name)
+        return super().import_from(module, name)

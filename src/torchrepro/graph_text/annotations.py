@@ -1,0 +1,233 @@
+"""What a node computes, beside its name: `f32[s0, 8].stride(8, 1)`, `sym(2*s0)`, `(f32[3], i64[3])`.
+
+Sizes and strides keep their expressions over the symbols as text; `metadata.py` gives them a
+meaning again. Size-less tensors are `f32[()]`, since Python has no empty subscript.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchrepro.nouns.errors import GraphTextError
+
+Dimension = int | str
+"""A number, or an expression over symbols in normal form (as `ast.unparse` writes it)."""
+
+NOTE_KEY = "torchrepro"
+"""Where `read_graph` leaves a node's note in `node.meta`."""
+
+_SHORT = {
+    torch.float16: "f16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.bool: "b8",
+    torch.complex32: "c32",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+_DTYPES = {short: dtype for dtype, short in _SHORT.items()}
+
+
+@dataclass(frozen=True)
+class TensorNote:
+    """A tensor without its data. `stride` is None where it is contiguous or the layout has none."""
+
+    dtype: torch.dtype
+    shape: tuple[Dimension, ...]
+    stride: tuple[Dimension, ...] | None = None
+    device: str = "cpu"
+    layout: str = "strided"
+
+
+@dataclass(frozen=True)
+class SymbolNote:
+    """A number that is only known when the graph runs: `sym(2*s0)`."""
+
+    kind: str
+    """`sym` for int, `symfloat`, `symbool`."""
+    expression: str
+
+
+Note = TensorNote | SymbolNote | tuple["Note | None", ...]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return _SHORT.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def note_of_node(node: torch.fx.Node) -> Note | None:
+    """The note of a node from whatever metadata it has: AOT's, Dynamo's, ours, or a shape propagation's."""
+    for key in ("val", "example_value"):
+        if key in node.meta:
+            return note_of_value(node.meta[key])
+    if NOTE_KEY in node.meta:
+        note: Note | None = node.meta[NOTE_KEY]
+        return note
+    return note_of_value(node.meta.get("tensor_meta"))
+
+
+def note_of_value(value: Any) -> Note | None:
+    """The note of an example value; None for what has no size (numbers, strings, modules)."""
+    if isinstance(value, torch.Tensor):
+        return _note_of_tensor(value)
+    for kind, type_ in _SYMBOL_KINDS.items():
+        if isinstance(value, type_):
+            text = expression_of(value)
+            return SymbolNote(kind, text) if isinstance(text, str) else None
+    if type(value).__name__ == "TensorMetadata" and hasattr(value, "dtype"):
+        shape = tuple(dimension_of(size) for size in value.shape)
+        return TensorNote(value.dtype, tuple(size for size in shape if size is not None))
+    if isinstance(value, tuple | list):
+        notes = tuple(note_of_value(item) for item in value)
+        return notes if any(note is not None for note in notes) else None
+    return None
+
+
+_SYMBOL_KINDS: dict[str, type] = {"sym": torch.SymInt, "symfloat": torch.SymFloat, "symbool": torch.SymBool}
+
+
+def expression_of(value: Any) -> str | int | float | bool | None:
+    """The expression behind a symbolic number (a plain number if it is constant, None if it has none).
+
+    Checked on torch 2.11 to 2.15.
+    """
+    node = value.node
+    constant = node.constant if node.is_constant() else None
+    if constant is not None:
+        return constant  # type: ignore[no-any-return]
+    expression = getattr(node, "expr", None)
+    if expression is None:
+        return None
+    if expression.is_number and isinstance(value, torch.SymInt):
+        return int(expression)
+    return normal_form(str(expression))
+
+
+def normal_form(text: str) -> str | None:
+    try:
+        return ast.unparse(ast.parse(text, mode="eval"))
+    except SyntaxError:
+        return None
+
+
+def dimension_of(size: Any) -> Dimension | None:
+    if isinstance(size, int):
+        return size
+    found = expression_of(size)
+    return found if isinstance(found, int | str) else None
+
+
+def _note_of_tensor(tensor: torch.Tensor) -> TensorNote | None:
+    shape = tuple(dimension_of(size) for size in tensor.shape)
+    if any(size is None for size in shape):
+        return None
+    note = TensorNote(
+        dtype=tensor.dtype,
+        shape=tuple(size for size in shape if size is not None),
+        device=str(tensor.device),
+        layout=str(tensor.layout).removeprefix("torch."),
+    )
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return note
+    stride = tuple(dimension_of(step) for step in tensor.stride())
+    if any(step is None for step in stride) or _is_contiguous(tensor):
+        return note
+    return replace(note, stride=tuple(step for step in stride if step is not None))
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    """Contiguous to the letter: `Tensor.is_contiguous` ignores the strides of sizes 1 and 0, and guards."""
+    expected: Any = 1
+    for size, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if _sympy(step) != expected:
+            return False
+        size = _sympy(size)
+        expected = expected * (size if not (isinstance(size, int) and size == 0) else 1)
+    return True
+
+
+def _sympy(size: Any) -> Any:
+    if isinstance(size, int):
+        return size
+    constant = expression_of(size)
+    return constant if isinstance(constant, int) else size.node.expr
+
+
+def write_note(note: Note | None) -> str:
+    if note is None:
+        return "None"
+    if isinstance(note, tuple):
+        return "(" + "".join(f"{write_note(item)}, " for item in note).rstrip(" ") + ")"
+    if isinstance(note, SymbolNote):
+        return f"{note.kind}({note.expression})"
+    text = f"{dtype_name(note.dtype)}[{', '.join(str(size) for size in note.shape) or '()'}]"
+    if note.stride is not None:
+        text += f".stride({', '.join(str(step) for step in note.stride)})"
+    if note.layout != "strided":
+        text += f'.layout("{note.layout}")'
+    return text if note.device == "cpu" else text + f'.on("{note.device}")'
+
+
+def read_note(expression: ast.expr) -> Note | None:
+    """The note behind an annotation's syntax tree."""
+    match expression:
+        case ast.Constant(value=None):
+            return None
+        case ast.Tuple(elts=items):
+            return tuple(read_note(item) for item in items)
+        case ast.Subscript(value=ast.Name(id=name), slice=index):
+            sizes = index.elts if isinstance(index, ast.Tuple) else [index]
+            return TensorNote(_dtype(name, expression), tuple(_dimension(size) for size in sizes))
+        case ast.Call(func=ast.Name(id="sym" | "symfloat" | "symbool" as kind), args=[value], keywords=[]):
+            return SymbolNote(kind, ast.unparse(value))
+        case ast.Call(func=ast.Attribute(value=inner, attr=attribute), args=args, keywords=[]):
+            note = read_note(inner)
+            if isinstance(note, TensorNote):
+                return _with_attribute(note, attribute, args, expression)
+    raise GraphTextError(
+        f"line {expression.lineno}: {ast.unparse(expression)} does not describe a value",
+        next_step='write it like f32[2, 8].stride(1, 2).on("cuda:0") or remove it',
+    )
+
+
+def _with_attribute(note: TensorNote, attribute: str, args: list[ast.expr], whole: ast.expr) -> TensorNote:
+    match attribute, args:
+        case "stride", _:
+            return replace(note, stride=tuple(_dimension(step) for step in args))
+        case "on", [ast.Constant(value=str(device))]:
+            return replace(note, device=device)
+        case "layout", [ast.Constant(value=str(layout))]:
+            return replace(note, layout=layout)
+    raise GraphTextError(
+        f"line {whole.lineno}: a tensor's description has no .{attribute}(...) of this form",
+        next_step='use .stride(...), .on("device") or .layout("name")',
+    )
+
+
+def _dtype(name: str, whole: ast.expr) -> torch.dtype:
+    dtype = _DTYPES.get(name) or getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise GraphTextError(
+            f"line {whole.lineno}: {name} is no dtype",
+            next_step="write f32, i64, b8, ... or torch's own name",
+        )
+    return dtype
+
+
+def _dimension(expression: ast.expr) -> Dimension:
+    if isinstance(expression, ast.Constant) and type(expression.value) is int:
+        return expression.value
+    return ast.unparse(expression)

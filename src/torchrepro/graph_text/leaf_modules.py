@@ -1,0 +1,107 @@
+"""Leaf modules of torch.nn in a graph: kept as constructor arguments and state, rebuilt and checked.
+
+A graph captured with modules left whole (`symbolic_trace`) calls objects. One can be kept as data if its
+class lives in torch.nn and building it again from attributes of the same names gives the same module.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from torchrepro.graph_text import resolver
+from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+
+_PLACEMENT = frozenset({"device", "dtype"})
+
+
+def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict[str, Any]]:
+    """The public path of the module's class and the arguments that build it again."""
+    type_ = type(module)
+    class_path = f"torch.nn.{type_.__name__}"
+    if getattr(torch.nn, type_.__name__, None) is not type_:
+        raise CannotSerialise(
+            f"the graph calls {path}, a {type_.__module__}.{type_.__qualname__} that is no class of torch.nn",
+            next_step="capture the model with torch.compile, which looks into modules",
+        )
+    if (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or torch.nn.utils.parametrize.is_parametrized(module)
+    ):
+        raise CannotSerialise(
+            f"the graph calls {path}, a {class_path} with hooks",
+            next_step="capture the model with torch.compile",
+        )
+    arguments = _arguments(module)
+    try:
+        rebuilt = type_(**arguments)
+    except Exception as failure:
+        raise _not_rebuilt(path, class_path, str(failure)) from failure
+    difference = _difference(module, rebuilt)
+    if difference:
+        raise _not_rebuilt(path, class_path, difference)
+    return class_path, arguments
+
+
+def build_leaf_module(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
+    """The module of a class of torch.nn, on the meta device: its state comes from the bundle."""
+    name = path.removeprefix("torch.nn.")
+    type_ = getattr(torch.nn, name, None) if resolver.IDENTIFIER.match(name) else None
+    if not isinstance(type_, type) or not issubclass(type_, torch.nn.Module):
+        raise GraphTextError(f"{path} is no module of torch.nn", next_step="only those can be kept as data")
+    try:
+        return type_(**arguments)
+    except (TypeError, ValueError, RuntimeError) as failure:
+        raise GraphTextError(
+            f"{path} does not take these arguments: {failure}", next_step="correct them"
+        ) from None
+
+
+def _arguments(module: torch.nn.Module) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, parameter in _parameters(type(module)).items():
+        if name in _PLACEMENT or not hasattr(module, name):
+            continue
+        value = getattr(module, name)
+        if name == "bias" and not isinstance(value, bool):
+            value = value is not None  # `bias` is a flag to the constructor and the parameter ever after
+        if parameter.default is inspect.Parameter.empty or not _is_default(value, parameter.default):
+            found[name] = value
+    return found
+
+
+def _parameters(type_: type) -> dict[str, inspect.Parameter]:
+    """The constructor's parameters; where it passes all on (`GRU(*args, **kwargs)`), those of its base."""
+    own = inspect.signature(type_).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
+        inherited = inspect.signature(type_.__mro__[1]).parameters
+        return {name: parameter for name, parameter in inherited.items() if name not in ("self", "mode")}
+    return dict(own)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (
+        type(value) is type(default) and not isinstance(value, torch.Tensor) and value == default
+    )
+
+
+def _difference(module: torch.nn.Module, rebuilt: torch.nn.Module) -> str:
+    if module.extra_repr() != rebuilt.extra_repr():
+        return f"it says {module.extra_repr()} and would be {rebuilt.extra_repr()}"
+    state, other = module.state_dict(), rebuilt.state_dict()
+    if state.keys() != other.keys():
+        return f"its state has {sorted(state)} and would have {sorted(other)}"
+    for name, tensor in state.items():
+        if tensor.shape != other[name].shape:
+            return f"{name} is of shape {tuple(tensor.shape)} and would be {tuple(other[name].shape)}"
+    return ""
+
+
+def _not_rebuilt(path: str, class_path: str, why: str) -> CannotSerialise:
+    return CannotSerialise(
+        f"the graph calls {path}, a {class_path} that cannot be built again from its attributes ({why})",
+        next_step="capture the model with torch.compile, which looks into modules",
+    )

@@ -1,0 +1,370 @@
+"""Example values for a graph that was read from text: what compilers expect on every node.
+
+A graph from a compiler's front end carries a fake tensor for each node, with sizes as expressions over
+symbols. Text keeps the expressions of the inputs; everything else follows by running the graph on fakes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule, Interpreter
+from torch.fx.node import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from torchrepro.graph_text.annotations import (
+    NOTE_KEY,
+    Dimension,
+    Note,
+    SymbolNote,
+    TensorNote,
+    note_of_node,
+    write_note,
+)
+from torchrepro.graph_text.modes import modes_kept
+from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
+from torchrepro.nouns.errors import GraphTextError
+from torchrepro.nouns.repro import Symbol
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def symbols_of(module: GraphModule) -> tuple[Symbol, ...]:
+    """The symbols in the metadata of a captured graph, in order of appearance."""
+    found: dict[str, Symbol] = {}
+    for graph_module in _graph_modules(module):
+        for node in graph_module.graph.nodes:
+            for number in _symbolic_numbers(node.meta.get("val", node.meta.get("example_value"))):
+                for symbol in sorted(number.node.expr.free_symbols, key=str):
+                    found.setdefault(symbol.name, _describe(symbol, number.node.shape_env))
+    return tuple(found.values())
+
+
+def narrowed(symbol: Symbol, known: Any) -> Symbol:
+    """The symbol within a range of torch (`ValueRanges`) as well. Checked on torch 2.11 to 2.15."""
+    lowers = [bound for bound in (symbol.lower, _bound(known.lower)) if bound is not None]
+    uppers = [bound for bound in (symbol.upper, _bound(known.upper)) if bound is not None]
+    return replace(symbol, lower=max(lowers, default=None), upper=min(uppers, default=None))
+
+
+def restore_metadata(
+    module: GraphModule, inputs: Sequence[Any], symbols: Sequence[Symbol] = ()
+) -> FakeTensorMode:
+    """Sets `meta["val"]` and `meta["tensor_meta"]` on every node, as if traced on `inputs`.
+
+    Sizes that the graph's text gives as expressions become symbolic again, with the values that `inputs` have
+    and the ranges of `symbols`; where an input no longer fits its expression, its size is taken as it is.
+    """
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    if len(inputs) != len(placeholders):
+        raise GraphTextError(
+            f"the graph takes {len(placeholders)} inputs and got {len(inputs)}",
+            next_step="the bundle is damaged: take it again",
+        )
+    fakes = _FakeInputs(symbols)
+    notes = [_note_of_input(node) for node in placeholders]
+    for note, value in zip(notes, inputs, strict=True):
+        fakes.learn(note, value)
+    values = [fakes.make(note, value) for note, value in zip(notes, inputs, strict=True)]
+    with modes_kept():
+        visited = _propagate(module, fakes, values)
+        for nested in _graph_modules(module):
+            if id(nested) not in visited:
+                visited |= _propagate_by_notes(nested, fakes)
+    return fakes.mode
+
+
+def fake_inputs(module: GraphModule) -> list[Any]:
+    """The inputs' example values after `restore_metadata`: fake tensors, symbolic and plain numbers."""
+    return [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+
+
+class _FakeInputs:
+    """Makes fake values for inputs, all in one FakeTensorMode and over one set of symbols."""
+
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        self.symbols = Symbols()
+        self.mode = FakeTensorMode(shape_env=self.symbols.env, allow_non_fake_inputs=True)
+        self._described = {symbol.name: symbol for symbol in symbols}
+
+    def learn(self, note: Note | None, value: Any) -> None:
+        """Defines the symbols that stand alone as a size of this input, by the size it has."""
+        if isinstance(note, SymbolNote):
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._define(note.expression, value)
+        elif (
+            isinstance(note, TensorNote)
+            and isinstance(value, torch.Tensor)
+            and not isinstance(value, FakeTensor)
+        ):
+            for size, actual in zip(note.shape, value.shape, strict=False):
+                if isinstance(size, str):
+                    self._define(size, actual)
+
+    def _define(self, name: str, value: int | float | None) -> None:
+        if not name.isidentifier() or name in self.symbols:
+            return
+        known = self._described.get(name, Symbol(name))
+        if known.unbacked or name.startswith("u"):
+            self.symbols.define(name, None, known.lower or 0, known.upper)
+            return
+        lower, upper = known.lower, known.upper
+        if value is not None and ((lower or value) > value or (upper or value) < value):
+            lower = upper = None  # an edited input outside the recorded range: the value wins
+        self.symbols.define(name, known.hint if value is None else value, lower, upper)
+
+    def number_next_unbacked(self, note: Note | None) -> None:
+        """Lets the symbols that a node is about to create bear the numbers they have in the text."""
+        self.symbols.number_next_unbacked(
+            int(number) for number in re.findall(r"\bu(\d+)\b", write_note(note))
+        )
+
+    def make(self, note: Note | None, value: Any) -> Any:
+        """The fake value of one input: by its note where that has symbols, else as `value` is."""
+        if isinstance(value, FakeTensor):
+            return value
+        if isinstance(note, SymbolNote) and not isinstance(value, torch.Tensor):
+            return self._number(note, value)
+        if isinstance(value, torch.Tensor):
+            if isinstance(note, TensorNote) and _is_symbolic(note) and len(note.shape) == value.dim():
+                return self._symbolic_tensor(note, value)
+            return self.mode.from_tensor(value, static_shapes=True)
+        if value is None and isinstance(note, TensorNote):
+            return self._symbolic_tensor(note, None)
+        return value
+
+    def _number(self, note: SymbolNote, value: Any) -> Any:
+        if note.expression.isidentifier():
+            self._define(note.expression, value)
+        expression = self._parse(note.expression)
+        if value is not None and not self._fits(expression, value):
+            return value
+        return symbolic_number(self.symbols.env, note.kind, expression)
+
+    def _symbolic_tensor(self, note: TensorNote, value: torch.Tensor | None) -> torch.Tensor:
+        shape = self._dimensions(note.shape, None if value is None else tuple(value.shape))
+        dtype, device = (note.dtype, note.device) if value is None else (value.dtype, value.device)
+        with self.mode:
+            if note.stride is None and (value is None or value.is_contiguous()):
+                fake = torch.empty(shape, dtype=dtype, device=device)
+            else:
+                actual = None if value is None else tuple(value.stride())
+                steps = note.stride if note.stride is not None else actual
+                stride = self._dimensions(steps or (), actual)
+                fake = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        if value is None:
+            return fake
+        if isinstance(value, torch.nn.Parameter):
+            return torch.nn.Parameter(fake, requires_grad=value.requires_grad)
+        return fake.requires_grad_(value.requires_grad)
+
+    def _dimensions(self, sizes: Sequence[Dimension], actual: Sequence[int] | None) -> list[Any]:
+        made: list[Any] = []
+        for position, size in enumerate(sizes):
+            number = None if actual is None else actual[position]
+            if isinstance(size, int):
+                made.append(size if number is None else number)
+                continue
+            expression = self._parse(size)
+            fits = number is None or self._fits(expression, number)
+            made.append(symbolic_number(self.symbols.env, "sym", expression) if fits else number)
+        return made
+
+    def _parse(self, text: str) -> Any:
+        for name in _names(text):
+            self._define(name, None)
+        return self.symbols.parse(text)
+
+    def _fits(self, expression: Any, value: Any) -> bool:
+        """Whether the expression has this value (or none that is known before the graph runs)."""
+        known = expression.xreplace(self.symbols.env.backed_var_to_val)
+        return not getattr(known, "is_number", False) or bool(sympy.Eq(known, value))
+
+
+def _is_symbolic(note: TensorNote) -> bool:
+    return any(isinstance(size, str) for size in (*note.shape, *(note.stride or ())))
+
+
+def _names(text: str) -> list[str]:
+    """The symbols of an expression: its names, those of functions excepted."""
+    tree = ast.parse(text, mode="eval")
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions]
+
+
+class _Propagation(Interpreter):
+    """Runs a graph on fakes and leaves each result on its node."""
+
+    def __init__(self, module: GraphModule, fakes: _FakeInputs) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self._fakes = fakes
+        self._captured = any(_is_captured(node) for node in module.graph.nodes)
+
+    def run_node(self, n: Node) -> Any:
+        self._fakes.number_next_unbacked(note_of_node(n))
+        result = super().run_node(n)
+        if n.op == "output":
+            return result
+        value = torch.fx.node.map_aggregate(result, self._example)
+        if n.op == "placeholder" and isinstance(value, torch.Tensor):
+            value = value.requires_grad_(result.requires_grad)
+        if value is not None:
+            n.meta["val"] = value
+            if self._captured:
+                n.meta["example_value"] = value
+            _set_tensor_metadata(n, value)
+            _set_unbacked_bindings(self._fakes.mode, n, result)
+        return result
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self._fakes.mode.from_tensor(value, static_shapes=True)
+        return value
+
+    def _example(self, value: Any) -> Any:
+        if isinstance(value, FakeTensor):
+            return _snapshot(value)
+        if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
+            if not _is_real(value):
+                return None
+            return _snapshot(self._fakes.mode.from_tensor(value, static_shapes=True))
+        if is_traceable_wrapper_subclass(value):
+            return value
+        return value if isinstance(value, (*_SYMBOLIC, int, float, bool)) else None
+
+
+def _propagate(module: GraphModule, fakes: _FakeInputs, values: Sequence[Any]) -> set[int]:
+    """Runs a graph on fakes, watching the nested graphs that its operators call. Returns the graphs run."""
+    visited = {id(module)}
+    nested = [other for other in _graph_modules(module) if other is not module]
+
+    def watch(graph_module: GraphModule) -> Any:
+        def forward(*args: Any) -> Any:
+            visited.add(id(graph_module))
+            return _Propagation(graph_module, fakes).run(*args)
+
+        return forward
+
+    forwards = [graph_module.__dict__.get("forward") for graph_module in nested]
+    for graph_module in nested:
+        graph_module.__dict__["forward"] = watch(graph_module)
+    try:
+        with fakes.mode:
+            _Propagation(module, fakes).run(*values)
+    finally:
+        for graph_module, forward in zip(nested, forwards, strict=True):
+            graph_module.__dict__.pop("forward")
+            if forward is not None:
+                graph_module.__dict__["forward"] = forward
+    return visited
+
+
+def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
+    """The same for a nested graph that no operator ran (the score of an attention): by its own notes.
+
+    There an index that is a tensor stays one, as the attention itself has it.
+    Checked on torch 2.11 to 2.15 (`TransformGetItemToIndex`).
+    """
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    notes = [_note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
+    if any(note is None for note in notes):
+        return set()
+    with TransformGetItemToIndex():
+        return _propagate(module, fakes, [fakes.make(note, None) for note in notes])
+
+
+def _note_of_input(node: Node) -> Note | None:
+    """What the text says of an input, whatever values it has had since."""
+    note: Note | None = node.meta.get(NOTE_KEY)
+    return note_of_node(node) if note is None else note
+
+
+def _graph_modules(module: GraphModule) -> Iterator[GraphModule]:
+    return (found for found in module.modules() if isinstance(found, GraphModule))
+
+
+def _symbolic_numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, _SYMBOLIC):
+        if hasattr(value.node, "expr") and hasattr(value.node, "shape_env"):
+            yield value
+    elif isinstance(value, torch.Tensor):
+        yield from _symbolic_numbers(tuple(value.shape))
+        if value.layout is torch.strided and not value.is_nested:
+            yield from _symbolic_numbers(tuple(value.stride()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _symbolic_numbers(item)
+
+
+def _describe(symbol: sympy.Symbol, env: Any) -> Symbol:
+    """What a ShapeEnv knows of a symbol. Checked on torch 2.11 to 2.15."""
+    hint = env.backed_var_to_val.get(symbol)
+    known = env.var_to_range.get(symbol)
+    return Symbol(
+        name=symbol.name,
+        hint=plain_number(hint),
+        lower=_bound(known.lower) if known is not None else None,
+        upper=_bound(known.upper) if known is not None else None,
+        unbacked=hint is None,
+    )
+
+
+def _bound(value: Any) -> int | None:
+    """A finite bound as a number. Torch's `int_oo` and its largest size stand for "none"."""
+    if not getattr(value, "is_Integer", False) or abs(int(value)) >= 2**62:
+        return None
+    return int(value)
+
+
+def _is_captured(node: Node) -> bool:
+    """Whether only a graph taken before AOT has such a node: Inductor's passes there read `example_value`."""
+    if node.op == "call_function":
+        operators = isinstance(node.target, OpOverload | HigherOrderOperator)
+        return not operators and getattr(node.target, "__module__", "") not in ("_operator", "math")
+    return node.op in ("call_method", "call_module")
+
+
+def _is_real(value: torch.Tensor) -> bool:
+    """Not a wrapper of functorch, which is only valid inside its transform. Checked on torch 2.11 to 2.15."""
+    return not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _snapshot(value: torch.Tensor) -> Any:
+    """The value as it is now, unharmed by later mutation. Checked on torch 2.11 to 2.15."""
+    from torch.fx.experimental.proxy_tensor import snapshot_fake
+
+    return snapshot_fake(value)
+
+
+def _set_tensor_metadata(node: Node, value: Any) -> None:
+    """`tensor_meta` of one tensor or of a tuple of them. Checked on torch 2.11 to 2.15."""
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+    def extract(item: Any) -> Any:
+        return (
+            _extract_tensor_metadata(item) if isinstance(item, torch.Tensor) and not item.is_sparse else item
+        )
+
+    if isinstance(value, torch.Tensor):
+        node.meta["tensor_meta"] = extract(value)
+    elif isinstance(value, tuple | list) and any(isinstance(item, torch.Tensor) for item in value):
+        node.meta["tensor_meta"] = torch.fx.node.map_aggregate(value, extract)
+
+
+def _set_unbacked_bindings(mode: FakeTensorMode, node: Node, result: Any) -> None:
+    """Which part of a result defines which unbacked symbol. Checked on torch 2.11 to 2.15."""
+    from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+
+    bindings = compute_unbacked_bindings(mode.shape_env, result)
+    if bindings:
+        node.meta["unbacked_bindings"] = bindings

@@ -1,0 +1,397 @@
+"""A GraphModule as text: one class per graph, one line per node, data and code kept apart."""
+
+from __future__ import annotations
+
+import keyword
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.node import Node
+
+from torchrepro.graph_text import resolver
+from torchrepro.graph_text.allowed import ATTRIBUTES, MODULES
+from torchrepro.graph_text.annotations import note_of_node, note_of_value, write_note
+from torchrepro.graph_text.leaf_modules import leaf_module_arguments
+from torchrepro.graph_text.literals import LiteralWriter, quote
+from torchrepro.graph_text.numpy_targets import WORDS
+from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
+from torchrepro.graph_text.triton_kernels import WORDS as triton_words
+from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
+from torchrepro.nouns.errors import CannotSerialise
+
+HEADER = "# torchrepro graph 1. Data in the shape of Python: it is parsed, never executed."
+_INDENT = "    "
+_WIDTH = 110
+
+INFIX: dict[Callable[..., Any], str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+PREFIX: dict[Callable[..., Any], str] = {
+    operator.neg: "-",
+    operator.pos: "+",
+    operator.invert: "~",
+    operator.not_: "not ",
+}
+
+# A node with one of these names is written by another one: they mean something else to the reader.
+RESERVED = frozenset(
+    {
+        *(
+            "torch",
+            "operator",
+            "math",
+            "builtins",
+            "self",
+            "inf",
+            "nan",
+            "named",
+            "arg",
+            "const",
+            "user",
+            "source",
+            "enum",
+        ),
+        *("sym", "symfloat", "symbool", "named_tuple", "call_method", "call_module", "get_attr", "node"),
+        *("call", "slice", "range", "complex", "set", "frozenset", "bytes", "getattr", "parameter", "buffer"),
+        *("temporary_buffer", "at", "same_as", *WORDS, *triton_words),
+        *MODULES["builtins"],  # type: ignore[misc]
+    }
+)
+
+
+class Constants:
+    """Tensors and generators of a graph by key: each object once."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Any] = {}
+        self._keys: dict[int, str] = {}
+        self.kernels: dict[str, Any] = {}
+
+    def keep_kernel(self, kernel: Any) -> str:
+        """The name under which a Triton kernel is kept."""
+        name = wanted = kernel_name(kernel)
+        count = 1
+        while self.kernels.get(name, kernel) is not kernel:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.kernels[name] = kernel
+        return name
+
+    def keep(self, value: Any, wanted: str) -> str:
+        key = self._keys.get(id(value))
+        if key is None:
+            key = wanted
+            count = 0
+            while key in self.by_key:
+                count += 1
+                key = f"{wanted}_{count}"
+            self._keys[id(value)] = key
+            self.by_key[key] = value
+        return key
+
+
+class GraphPrinter:
+    """Prints one graph and, nested in it, the graphs that it calls."""
+
+    def __init__(
+        self,
+        module: GraphModule,
+        constants: Constants,
+        prefix: str = "",
+        name: str = "Graph",
+        source: Callable[[Any], str | None] = lambda value: None,
+    ) -> None:
+        self._module = module
+        self._constants = constants
+        self._prefix = prefix
+        self._name = name
+        self._variables: dict[Node, str] = {}
+        self._written: dict[str, Any] = {}
+        self.literals = LiteralWriter(
+            self._variables,
+            lambda value: constants.keep(value, f"{prefix}literal"),
+            source=source,
+            keep_kernel=constants.keep_kernel,
+        )
+
+    def lines(self) -> Iterator[str]:
+        """The class of this graph, not indented."""
+        self._check_calling_convention()
+        self._name_variables()
+        yield f"class {self._name}:"
+        for line in self._state():
+            yield _INDENT + line
+        for line in self._forward():
+            yield _INDENT + line
+
+    def _check_calling_convention(self) -> None:
+        """Nested inputs or outputs (`ExportedProgram.module()`) would lose their structure."""
+        if isinstance(self._module.graph._codegen, torch.fx.graph._PyTreeCodeGen):
+            raise CannotSerialise(
+                "the graph takes or returns nested values",
+                next_step="make a repro of it with torchrepro.bundle.exported.repro_of_exported_module",
+            )
+
+    def _name_variables(self) -> None:
+        taken: set[str] = set()
+        for node in self._module.graph.nodes:
+            name = node.name
+            if not resolver.IDENTIFIER.match(name) or keyword.iskeyword(name):
+                raise CannotSerialise(
+                    f"the node {name!r} has a name that is no identifier", next_step="rename it"
+                )
+            while name in taken or name in RESERVED:
+                name += "_"
+            taken.add(name)
+            self._variables[node] = name
+
+    # State: what get_attr and call_module reach
+
+    def _state(self) -> Iterator[str]:
+        # Modules first: their own tensors come with them.
+        for op in ("call_module", "get_attr"):
+            for path in dict.fromkeys(node.target for node in self._module.graph.nodes if node.op == op):
+                if path not in self._written:
+                    yield from self._attribute(path)
+
+    def _attribute(self, path: str) -> Iterator[str]:
+        value, owner = _reach(self._module, path)
+        same = next((other for other, known in self._written.items() if known is value), None)
+        self._written[path] = value
+        in_source = None if isinstance(value, torch.Tensor) else self.literals.source(value)
+        if in_source is not None:
+            yield f"{_place(path)} = source.{in_source}"
+        elif isinstance(value, GraphModule):
+            yield from self._nested(path, value, same)
+        elif isinstance(value, torch.nn.Module):
+            yield from self._leaf(path, value, same)
+        elif isinstance(value, torch.Tensor):
+            yield self._tensor(path, value, owner)
+        elif isinstance(value, torch.Generator):
+            yield f"{_place(path)} = const({quote(self._constants.keep(value, self._prefix + path))})"
+        else:
+            yield f"{_place(path)} = {self.literals.write(value)}"
+
+    def _nested(self, path: str, value: GraphModule, same: str | None) -> Iterator[str]:
+        simple = resolver.IDENTIFIER.match(path) and not keyword.iskeyword(path)
+        name = path if simple else re.sub(r"\W", "_", f"graph_{path}")
+        options = ([] if simple else [f"at={quote(path)}"]) + (
+            [] if same is None else [f"same_as={quote(same)}"]
+        )
+        header = f"{name}({', '.join(options)})" if options else name
+        if same is not None:
+            yield f"class {header}:"
+            yield f"{_INDENT}pass"
+            return
+        nested = GraphPrinter(value, self._constants, f"{self._prefix}{path}.", header, self.literals.source)
+        yield from nested.lines()
+        self.literals.used.extend(nested.literals.used)
+        yield ""
+
+    def _leaf(self, path: str, value: torch.nn.Module, same: str | None) -> Iterator[str]:
+        if same is not None:
+            yield f"{_place(path)} = {_place(same)}"
+            return
+        class_path, arguments = leaf_module_arguments(path, value)
+        written = ", ".join(f"{name}={self.literals.write(argument)}" for name, argument in arguments.items())
+        yield f"{_place(path)} = {class_path}({written})" + ("" if value.training else ".eval()")
+        for name, tensor in value.state_dict(keep_vars=True).items():
+            self._written[f"{path}.{name}"] = tensor
+            yield self._tensor(f"{path}.{name}", tensor, _reach(value, name)[1])
+
+    def _tensor(self, path: str, value: torch.Tensor, owner: torch.nn.Module) -> str:
+        key = self._constants.keep(value, self._prefix + path)
+        name = path.rpartition(".")[2]
+        kind = "const"
+        if isinstance(value, torch.nn.Parameter):
+            kind = "parameter"
+        elif name in owner._buffers:
+            kind = "buffer" if name not in owner._non_persistent_buffers_set else "temporary_buffer"
+        return f"{_place(path)}{_annotation(note_of_value(value))} = {kind}({quote(key)})"
+
+    # Nodes
+
+    def _forward(self) -> Iterator[str]:
+        nodes = list(self._module.graph.nodes)
+        leading = 0
+        while leading < len(nodes) and nodes[leading].op == "placeholder" and self._plain(nodes[leading]):
+            leading += 1
+        yield from self._signature(nodes[:leading])
+        comment = UNKNOWN
+        for node in nodes[leading:]:
+            own = comment_of(node)
+            if own != comment and node.op != "output":
+                yield f"{_INDENT}# {own}"
+                comment = own
+            yield _INDENT + self._statement(node)
+        if leading == len(nodes):
+            yield f"{_INDENT}pass"
+
+    def _plain(self, node: Node) -> bool:
+        """Whether a placeholder can be a parameter: its variable bears its name."""
+        return self._variables[node] == node.name and not node.kwargs
+
+    def _signature(self, nodes: list[Node]) -> Iterator[str]:
+        parameters = ["self"]
+        defaults = False
+        for node in nodes:
+            text = self._variables[node] + _annotation(note_of_node(node))
+            # After a parameter with a default, Python wants one for each.
+            if node.target != node.name or node.args or defaults:
+                defaults = True
+                text += f" = {self._placeholder(node)}"
+            parameters.append(text)
+        line = f"def forward({', '.join(parameters)}):"
+        if len(line) <= _WIDTH and len(nodes) <= 3:
+            yield line
+            return
+        yield "def forward("
+        for text in parameters:
+            yield f"{_INDENT}{text},"
+        yield "):"
+
+    def _placeholder(self, node: Node) -> str:
+        target = node.target
+        if not isinstance(target, str) or not is_placeholder_target(target):
+            raise CannotSerialise(f"the input {target!r} is no parameter name", next_step="rename it")
+        arguments = [] if target == node.name else [quote(target)]
+        return (
+            f"arg({', '.join(arguments + [f'default={self.literals.write(value)}' for value in node.args])})"
+        )
+
+    def _statement(self, node: Node) -> str:
+        expression = self._expression(node)
+        variable = self._variables[node]
+        if node.op == "output":
+            return (
+                f"return {expression}"
+                if node.name == "output"
+                else f"return named({quote(node.name)}, {expression})"
+            )
+        if variable != node.name:
+            expression = f"named({quote(node.name)}, {expression})"
+        return f"{variable}{_annotation(note_of_node(node))} = {expression}"
+
+    def _expression(self, node: Node) -> str:
+        write = self.literals.write
+        args, kwargs, target = node.args, node.kwargs, node.target
+        if node.op == "placeholder" and len(args) < 2 and not kwargs:
+            return self._placeholder(node)
+        if node.op == "output" and len(args) == 1 and not kwargs:
+            return write(args[0])
+        if node.op == "get_attr" and not args and not kwargs:
+            return _place(str(target))
+        if calls_kernel(node):
+            kwargs = with_places(node)
+        if node.op == "call_function" and callable(target):
+            return (
+                self._operator(node) or f"{self.literals.callable(target)}({self._arguments(args, kwargs)})"
+            )
+        if node.op == "call_method" and isinstance(target, str):
+            if args and isinstance(args[0], Node):
+                return f"{write(args[0])}.{target}({self._arguments(args[1:], kwargs)})"
+            return f"call_method({self._arguments((target, *args), kwargs)})"
+        if node.op == "call_module":
+            if _is_dotted(str(target)):
+                return f"{_place(str(target))}({self._arguments(args, kwargs)})"
+            return f"call_module({self._arguments((target, *args), kwargs)})"
+        raise CannotSerialise(
+            f"the node {node.format_node()} has an unknown form", next_step="rebuild the graph"
+        )
+
+    def _operator(self, node: Node) -> str | None:
+        """Python's syntax for the functions of `operator`, where a node among the operands tells it apart."""
+        write, args, target = self.literals.write, node.args, node.target
+        if node.kwargs or not args or not isinstance(args[0], Node):
+            flipped = not node.kwargs and len(args) == 2 and isinstance(args[1], Node)
+            if not (flipped and target in INFIX and isinstance(args[0], int | float | Node)):
+                return None
+        if len(args) == 2:
+            if target is operator.getitem:
+                return f"{write(args[0])}[{self._index(args[1])}]"
+            if target in INFIX:
+                return f"{self._operand(args[0])} {INFIX[target]} {self._operand(args[1])}"
+            if target is getattr and isinstance(args[1], str) and args[1] in ATTRIBUTES:
+                return f"{write(args[0])}.{args[1]}"
+        if len(args) == 1 and target in PREFIX:
+            return f"{PREFIX[target]}{write(args[0])}"
+        return None
+
+    def _operand(self, value: Any) -> str:
+        text = self.literals.write(value)
+        return f"({text})" if text.startswith("-") else text
+
+    def _index(self, value: Any) -> str:
+        if isinstance(value, slice):
+            return self._slice(value)
+        if type(value) is tuple and any(isinstance(item, slice) for item in value):
+            parts = [
+                self._slice(item) if isinstance(item, slice) else self.literals.write(item) for item in value
+            ]
+            return ", ".join(parts) + ("," if len(parts) == 1 else "")
+        return self.literals.write(value)
+
+    def _slice(self, value: slice) -> str:
+        start, stop = (
+            "" if part is None else self.literals.write(part) for part in (value.start, value.stop)
+        )
+        return f"{start}:{stop}" + ("" if value.step is None else f":{self.literals.write(value.step)}")
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        for name in kwargs:
+            if not resolver.IDENTIFIER.match(name) or keyword.iskeyword(name):
+                raise CannotSerialise(f"the argument name {name!r} is no identifier", next_step="rename it")
+        written = [self.literals.write(arg) for arg in args]
+        return ", ".join(written + [f"{name}={self.literals.write(value)}" for name, value in kwargs.items()])
+
+
+def _annotation(note: Any) -> str:
+    return "" if note is None else f": {write_note(note)}"
+
+
+def is_placeholder_target(target: str) -> bool:
+    return bool(resolver.IDENTIFIER.match(target.lstrip("*"))) and target.count("*") <= 2
+
+
+def _is_dotted(path: str) -> bool:
+    return all(resolver.IDENTIFIER.match(part) and not keyword.iskeyword(part) for part in path.split("."))
+
+
+def _place(path: str) -> str:
+    """How an attribute of the module is written, as a value and as a target."""
+    return f"self.{path}" if _is_dotted(path) else f"self[{quote(path)}]"
+
+
+def _reach(module: torch.nn.Module, path: str) -> tuple[Any, torch.nn.Module]:
+    """The attribute at a dotted path and the module that holds it."""
+    value: Any = module
+    owner = module
+    for part in path.split("."):
+        if not hasattr(value, part):
+            raise CannotSerialise(
+                f"the graph reads {path}, which its module does not have", next_step="capture it again"
+            )
+        owner, value = value, getattr(value, part)
+    return value, owner

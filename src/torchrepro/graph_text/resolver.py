@@ -1,0 +1,319 @@
+"""Names to callables and back: the boundary between a stranger's text and this process.
+
+A graph is data, but running it calls whatever its nodes name. So a name is looked up in a table of what
+computes on tensors (`allowed.py`) and never found by walking attributes: `torch.os.system`, `torch.hub.load`
+and `x.__class__` have no entry. Everything else needs the reader's word (`trusted`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from torchrepro.graph_text.allowed import (
+    DUNDER_METHODS,
+    HIGHER_ORDER_MODULES,
+    MODULES,
+    OPERATOR_MODULES,
+    REFUSED,
+    REFUSED_METHODS,
+    REFUSED_OPS,
+    Rule,
+)
+from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.nouns.trust import SOURCE_TRUST
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
+_TORCH_NAMESPACES = frozenset(
+    {
+        *("aten", "prims", "prim", "inductor", "higher_order", "mkldnn", "mkldnn_prepacked", "mkl", "onednn"),
+        *("quantized", "_quantized", "quantized_decomposed", "rngprims", "debugprims", "profiler", "sparse"),
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "fsdp", "symm_mem"),
+        *("xnnpack", "prepacked", "tensorexpr", "static_runtime", "streams", "_inductor_test", "_dtensor"),
+    }
+)
+
+
+def path_of(target: Callable[..., Any]) -> str | None:
+    """The path by which any reader finds this callable, None where it needs trust."""
+    if isinstance(target, OpOverload | OpOverloadPacket | HigherOrderOperator):
+        return _operator_path(target)
+    path = _paths().get(id(target))
+    if path is None:
+        _forget_paths_if_modules_were_added()
+        path = _paths().get(id(target))
+    if path is not None and _lookup(path) is target:
+        return path
+    name = getattr(target, "__name__", "")
+    if isinstance(name, str) and is_method(name) and getattr(torch.Tensor, name, None) is target:
+        return f"torch.Tensor.{name}"
+    return None
+
+
+def trusted_path_of(target: Callable[..., Any]) -> str:
+    """`module:qualified.name` of a callable outside the table; CannotSerialise if no name leads to it."""
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str) and _walk(sys.modules.get(module), name) is target:
+        return f"{module}:{name}"
+    raise CannotSerialise(
+        f"the graph calls {target!r}, which cannot be found again by a name",
+        next_step="define it at the top level of a module, or keep it out of the graph",
+    )
+
+
+def resolve(path: str, trusted: Collection[str] = ()) -> Any:
+    """The callable behind a dotted path that starts with torch, operator, math or builtins."""
+    if path.startswith("torch.ops."):
+        return _resolve_operator(path, trusted)
+    owner, _, name = path.rpartition(".")
+    if owner == "torch.Tensor" and is_method(name):
+        return getattr(torch.Tensor, name)
+    if _covers(trusted, owner):
+        return resolve_trusted(f"{owner}:{name}", trusted)
+    found = _lookup(path)
+    if found is None:
+        raise GraphTextError(
+            f"{path} is not among the functions that a graph may call",
+            next_step=f"if you know what it does, allow it with --trust {owner or path}",
+        )
+    return found
+
+
+def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
+    """The callable behind `module:qualified.name`; only modules in `trusted` are imported."""
+    module, _, name = path.partition(":")
+    if not _covers(trusted, module):
+        raise GraphTextError(
+            f"{module}.{name} is not among the functions that a graph may call",
+            next_step=f"if you trust it, allow it with --trust {module}",
+        )
+    found = _walk(_import_trusted(module), name)
+    if not callable(found):
+        raise GraphTextError(f"{module} has no function {name}", next_step="install the version it came from")
+    return found
+
+
+def is_method(name: str) -> bool:
+    """Whether a graph may call this method: one of tensors or sizes that computes."""
+    if not IDENTIFIER.match(name) or name in REFUSED_METHODS:
+        return False
+    if name.startswith("__") and name not in DUNDER_METHODS:
+        return False
+    return any(callable(getattr(owner, name, None)) for owner in _METHOD_OWNERS)
+
+
+def needs_trust(target: Callable[..., Any]) -> str | None:
+    """What a stranger must trust to use this callable: a user function, or an operator of an own library."""
+    if isinstance(target, HigherOrderOperator):
+        return None
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        path = _operator_path(target)
+        return None if _comes_with_torch(path) else path
+    return None if path_of(target) is not None else trusted_path_of(target).replace(":", ".")
+
+
+def torch_class(path: str) -> type | None:
+    """The class at a dotted path in torch's loaded modules, None if there is none. Nothing is imported."""
+    module_name, _, name = path.rpartition(".")
+    if module_name.split(".")[0] != "torch" or name.startswith("__"):
+        return None
+    while module_name:
+        module = sys.modules.get(module_name)
+        if module is not None:
+            found = _walk(module, name)
+            # `torch.os.stat_result` is a class too, but no one of torch's.
+            own = isinstance(found, type) and found.__module__.split(".")[0] == "torch"
+            return found if own else None
+        module_name, _, outer = module_name.rpartition(".")
+        name = f"{outer}.{name}"
+    return None
+
+
+def torch_class_path(type_: type) -> str | None:
+    """The path by which `torch_class` finds this class; some are public under another name than their own."""
+    module = sys.modules.get(type_.__module__)
+    aliases = (name for name, value in vars(module).items() if value is type_) if module else ()
+    for name in (type_.__qualname__, *aliases):
+        path = f"{type_.__module__}.{name}"
+        if torch_class(path) is type_:
+            return path
+    return None
+
+
+def _operator_path(target: OpOverload | OpOverloadPacket | HigherOrderOperator) -> str:
+    """The path under torch.ops. Checked on torch 2.11 to 2.15."""
+    if isinstance(target, HigherOrderOperator):
+        path = f"torch.ops.higher_order.{target.name()}"
+    elif isinstance(target, OpOverload):
+        path = f"torch.ops.{target.namespace}.{target._opname}.{target._overloadname}"
+    else:
+        namespace, _, name = target._qualified_op_name.partition("::")
+        path = f"torch.ops.{namespace}.{name}"
+    if not all(IDENTIFIER.match(part) for part in path.split(".")):
+        raise CannotSerialise(
+            f"the operator {target} has a name that is no identifier", next_step="rename it"
+        )
+    return path
+
+
+def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
+    parts = path.split(".")[2:]
+    if not 2 <= len(parts) <= 3 or f"{parts[0]}::{parts[1]}" in REFUSED_OPS:
+        raise GraphTextError(f"{path} is no operator that a graph may call", next_step="remove the node")
+    found = _find_operator(parts)
+    modules = [*(HIGHER_ORDER_MODULES if parts[0] == "higher_order" else OPERATOR_MODULES)]
+    for module in [*modules, *(name for name in trusted if _names_module(name))]:
+        if found is not None:
+            break
+        _import_if_present(module) if module in modules else _import_trusted(module)
+        found = _find_operator(parts)
+    if found is None:
+        raise GraphTextError(
+            f"the operator {path} is not registered in this process",
+            next_step="install the library that defines it and name its module with --trust MODULE",
+        )
+    return found
+
+
+def _names_module(trusted: str) -> bool:
+    """Not an operator, a library or the bundle's own source: those come before the graph is read."""
+    return not trusted.startswith("torch.ops") and "/" not in trusted and trusted != SOURCE_TRUST
+
+
+def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOrderOperator | None:
+    """The registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
+    namespace, name = parts[:2]
+    if namespace == "higher_order":
+        found = _higher_order_operators().get(name) if len(parts) == 2 else None
+        return found if isinstance(found, HigherOrderOperator) else None
+    # `torch.ops` has methods of its own (`load_library`): only a namespace of operators will do.
+    ops = getattr(torch.ops, namespace, None)
+    if not isinstance(ops, torch._ops._OpNamespace):
+        return None
+    packet = getattr(ops, name, None)
+    if not isinstance(packet, OpOverloadPacket):
+        return None
+    if len(parts) == 2:
+        return packet
+    overload = getattr(packet, parts[2], None) if parts[2] in packet.overloads() else None
+    return overload if isinstance(overload, OpOverload) else None
+
+
+def _higher_order_operators() -> Mapping[str, HigherOrderOperator]:
+    """All registered higher-order operators by name. Checked on torch 2.11 to 2.15."""
+    return torch._ops._higher_order_ops
+
+
+def _comes_with_torch(path: str) -> bool:
+    """Whether the operator belongs to one of torch's own namespaces, as opposed to a library of the user."""
+    namespace = path.split(".")[2]
+    return namespace in _TORCH_NAMESPACES
+
+
+def _lookup(path: str) -> Any:
+    """The entry of the table for a path, None if there is none."""
+    owner, _, name = path.rpartition(".")
+    if owner not in MODULES or not IDENTIFIER.match(name):
+        return None
+    found = getattr(_import_if_present(owner), name, None)
+    # Most of torch's functions are defined elsewhere; `torch.split` and `_VariableFunctions.split` are two.
+    homes = (owner, "torch._C._VariableFunctions", "torch.functional") if owner == "torch" else (owner,)
+    for home in homes:
+        same = getattr(_import_if_present(home), name, None) is found
+        if found is not None and same and _allowed(found, name, home):
+            return found
+    return None
+
+
+def _allowed(found: Any, name: str, module_name: str) -> bool:
+    rule = MODULES[module_name]
+    if name.startswith("__") or name in REFUSED.get(module_name, ()):
+        return False
+    if rule is Rule.C_FUNCTIONS:
+        return isinstance(found, BuiltinFunctionType)
+    if rule is Rule.OWN_FUNCTIONS:
+        own = isinstance(found, FunctionType) and found.__module__ == module_name and not name.startswith("_")
+        return own or (isinstance(found, BuiltinFunctionType) and str(found.__module__).startswith("torch"))
+    return isinstance(rule, tuple) and name in rule and callable(found)
+
+
+def entries() -> Iterator[tuple[str, Any]]:
+    """All paths that a graph may call, operators under torch.ops excepted, with their callables."""
+    for module_name, rule in MODULES.items():
+        module = sys.modules.get(module_name) or _import_if_present(module_name, only_loaded=True)
+        for name in rule if isinstance(rule, tuple) else dir(module):
+            found = getattr(module, name, None)
+            if found is not None and _allowed(found, name, module_name):
+                public = module_name in ("torch._C._VariableFunctions", "torch.functional")
+                owner = "torch" if public and getattr(torch, name, None) is found else module_name
+                yield f"{owner}.{name}", found
+
+
+@functools.cache
+def _paths() -> dict[int, str]:
+    """Path by identity of the callable. The table keeps every one of them alive through its module."""
+    paths: dict[int, str] = {}
+    for path, found in entries():
+        paths.setdefault(id(found), path)
+    return paths
+
+
+def _forget_paths_if_modules_were_added() -> None:
+    loaded = frozenset(name for name in MODULES if name in sys.modules)
+    if loaded != _LOADED.get("modules"):
+        _LOADED["modules"] = loaded
+        _paths.cache_clear()
+
+
+_LOADED: dict[str, frozenset[str]] = {}
+
+
+def _import_if_present(name: str, *, only_loaded: bool = False) -> Any:
+    """A module of the table; `torch._C._nn` and its like are attributes, not importable modules."""
+    if name in sys.modules:
+        return sys.modules[name]
+    if name.startswith("torch._C."):
+        return getattr(torch._C, name.removeprefix("torch._C."), None)
+    if only_loaded:
+        return None
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None  # another version of torch, or a build without this part
+
+
+def _import_trusted(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise GraphTextError(
+            f"the trusted module {name} cannot be imported ({error})",
+            next_step="install it or put its directory on PYTHONPATH",
+        ) from error
+
+
+def _covers(trusted: Collection[str], module: str) -> bool:
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in trusted for count in range(1, len(parts) + 1))
+
+
+def _walk(owner: Any, qualified: str) -> Any:
+    for part in qualified.split("."):
+        if owner is None or not IDENTIFIER.match(part) or part.startswith("__"):
+            return None
+        owner = getattr(owner, part, None)
+    return owner
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a graph may name this builtin."""
+    return name in MODULES["builtins"]  # type: ignore[operator]

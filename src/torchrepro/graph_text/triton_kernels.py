@@ -1,0 +1,149 @@
+"""User-defined Triton kernels in a graph: numbers in a table of this process, names in a bundle.
+
+A graph calls a kernel through a higher-order operator, with the places of the kernel and of its constant
+arguments in a table that lives as long as the process. In text a place becomes `triton_kernel("name")` or
+`triton_constants({...})`; reading puts both into the table of the reading process and their places back.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch._ops import HigherOrderOperator
+from torch.fx.node import Node
+
+from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.nouns.trust import SOURCE_TRUST
+
+WORDS = ("triton_kernel", "triton_constants", "triton_function", "triton_dtype")
+_WRAPPERS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
+_KERNEL, _CONSTANTS = "kernel_idx", "constant_args_idx"
+
+
+@dataclass(frozen=True)
+class KernelPlace:
+    """Stands in the arguments of a node for the place of a kernel."""
+
+    kernel: Any
+
+
+@dataclass(frozen=True)
+class ConstantsPlace:
+    """Stands in the arguments of a node for the place of a kernel's constant arguments."""
+
+    values: Mapping[str, Any]
+
+
+def calls_kernel(node: Node) -> bool:
+    return isinstance(node.target, HigherOrderOperator) and node.target.name() in _WRAPPERS
+
+
+def with_places(node: Node) -> dict[str, Any]:
+    """The node's keyword arguments, what the table holds in place of numbers."""
+    table = _table()
+    try:
+        kernel = table.get_kernel(node.kwargs[_KERNEL])
+        constants = table.get_constant_args(node.kwargs[_CONSTANTS])
+    except (AssertionError, KeyError) as failure:
+        raise CannotSerialise(
+            f"the node {node.name} calls a Triton kernel that this process does not know",
+            next_step="save the graph in the process that captured it",
+        ) from failure
+    return {**node.kwargs, _KERNEL: KernelPlace(kernel), _CONSTANTS: ConstantsPlace(constants)}
+
+
+def place_of_kernel(name: str, kernels: Mapping[str, Any]) -> int:
+    """The place of a kernel of the bundle in this process."""
+    kernel = kernel_named(name, kernels)
+    inner = getattr(kernel, "fn", None)
+    if inner is not None and not hasattr(inner, "__name__"):
+        # An autotuner around heuristics: torch's eager run of the operator asks it for a name (2.11 to 2.15).
+        inner.__name__ = kernel_name(inner)
+    place: int = _table().add_kernel(kernel)
+    return place
+
+
+def place_of_constants(values: dict[str, Any]) -> int:
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise TypeError("constant arguments are a dictionary by name")
+    place: int = _table().add_constant_args(dict(values))
+    return place
+
+
+def kernel_named(name: str, kernels: Mapping[str, Any]) -> Any:
+    if name not in kernels:
+        raise GraphTextError(
+            f"the graph calls the Triton kernel {name}, code of the user",
+            next_step=(
+                "read it with torchrepro show --source BUNDLE, "
+                f"allow it with torchrepro check BUNDLE --trust {SOURCE_TRUST}"
+            ),
+        )
+    return kernels[name]
+
+
+def kernel_name(kernel: Any) -> str:
+    """The name of the function inside the decorators (`jit`, `autotune`, `heuristics`)."""
+    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return str(getattr(kernel, "__name__", "kernel"))
+
+
+def autotuner_text(kernel: Any) -> str | None:
+    """A call of `triton.autotune` that makes this kernel of its `fn`; None for one without configurations.
+
+    Capture replaces a user's autotuner by one of its own, which no name of the user's code leads to.
+    """
+    if not _from_triton(kernel) or type(kernel).__name__ != "Autotuner":
+        return None
+    configs = ", ".join(map(_config_text, kernel.configs))
+    return f"triton.autotune(configs=[{configs}], key={list(kernel.keys)!r})"
+
+
+def _config_text(config: Any) -> str:
+    if config.pre_hook is not None:
+        raise CannotSerialise(
+            "a configuration of a Triton kernel has a pre_hook", next_step="tune the kernel without it"
+        )
+    options = {
+        name: value
+        for name in ("num_warps", "num_stages", "num_ctas", "maxnreg")
+        if (value := getattr(config, name, None)) is not None
+    }
+    return f"triton.Config({', '.join([repr(config.kwargs), *(f'{k}={v!r}' for k, v in options.items())])})"
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether a value is a function under a decorator of Triton."""
+    return _from_triton(value) and hasattr(value, "fn")
+
+
+def dtype_name(value: Any) -> str | None:
+    """The name of an element type of Triton, None for anything else."""
+    if _from_triton(value) and type(value).__name__ == "dtype":
+        return str(value.name)
+    return None
+
+
+def dtype_named(name: str) -> Any:
+    try:
+        language: Any = importlib.import_module("triton.language")
+    except ImportError as failure:
+        raise GraphTextError(
+            "the graph names an element type of Triton, which is not installed", next_step="install triton"
+        ) from failure
+    return language.dtype(name)
+
+
+def _from_triton(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "triton"
+
+
+def _table() -> Any:
+    """Torch's table of kernels. Checked on torch 2.11 to 2.15 (`kernel_side_table`)."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table

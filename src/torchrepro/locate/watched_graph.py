@@ -1,0 +1,120 @@
+"""Watching: values inside the failing graph, seen on both sides. Each look is one compile; all is kept.
+
+The values themselves never come here: a child compares them and returns numbers. How many are watched at a
+time depends on their size, because all three sides of each are in memory then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import msgspec
+from torch.fx import Node
+
+from torchrepro.cut.record_values import Recording
+from torchrepro.cut.subgraph import without_symbols
+from torchrepro.cut.watched_values import Ancestry, values_in, watched
+from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.locate.context import Inquiry
+from torchrepro.locate.observations import Seen, Sighting
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind
+
+_WATCH = "torchrepro.locate.op_jobs:watch"
+_SIDES = 10
+"""Bytes in memory for each byte of a watched value: eager, compiled, a truth of up to four times the size,
+and copies while they are compared."""
+OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
+
+
+@dataclass(eq=False)
+class Watching:
+    """What is known of the values inside the repro of an inquiry."""
+
+    inquiry: Inquiry
+    recording: Recording
+    capacity: int
+    """Bytes of values that are watched at a time."""
+    seen: dict[str, Seen] = field(default_factory=dict)
+    nan_inputs: frozenset[str] = frozenset()
+    """Inputs of the graph that hold a NaN."""
+
+    @classmethod
+    def of(cls, inquiry: Inquiry) -> Watching | None:
+        """None where the graph cannot be looked into; then a note says why."""
+        if inquiry.repro.place is Place.BEFORE_CAPTURE:
+            inquiry.notes.append("no op is named: this is a whole call, not a graph of ops")
+            return None
+        recording = inquiry.oracle.record(inquiry.repro)
+        if recording is None:
+            if inquiry.verdict.kind is not Kind.MISSING_ERROR:
+                inquiry.notes.append("no op is named: an eager run that keeps the values inside does not end")
+            return None
+        return cls(inquiry, recording, memory_share(inquiry.oracle.workers) // _SIDES)
+
+    @property
+    def repro(self) -> Repro:
+        return self.inquiry.repro
+
+    @cached_property
+    def static(self) -> Repro:
+        """What pieces are cut out of: without symbols, which no piece has, and without earlier calls."""
+        return replace(without_symbols(self.repro), earlier=())
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self.repro.graph.graph.nodes}
+
+    @cached_property
+    def values(self) -> list[str]:
+        """The nodes whose values can be watched, in the order of the graph."""
+        return values_in(self.repro.graph.graph, self.recording)
+
+    @cached_property
+    def ancestry(self) -> Ancestry:
+        return Ancestry(self.repro.graph.graph)
+
+    def at_a_time(self, names: Sequence[str]) -> int:
+        """How many of these can be watched in one go: all of them, or so many that are spread evenly."""
+        total = sum(self.recording.sizes[name] for name in names)
+        if total <= self.capacity:
+            return len(names)
+        return max(1, len(names) * self.capacity // total)
+
+    def operands(self, names: Sequence[str]) -> list[str]:
+        """The names, and the values that they read, in the order of the graph."""
+        wanted = {operand.name for name in names for operand in self.nodes[name].all_input_nodes} | set(names)
+        return [name for name in self.values if name in wanted]
+
+    def watch(self, names: Sequence[str]) -> Sighting | None:
+        """Look at some values: one compile. None where nothing can be seen in that way."""
+        self.inquiry.on_step(f"watching {len(names)} of {len(self.values)} values")
+        repro = watched(self.repro, names, self.recording)
+        for _ in range(self.inquiry.repeats):
+            sighting = self.look(repro, names)
+            if sighting is None or sighting.shows:
+                break
+        if sighting is None or sighting.verdict.kind not in (Kind.PASS, *OF_VALUES):
+            return None
+        self.nan_inputs |= frozenset(sighting.nan_inputs)
+        for seen in sighting.seen:
+            known = self.seen.get(seen.node)
+            # Whether an op is guilty is found out where its operands are watched as well.
+            if known is None or not known.guilty or seen.guilty is not None:
+                self.seen[seen.node] = seen
+        return sighting
+
+    def look(self, repro: Repro, names: Sequence[str]) -> Sighting | None:
+        """Run all sides of a repro whose last outputs are the named values."""
+        outcome = self._ran(repro, names)
+        if outcome.phase == "reference" and outcome.result is None and outcome.error is None:
+            outcome = self._ran(repro, names, fp64=False)
+        if outcome.error is not None and outcome.error["kind"] == "harness":
+            self.inquiry.notes.append(f"values could not be watched: {outcome.error['fact']}")
+        return None if outcome.result is None else msgspec.convert(outcome.result, Sighting)
+
+    def _ran(self, repro: Repro, names: Sequence[str], *, fp64: bool = True) -> Outcome:
+        return self.inquiry.ran(_WATCH, repro, names=list(names), fp64=fp64)

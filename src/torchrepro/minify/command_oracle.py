@@ -1,0 +1,178 @@
+"""An oracle that is a command of the user: it is given a bundle and says by its exit code whether that fails.
+
+As for `git bisect run`: 0 it does not fail, 125 it cannot be tested, any other code it fails. Two codes are
+two failures: what the search keeps gives the same code as the original, so that `torchrepro check {}`, which
+says 1 for "as recorded" and 2 for "otherwise", is an oracle as it stands. Python's own exit code for an
+exception is 1: a command that may break down by itself should say "it fails" with a code of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.engine.processes.guard import Guard
+from torchrepro.engine.processes.outcome import signal_name
+from torchrepro.engine.processes.process_groups import end_group
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Raised, Verdict
+from torchrepro.script.save_bundle import save_bundle
+
+FAILURE = "OracleCommand"
+SAYS_SO = "the command says so"
+CANNOT_BE_TESTED = 125
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+_TAIL_BYTES = 8000
+_POLL_SECONDS = 0.005
+_FIRST_LIMIT = 600.0
+_LIMIT_FACTOR, _SHORTEST_LIMIT = 10.0, 30.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A candidate that the command is looking at."""
+
+    index: int
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    started: float
+    bundle: Path
+
+
+class CommandOracle:
+    """Runs `command` with the path of a candidate's bundle for each `{}` in it, or at its end.
+
+    Closed at the end: no process and no temporary file is left, not even by a search that is killed.
+    """
+
+    def __init__(self, command: str, *, workers: int, sleep: Callable[[float], None] = time.sleep) -> None:
+        """`sleep` is how it waits; it may raise, to end the search."""
+        if not command.strip():
+            raise TorchReproError("the oracle is empty", next_step='write --oracle "command {}"')
+        self.command = command
+        self.workers = workers
+        self._sleep = sleep
+        self._limit = _FIRST_LIMIT
+        self._scratch = Path(tempfile.mkdtemp(prefix="torchrepro-oracle-"))
+        self._guard = Guard(str(self._scratch))
+
+    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+        """(index, verdict) of each, as they come; whoever stops reading ends those still under way."""
+        waiting = list(enumerate(candidates))
+        asked: list[_Asked] = []
+        try:
+            while waiting or asked:
+                while waiting and len(asked) < self.workers:
+                    index, candidate = waiting.pop(0)
+                    asked.append(self._ask(index, save_bundle(candidate, self._scratch / new_run_id())))
+                for one in list(asked):
+                    verdict = self._verdict(one)
+                    if verdict is not None:
+                        asked.remove(one)
+                        self._end(one)
+                        shutil.rmtree(one.bundle, ignore_errors=True)
+                        yield one.index, verdict
+                if asked:
+                    self._sleep(_POLL_SECONDS)
+        finally:
+            for one in asked:
+                self._end(one)
+                shutil.rmtree(one.bundle, ignore_errors=True)
+
+    def verdict_on(self, bundle: Path) -> Verdict:
+        """What the command says of a bundle that stays where it is."""
+        asked = self._ask(0, bundle)
+        try:
+            while (verdict := self._verdict(asked)) is None:
+                self._sleep(_POLL_SECONDS)
+            return verdict
+        finally:
+            self._end(asked)
+
+    def close(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._guard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def asks_about(self, bundle: Path) -> str:
+        """The shell command for a bundle."""
+        path = shlex.quote(str(bundle))
+        return self.command.replace("{}", path) if "{}" in self.command else f"{self.command} {path}"
+
+    def _ask(self, index: int, bundle: Path) -> _Asked:
+        output = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the command has ended)
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", self.asks_about(bundle)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._guard.watch(process.pid)
+        return _Asked(index, process, output, time.monotonic(), bundle)
+
+    def _end(self, asked: _Asked) -> None:
+        end_group(asked.process)
+        self._guard.forget(asked.process.pid)
+        asked.output.close()
+
+    def _verdict(self, asked: _Asked) -> Verdict | None:
+        """What the command says; None while it has not spoken."""
+        seconds = time.monotonic() - asked.started
+        code = asked.process.poll()
+        if code is None and seconds < self._limit:
+            return None
+        tail = _tail(asked.output)
+        if code is None:
+            return Verdict(
+                Kind.HANG,
+                summary=f"the command did not end within {self._limit:g} s",
+                stderr_tail=tail,
+                seconds=seconds,
+            )
+        if self._limit == _FIRST_LIMIT:
+            self._limit = max(_SHORTEST_LIMIT, _LIMIT_FACTOR * seconds)
+        return verdict_of_exit(code, tail, seconds)
+
+
+def verdict_of_exit(code: int, tail: str = "", seconds: float = 0.0) -> Verdict:
+    """The verdict that an exit code stands for; negative: the command was killed by a signal."""
+    if code == 0:
+        return Verdict(Kind.PASS, summary=SAYS_SO, stderr_tail=tail, seconds=seconds)
+    if code == CANNOT_BE_TESTED:
+        return Verdict(Kind.INVALID, summary="the command cannot test it", stderr_tail=tail, seconds=seconds)
+    how = signal_name(code) or f"exit {code}"
+    if code in (_NOT_EXECUTABLE, _NOT_FOUND):
+        raise TorchReproError(
+            f"the oracle cannot be run ({how}): {tail.strip() or 'the shell did not say why'}",
+            next_step="try it by hand with the path of the bundle",
+        )
+    # Numbers in a message do not tell failures apart, the exception's type does: so the code goes there.
+    raised = Raised(f"{FAILURE}({how})", SAYS_SO)
+    return Verdict(
+        Kind.RUN_ERROR,
+        summary=f"{SAYS_SO} ({how})",
+        raised=raised,
+        stderr_tail=tail,
+        seconds=seconds,
+    )
+
+
+def _tail(output: IO[bytes]) -> str:
+    size = output.seek(0, 2)
+    output.seek(max(0, size - _TAIL_BYTES))
+    return output.read().decode(errors="replace")

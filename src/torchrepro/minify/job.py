@@ -1,0 +1,259 @@
+"""The search process, from a bundle to the result: load, warm up, establish, search, explain, write, report.
+
+It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
+can be forked at any moment. (`engine/search/process_main.py` is how it is started.)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from torchrepro.bundle.load import trust_own
+from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.baseline import Original, establish
+from torchrepro.engine.processes.reports import Reporter
+from torchrepro.engine.search.parent import SearchRequest
+from torchrepro.engine.search.run_directory import write_json
+from torchrepro.engine.search.setup import loaded, use_scratch, warming_up
+from torchrepro.engine.search.stopping import Stop
+from torchrepro.engine.sqlite_store import SqliteStore
+from torchrepro.explain import Explanation, explain, judging_many
+from torchrepro.minify.command_oracle import CommandOracle
+from torchrepro.minify.final_script import Settled, settled_by_command, settled_by_script
+from torchrepro.minify.judges import Judges, judges_for
+from torchrepro.minify.problem import Problem, Progress
+from torchrepro.minify.registry import Pass, chosen_passes
+from torchrepro.minify.run_directory import RunDirectory, append_to_history, read_history
+from torchrepro.minify.search import Found, search
+from torchrepro.minify.settings import MinifySettings
+from torchrepro.nouns.errors import SearchStopped
+from torchrepro.nouns.minified import Minified, OtherFailure, PassRow
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.script.candidates import first_script, input_names
+
+_SECONDS_BETWEEN_REPORTS = 0.1
+
+
+def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
+    """The whole job, in order."""
+    began = time.monotonic()
+    settings = msgspec.convert(request.settings, MinifySettings)
+    directory = RunDirectory(Path(request.directory))
+    stop = Stop()
+    stop.listen()
+
+    reporter.phase("load")
+    passes = chosen_passes(settings.passes, settings.skip)
+    reporter.send(passes={row.name: row.description for row in passes})
+    repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
+    with (
+        judges_for(repro, settings, stop) as judges,
+        SqliteStore(
+            directory.verdicts, save_best_to=directory.best, also_seen_to=directory.also_seen
+        ) as store,
+    ):
+        # Where a command is asked nothing is compiled here.
+        with nullcontext() if settings.oracle else warming_up(request, repro, stop):
+            reporter.phase("establish")
+            original = _established(repro, judges, directory)
+            reporter.phase("warm")
+
+        reporter.phase("search")
+        use_scratch(directory)
+        stop.after(settings.time_limit)
+        problem = Problem(
+            repro,
+            original.verdict,
+            judges.oracle,
+            store,
+            repeats=original.repeats,
+            observer=judges.observer,
+            notify=_notifying(reporter),
+            history=read_history(directory.history),
+            on_adopted=partial(append_to_history, directory.history),
+        )
+        _resume(problem, store, directory, trusted)
+        attempt = _Attempt(problem, judges, directory, settings, reporter, stop)
+        end = attempt.run(passes)
+        if not (end.settled.reproduces or end.found.stopped) and _recaptured(problem):
+            stop.listen()
+            reporter.phase("search")
+            end = attempt.run(passes)
+    found, explanation, settled = end
+    result = Minified(
+        original=request.bundle,
+        directory=request.directory,
+        bundle=str(directory.minimal),
+        script=str(settled.script),
+        start_ops=problem.start_size.ops,
+        start_inputs=problem.start_size.inputs,
+        start_elements=problem.start_size.elements,
+        ops=problem.best_size.ops,
+        inputs=problem.best_size.inputs,
+        elements=problem.best_size.elements,
+        queries=problem.queries,
+        original_runs=original.runs,
+        seconds=time.monotonic() - began,
+        signature=str(problem.failure.signature),
+        reproduces=settled.reproduces,
+        stopped=found.stopped,
+        passes=_rows(problem),
+        also_seen=_also_seen(directory),
+        explanation=explanation.to_dict(),
+        explained=explanation.lines(),
+        notes=_notes(original, repro, store, settled),
+        history=tuple(problem.history),
+        scope=settings.scope,
+    )
+    write_json(directory.result, result.to_dict())
+    if result.minimal:
+        shutil.rmtree(directory.cache, ignore_errors=True)
+    return result.to_dict()
+
+
+class _End(NamedTuple):
+    """How one search ended: what it found, what of that matters, and the script for it."""
+
+    found: Found
+    explanation: Explanation
+    settled: Settled
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A search and what comes after it."""
+
+    problem: Problem
+    judges: Judges
+    directory: RunDirectory
+    settings: MinifySettings
+    reporter: Reporter
+    stop: Stop
+
+    def run(self, passes: Sequence[Pass]) -> _End:
+        with self.judges.in_search_of(self.problem.original_verdict):
+            found = search(self.problem, passes)
+        self.reporter.phase("explain")
+        explanation = _explained(found, self.problem, self.judges, self.settings)
+        self.stop.be_deaf()
+        self.reporter.phase("script")
+        settled = _settled(found, self.problem, self.judges, self.directory, header=explanation.lines())
+        return _End(found, explanation, settled)
+
+
+def _recaptured(problem: Problem) -> bool:
+    """Begin again with candidates that go through `torch.compile`, if the original fails in that way as well.
+
+    What is handed straight to the compiler can lose its failure in a script: Dynamo captures the graph once
+    more, and its inputs may come in another order.
+    """
+    original = problem.original
+    if original.place is not Place.AFTER_CAPTURE or original.symbols or original.compiler.recapture:
+        return False
+    return problem.restart_from(replace(original, compiler=replace(original.compiler, recapture=True)))
+
+
+def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:
+    """How the original fails: as an interrupted run has found out, or found out now."""
+    try:
+        original = msgspec.convert(json.loads(directory.original.read_bytes()), Original)
+    except FileNotFoundError:
+        # What was recorded is about the compiler; a command of the user speaks for itself.
+        asked = replace(repro, expected=None) if judges.is_command else repro
+        original = establish(asked, judges.oracle)
+        write_json(directory.original, msgspec.to_builtins(original))
+    judges.learn_from(original.verdict)
+    return original
+
+
+def _resume(problem: Problem, store: SqliteStore, directory: RunDirectory, trusted: tuple[str, ...]) -> None:
+    """Go on from the best of an interrupted run, if it runs nothing that the user has not vouched for.
+
+    A run directory may come with a stranger's bundle, and whoever made it can write there what he likes.
+    """
+    if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
+        former = store.best()
+        if former is not None:
+            problem.resume_from(*former)
+
+
+def _notifying(reporter: Reporter) -> Callable[[Progress], None]:
+    """Tell the parent where the search stands: every change that matters, else ten times a second."""
+    told: list[Any] = [None, 0.0]
+
+    def notify(progress: Progress) -> None:
+        telling = (progress.pass_name, progress.best)
+        if telling != told[0] or time.monotonic() - told[1] > _SECONDS_BETWEEN_REPORTS:
+            told[:] = [telling, time.monotonic()]
+            reporter.send(
+                progress={
+                    "pass": progress.pass_name,
+                    "start": progress.start.counts,
+                    "best": progress.best.counts,
+                    "queries": progress.queries,
+                    "known": progress.known,
+                }
+            )
+
+    return notify
+
+
+def _explained(found: Found, problem: Problem, judges: Judges, settings: MinifySettings) -> Explanation:
+    """What of the result matters. Nothing that goes wrong here may cost the result itself."""
+    if found.stopped or judges.is_command or not settings.explain:
+        return Explanation()
+    try:
+        return explain(
+            found.repro,
+            found.verdict,
+            judges.oracle,
+            judge_many=judging_many(judges.executor, time_limit=judges.observer.patience.limit),
+            failure=problem.failure,
+            store=problem.store,
+            names=input_names(found.repro) if found.repro.place is not Place.BEFORE_CAPTURE else {},
+            script_text=lambda repro, verdict: first_script(repro, verdict).text,
+            repeats=problem.repeats,
+        )
+    except SearchStopped as stopped:
+        return Explanation(notes=(f"not explained: {stopped}",))
+    except Exception as exc:
+        return Explanation(notes=(f"not explained: torchrepro itself failed ({exc!r})",))
+
+
+def _settled(
+    found: Found, problem: Problem, judges: Judges, directory: RunDirectory, *, header: tuple[str, ...]
+) -> Settled:
+    """The bundle and the script of the best, seen to fail once more."""
+    if isinstance(judges.oracle, CommandOracle):
+        return settled_by_command(found, problem.failure, judges.oracle, directory.minimal)
+    # The environment of this process is the one that the candidates had.
+    return settled_by_script(found, directory.minimal, environ={}, header=header, repeats=problem.repeats)
+
+
+def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settled) -> tuple[str, ...]:
+    rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
+    notes = (original.note, rate, *repro.notes, *store.notes, *settled.notes)
+    return tuple(dict.fromkeys(note for note in notes if note))
+
+
+def _rows(problem: Problem) -> tuple[PassRow, ...]:
+    return tuple(PassRow(name=name, **asdict(row)) for name, row in problem.statistics.items() if name)
+
+
+def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:
+    """What fails in other ways, as the bundles say themselves."""
+    found = []
+    for path in sorted(directory.also_seen.glob("*")):
+        if not path.name.startswith("."):
+            found.append(OtherFailure(str(path), str(read_manifest(path).expected)))
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""What is known of candidates: whether they can run, and verdicts that outlive the process."""

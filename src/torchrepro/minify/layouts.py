@@ -1,0 +1,82 @@
+"""Plainer tensors of the same elements: contiguous, without dimensions of size 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrepro.edit.fake_run import propagate
+from torchrepro.edit.literals import with_literals
+from torchrepro.edit.shapes.slicing import contiguous
+from torchrepro.edit.validity import why_invalid
+from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
+from torchrepro.minify.problem import Problem
+from torchrepro.nouns.repro import Place, Repro
+
+_TAKES_ANY_RANK = frozenset(
+    {
+        *("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "max", "min", "any", "all", "var"),
+        *("std", "cumsum", "_softmax", "_log_softmax", "clone", "_to_copy", "copy", "copy_", "detach"),
+    }
+)
+"""Beside ops that go element by element. Others ask for a rank, though their fake kernels may not say so."""
+
+
+def plainer_layouts(problem: Problem) -> None:
+    """Make contiguous what need not be otherwise."""
+    best = problem.best
+    strange = [each for each in held_tensors(best) if not each.tensor.is_contiguous()]
+    if strange:
+        problem.minimise(strange, lambda kept: all_contiguous(best, [s for s in strange if s not in kept]))
+
+
+def drop_ranks(problem: Problem) -> bool:
+    """Drop dimensions of size 1 where the graph runs without."""
+    return problem.accept(squeezed(problem.best))
+
+
+def all_contiguous(repro: Repro, chosen: Iterable[Held]) -> Repro:
+    """The repro with these tensors contiguous."""
+    return with_tensors(repro, {each: contiguous(each.tensor) for each in chosen})
+
+
+def squeezed(repro: Repro) -> Repro | None:
+    """Every tensor without its dimensions of size 1; None where nothing changes or it would not run."""
+    if repro.symbols or repro.earlier or repro.place is Place.BEFORE_CAPTURE:
+        return None
+    others = {
+        each: made_like(_squeezed(each.tensor.detach()).clone(), each.tensor)
+        for each in held_tensors(repro)
+        if each.tensor.dim() > 1 and 1 in each.tensor.shape
+    }
+    if not others or not _takes_any_rank(repro):
+        return None
+    candidate = with_literals(with_tensors(repro, others), {})
+    return None if why_invalid(candidate) else candidate
+
+
+def _squeezed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.squeeze() if tensor.numel() != 1 else tensor.reshape(1)
+
+
+def _takes_any_rank(repro: Repro) -> bool:
+    ops = _Ops()
+    with ops:
+        propagate(repro)
+    pointwise = (torch.Tag.pointwise in op.tags or op._opname in _TAKES_ANY_RANK for op in ops.seen)
+    return bool(ops.seen) and all(pointwise)
+
+
+class _Ops(TorchDispatchMode):
+    """Which operators a run calls."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[Any] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func)
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,111 @@
+"""The directory of a run: what is known so far, the best so far, the result.
+
+    original.json     how the original fails, and how often
+    verdicts.sqlite   every verdict, by the canonical key of the candidate
+    best/             the best so far as a bundle, replaced in one step
+    also_seen/        failures of other kinds that were met on the way
+    minimal/          the result as a bundle, with the script
+    history.jsonl     each best on the way, a line
+
+What it has besides is in `engine/search/run_directory.py`.
+
+Each best of a search as a line in a file: how the size fell is known after an interruption as well.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from torchrepro.engine.search import run_directory as shared
+from torchrepro.minify.settings import MinifySettings
+from torchrepro.nouns.minified import Adoption, Minified
+
+
+def read_history(path: Path) -> list[Adoption]:
+    """What an interrupted search has left; a line that was half written is passed over."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    found: list[Adoption] = []
+    for line in lines:
+        try:
+            found.append(msgspec.json.decode(line, type=Adoption))
+        except msgspec.DecodeError:
+            continue  # its writer was killed: the next line is whole
+    return found
+
+
+def append_to_history(path: Path, adoption: Adoption) -> None:
+    """Add a line. A full disk costs a picture in a report, not the search."""
+    try:
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(adoption)) + "\n")
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # a history with holes would mislead
+
+
+SUFFIX = ".minified"
+CAUGHT = shared.CAUGHT
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory(shared.RunDirectory):
+    """The paths in the directory of a minifying run."""
+
+    left: ClassVar[tuple[str, ...]] = (
+        "original.json",
+        "verdicts.sqlite",
+        "best",
+        "also_seen",
+        "minimal",
+        "history.jsonl",
+        *shared.RunDirectory.left,
+    )
+
+    @property
+    def verdicts(self) -> Path:
+        return self.path / "verdicts.sqlite"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def also_seen(self) -> Path:
+        return self.path / "also_seen"
+
+    @property
+    def minimal(self) -> Path:
+        return self.path / "minimal"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history.jsonl"
+
+    @property
+    def original(self) -> Path:
+        return self.path / "original.json"
+
+    def finished(self, settings: MinifySettings) -> Minified | None:
+        """The result, if a search with these settings has come to its end here."""
+        try:
+            found = msgspec.json.decode(self.result.read_bytes(), type=Minified)
+        except (OSError, msgspec.DecodeError):
+            return None
+        complete = found.minimal and Path(found.script).exists() and Path(found.bundle).exists()
+        return found if complete and found.scope == settings.scope else None
+
+
+def run_directory(wanted: Path | None, beside: Path) -> tuple[RunDirectory, str]:
+    """The directory that was asked for, else one beside the bundle; and a word if it could not be there."""
+    name = (beside.stem if beside.suffix == ".zip" else beside.name) + SUFFIX
+    path, elsewhere = shared.place_for(wanted, beside.absolute().with_name(name))
+    return RunDirectory(path), elsewhere

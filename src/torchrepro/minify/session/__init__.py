@@ -1,1 +1,0 @@
-"""One run of `torchrepro minify`: the search process, its directory, stopping, resuming, the result."""

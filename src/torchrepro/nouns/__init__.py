@@ -1,0 +1,1 @@
+"""The data that every other room speaks: repros, verdicts, signatures, comparisons, results. All frozen."""

@@ -1,0 +1,158 @@
+"""Comparison: where and how two results differ, leaf by leaf; true exactly when they count as the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Blame(StrEnum):
+    """Which side is further from the truth than it may be."""
+
+    COMPILED = "compiled"
+    EAGER = "eager"
+    NOBODY = "nobody"
+
+
+class Difference(StrEnum):
+    """In what way a leaf differs. The order is the order in which it is looked for."""
+
+    NONE = "none"
+    STRUCTURE = "structure"
+    TYPE = "type"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    DEVICE = "device"
+    LAYOUT = "layout"
+    STRIDE = "stride"
+    NON_FINITE = "non_finite"
+    VALUE = "value"
+    RAISED = "raised"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafComparison:
+    """One leaf of the two results: what differs, where it is worst, and by how much.
+
+    `index` is the worst element; `max_rel`, `max_ulp` and so on are over the elements that are finite on
+    both sides. The two RMSE values are against the float64 truth and None where there is none.
+    """
+
+    path: str
+    difference: Difference = Difference.NONE
+    detail: str = ""
+    blamed: Blame = Blame.NOBODY
+    index: tuple[int, ...] | None = None
+    ref_value: str = ""
+    res_value: str = ""
+    truth_value: str = ""
+    elements: int = 0
+    mismatched: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    rmse_ref: float | None = None
+    rmse_res: float | None = None
+    cosine: float | None = None
+
+    @property
+    def same(self) -> bool:
+        return self.difference is Difference.NONE
+
+    def __str__(self) -> str:
+        where = self.path or "the value"
+        if self.same:
+            return f"{where}: same" + (f" ({self.detail})" if self.detail else "")
+        at = f" at {list(self.index)}" if self.index is not None else ""
+        return f"{where}{at}: {self.detail or self.difference.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result of comparing two nested values. `bool(comparison)` answers "the same?"."""
+
+    leaves: tuple[LeafComparison, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def __bool__(self) -> bool:
+        return all(leaf.same for leaf in self.leaves)
+
+    @property
+    def differing(self) -> tuple[LeafComparison, ...]:
+        return tuple(leaf for leaf in self.leaves if not leaf.same)
+
+    @property
+    def worst(self) -> LeafComparison | None:
+        """The leaf to show first: a differing one before a same one, the larger error before the smaller."""
+        return max(self.leaves, key=_badness, default=None)
+
+    @property
+    def worst_error(self) -> float:
+        """The largest absolute error of a differing leaf (of any leaf where all are the same)."""
+        leaves = self.differing or self.leaves
+        return max((leaf.max_abs for leaf in leaves), default=0.0)
+
+    @property
+    def blamed(self) -> Blame:
+        """The compiled side if any leaf blames it, else eager if any leaf does, else nobody."""
+        blames = {leaf.blamed for leaf in self.leaves}
+        for blame in (Blame.COMPILED, Blame.EAGER):
+            if blame in blames:
+                return blame
+        return Blame.NOBODY
+
+    def __iter__(self) -> Iterator[LeafComparison]:
+        return iter(self.leaves)
+
+    def __str__(self) -> str:
+        if self:
+            return f"same ({len(self.leaves)} leaves)"
+        worst = self.worst
+        rest = len(self.differing) - 1
+        return f"{worst}" + (f" (and {rest} more)" if rest > 0 else "")
+
+    def _repr_html_(self) -> str:
+        from torchrepro.nouns.html import html_of_comparison
+
+        return html_of_comparison(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: only the leaves that differ or that blame someone, worst first."""
+        telling = [leaf for leaf in self.leaves if not leaf.same or leaf.blamed is not Blame.NOBODY]
+        telling.sort(key=_badness, reverse=True)
+        return {
+            "same": bool(self),
+            "blamed": self.blamed.value,
+            "leaves": len(self.leaves),
+            "worst_error": self.worst_error,
+            "differing": [_leaf_to_dict(leaf) for leaf in telling],
+            "notes": list(self.notes),
+        }
+
+
+def _badness(leaf: LeafComparison) -> tuple[bool, int, float]:
+    error = leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
+    return (not leaf.same, leaf.mismatched, error)
+
+
+def _leaf_to_dict(leaf: LeafComparison) -> dict[str, Any]:
+    return {
+        "path": leaf.path,
+        "difference": leaf.difference.value,
+        "detail": leaf.detail,
+        "blamed": leaf.blamed.value,
+        "index": list(leaf.index) if leaf.index is not None else None,
+        "eager": leaf.ref_value,
+        "compiled": leaf.res_value,
+        "truth": leaf.truth_value,
+        "elements": leaf.elements,
+        "mismatched": leaf.mismatched,
+        "max_abs": leaf.max_abs,
+        "max_rel": leaf.max_rel,
+        "max_ulp": leaf.max_ulp,
+        "rmse_eager": leaf.rmse_ref,
+        "rmse_compiled": leaf.rmse_res,
+        "cosine": leaf.cosine,
+    }

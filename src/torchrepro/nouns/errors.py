@@ -1,0 +1,77 @@
+"""Errors a user can meet: each states the fact, then the next step.
+
+`TorchReproError` is what a command prints as one line (exit 125, "cannot be tested"). `HarnessError` is
+the other kind: our own bug, never to be mistaken for a failure of the compiler under test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchrepro.nouns.verdict import Verdict
+
+
+class TorchReproError(Exception):
+    """A fact about the user's input, and what to do about it."""
+
+    def __init__(self, fact: str, *, next_step: str = "") -> None:
+        super().__init__(fact, next_step)
+        self.fact = fact
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.fact}; {self.next_step}" if self.next_step else self.fact
+
+
+class BundleError(TorchReproError):
+    """A bundle is missing, damaged or of a newer format than this version reads."""
+
+
+class GraphTextError(TorchReproError):
+    """The text of a graph does not belong to the subset of Python that describes graphs."""
+
+
+class CannotSerialise(TorchReproError):
+    """A value cannot be kept as data; the text names it."""
+
+
+class UnknownCompilerError(TorchReproError):
+    """The compiler under test is not registered and cannot be imported."""
+
+
+class ReferenceUnavailable(TorchReproError):
+    """The same computation cannot be run in float64; the text says why."""
+
+
+class ReferenceError64(TorchReproError):
+    """No float64 reference could be made, and `require_fp64` asked for one."""
+
+
+class DoesNotFail(TorchReproError):
+    """What was said to fail does not fail here: nobody is guilty of anything."""
+
+
+class HarnessError(Exception):
+    """A bug of torchrepro itself. Never a verdict about a compiler."""
+
+
+class AccuracyError(Exception):
+    """The compiled function is further from the truth than eager is. Carries the verdict."""
+
+    def __init__(self, message: str, verdict: Verdict | None = None) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+class SearchStopped(Exception):
+    """A search ends early, with what it has: the time is up, or the user has had enough."""
+
+
+class RankFailed(Exception):
+    """Another rank of the job failed or died: this one stops before it waits for that one."""
+
+    def __init__(self, message: str, *, failed: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.failed = failed
+        self.dead = dead

@@ -1,0 +1,136 @@
+"""Explanation: which parts of a repro matter, with the evidence, and the nearest repro that passes."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from torchrepro.nouns.repro import Repro
+
+_LINES = 4
+_WIDTH = 100
+
+
+class Area(StrEnum):
+    """Which part of a repro is varied."""
+
+    VALUES = "values"
+    SIZES = "sizes"
+    DTYPES = "dtypes"
+    LAYOUTS = "layouts"
+    ARGUMENTS = "arguments"
+    OPS = "ops"
+    GRADIENTS = "gradients"
+    AMBIENT = "ambient"
+    COMPILER = "compiler"
+    BACKENDS = "backends"
+
+
+# What a maintainer asks first comes first.
+_TELLING = (
+    Area.VALUES,
+    Area.SIZES,
+    Area.DTYPES,
+    Area.BACKENDS,
+    Area.GRADIENTS,
+    Area.ARGUMENTS,
+    Area.LAYOUTS,
+    Area.COMPILER,
+    Area.AMBIENT,
+    Area.OPS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What variations of one part of a repro have shown. The sentence says nothing that was not tried."""
+
+    area: Area
+    subject: str
+    """What was varied: `x`, `x.dim 1`, `dtype`."""
+    sentence: str
+    matters: bool
+    """Whether the failure went away for some of what was tried, or it tells where the failure comes from."""
+    failing: tuple[str, ...] = ()
+    """Evidence: what fails in the same way. What the repro itself has is among it."""
+    passing: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
+    """What fails in another way, which says nothing about this failure."""
+    short: str = ""
+    """Names what does not matter, for a line that lists several."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "area": self.area.value,
+            "subject": self.subject,
+            "sentence": self.sentence,
+            "matters": self.matters,
+            "failing": list(self.failing),
+            "passing": list(self.passing),
+            "fails_otherwise": list(self.otherwise),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbour:
+    """The repro with the smallest edit that makes it pass, and the edit."""
+
+    description: str
+    repro: Repro
+    diff: str
+    """Unified, from the script that fails to the one that passes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"description": self.description, "diff": self.diff}
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What was found out about a repro by varying it."""
+
+    facts: tuple[Fact, ...] = ()
+    neighbour: Neighbour | None = None
+    notes: tuple[str, ...] = ()
+    """What could not be found out, and why."""
+    queries: int = 0
+    """Questions to the judge. One compilation may answer for many variations, and is one question."""
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "facts": [fact.to_dict() for fact in self.facts],
+            "neighbour": None if self.neighbour is None else self.neighbour.to_dict(),
+            "notes": list(self.notes),
+            "queries": self.queries,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def _repr_html_(self) -> str:
+        from torchrepro.nouns.html import html_of_explanation
+
+        return html_of_explanation(self)
+
+    def lines(self) -> tuple[str, ...]:
+        """For the header of a script: at most four lines, what separates failing from passing first."""
+        ordered = sorted(self.facts, key=lambda fact: _TELLING.index(fact.area))
+        matters = [fact for fact in ordered if fact.matters]
+        alike = [fact for fact in ordered if not fact.matters]
+        if len(matters) + len(alike) <= _LINES:
+            chosen = [fact.sentence for fact in (*matters, *alike)]
+        else:
+            room = _LINES - 1 if alike else _LINES
+            chosen = [fact.sentence for fact in matters[:room]]
+            if len(chosen) + len(alike) <= _LINES:
+                chosen += [fact.sentence for fact in alike]
+            elif alike:
+                chosen.append(_fitting("does not matter: ", [fact.short or fact.subject for fact in alike]))
+        return tuple(textwrap.shorten(line, _WIDTH, placeholder=" ...") for line in chosen)
+
+
+def _fitting(start: str, names: list[str]) -> str:
+    """As many whole names as fit into a line."""
+    kept = [name for count, name in enumerate(names) if len(start + ", ".join(names[: count + 1])) < _WIDTH]
+    return f"{start}{', '.join(kept)}"

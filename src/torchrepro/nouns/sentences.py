@@ -1,0 +1,192 @@
+"""The verdict and the guilt in plain words, for somebody who has never read a compiler; and a title."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
+from torchrepro.nouns.located import Confidence, Located, Way
+from torchrepro.nouns.verdict import Kind, Stage, Verdict, telling_line
+
+_TITLES = {
+    Kind.COMPILE_ERROR: "fails to compile",
+    Kind.RUN_ERROR: "compiled function raises an error that eager does not",
+    Kind.MISMATCH: "wrong result",
+    Kind.NON_FINITE: "NaN or inf, none in eager,",
+    Kind.CRASH: "crash",
+    Kind.HANG: "hang",
+    Kind.OUT_OF_MEMORY: "out of memory",
+    Kind.FLAKY: "fails now and then",
+    Kind.MISSING_ERROR: "does not raise the error that eager raises",
+}
+_TITLES_OF_OPS = {
+    Kind.MISMATCH: "wrong result of {}",
+    Kind.NON_FINITE: "NaN or inf from {}, none in eager,",
+}
+STAGES = {
+    Stage.CAPTURE: "capture (turning Python into a graph)",
+    Stage.AOT: "AOT autograd (tracing forward and backward)",
+    Stage.DECOMPOSITION: "decomposition (rewriting ops into simpler ones)",
+    Stage.BACKEND: "the backend (generating and running code)",
+}
+WAYS = {
+    Way.ERROR: "what was raised names it",
+    Way.OUTPUTS: "its value is wrong while all that it reads is right",
+    Way.WINDOW: "it fails alone, on the values that it was given",
+    Way.PIECE: "with it the failure comes: the graph without it passes, and so does the op alone",
+}
+_SURE = {
+    Confidence.VERIFIED: "This was verified",
+    Confidence.LIKELY: "This is likely: all that was seen points there, and nothing was found to prove it",
+    Confidence.UNKNOWN: "How sure that is, is not known",
+}
+_MESSAGE = 100
+
+
+def title_of(verdict: Verdict | None, *, compiler: str, op: str, devices: frozenset[str]) -> str:
+    """A line for an issue. Only plain characters: it is pasted where nothing is escaped."""
+    way = "torch.compile" if compiler == "inductor" else f"torch.compile(backend={compiler})"
+    if verdict is None or not verdict.fails:
+        return plain(f"{way}: no failure recorded")
+    place = " and ".join(sorted(device.upper() for device in devices)) or "CPU"
+    what = _TITLES.get(verdict.kind, verdict.kind.value)
+    if op:
+        what = _TITLES_OF_OPS.get(verdict.kind, f"{what} in {{}}").format(op)
+    raised = verdict.raised
+    said = ""
+    if raised is not None and verdict.kind in (Kind.COMPILE_ERROR, Kind.RUN_ERROR):
+        said = f": {raised.type.rpartition('.')[2]}: {telling_line(raised.message)}"
+    elif verdict.kind is Kind.CRASH and verdict.signal:
+        said = f" ({verdict.signal})"
+    line = plain(f"{way}: {what} on {place}{said}")
+    return line if len(line) <= _MESSAGE else line[: _MESSAGE - 3].rstrip() + "..."
+
+
+def plain(text: str) -> str:
+    """Words, numbers and harmless marks alone, on one line: no mention, no issue number, no markup."""
+    return " ".join(re.sub(r"[^A-Za-z0-9_ .,:;()=+/'\[\]-]", " ", text).split())
+
+
+def sentence_of(verdict: Verdict | None, *, compiler: str) -> str:
+    """What happened, in one sentence. It quotes the bundle: a format has to escape it."""
+    if verdict is None:
+        return "It has not been judged yet whether the compiled function is right."
+    with_ = f"With torch.compile ({compiler})"
+    raised = str(verdict.raised) if verdict.raised is not None else ""
+    match verdict.kind:
+        case Kind.PASS:
+            if verdict.blamed is Blame.EAGER:
+                return f"Nothing fails with torch.compile ({compiler}): {verdict.summary}"
+            return f"{with_} the result is as close to the truth as without it: nothing fails."
+        case Kind.MISMATCH | Kind.NON_FINITE:
+            return f"{with_} {_wrong_values(verdict)}"
+        case Kind.COMPILE_ERROR:
+            return f"torch.compile ({compiler}) cannot compile this, which runs without it: {raised}"
+        case Kind.RUN_ERROR:
+            return f"{with_} this raises an error, and runs without it: {raised}"
+        case Kind.MISSING_ERROR:
+            return f"Without torch.compile this raises {raised}; {with_[0].lower()}{with_[1:]} it does not."
+        case Kind.CRASH:
+            died = f"of {verdict.signal}" if verdict.signal else "without a word"
+            return f"{with_} the process dies {died}; without it, it runs."
+        case Kind.HANG:
+            return f"{with_} it does not come to an end ({verdict.summary}); without it, it does."
+        case Kind.OUT_OF_MEMORY:
+            return f"{with_} the memory runs out; without it, there is enough."
+        case Kind.FLAKY:
+            return f"{with_} it fails now and then: {verdict.summary}"
+        case Kind.INVALID:
+            return f"Nothing can be said about the compiler: {verdict.summary}"
+        case Kind.NOT_COMPARABLE:
+            return f"The two results cannot be compared: {verdict.summary}"
+
+
+def guilt_of(located: Located | None) -> str:
+    """Who is guilty and how sure that is; empty where nobody has looked."""
+    if located is None:
+        return ""
+    if not located.found:
+        reason = f": {located.notes[0]}" if located.notes else ""
+        return f"Who is guilty was not found out{reason}."
+    said = [f"Guilty is {STAGES[located.stage]}{_part(located)}."]
+    graph, op = located.graph, located.op
+    if graph is not None and graph.count > 1:
+        begins = f", which begins at {graph.source}" if graph.source else ""
+        said.append(
+            f"Of {graph.count} compiled graphs it is {graph.name or f'number {graph.number}'}{begins}."
+        )
+    if op is not None:
+        where = [f"in module {op.module}"] if op.module else []
+        where += [f"at {op.source}"] if op.source else []
+        place = f" ({', '.join(where)})" if where else ""
+        said.append(f"The op is {op.op}, node {op.node}{place}: {WAYS[op.way]}.")
+    said.append(f"{_SURE[located.confidence]}{_proof(located)}.")
+    if located.sensitivity is not None and located.sensitivity.words:
+        said.append(f"{located.sensitivity.words[0].upper()}{located.sensitivity.words[1:]}.")
+    if located.stopped:
+        said.append(f"Not all was looked at: {located.stopped}.")
+    return " ".join(said)
+
+
+def _part(located: Located) -> str:
+    part = located.part
+    if part is None:
+        return ""
+    return f", in it the {part.kind} {part.name}" + (f" ({part.detail})" if part.detail else "")
+
+
+def _proof(located: Located) -> str:
+    if located.confidence is not Confidence.VERIFIED:
+        return ""
+    if located.workaround is not None and located.workaround.verified:
+        return ": with it turned off, the failure goes away"
+    return ": the op fails alone" if located.op is not None and located.op.way is Way.WINDOW else ""
+
+
+def _wrong_values(verdict: Verdict) -> str:
+    leaves = verdict.comparison.differing if verdict.comparison is not None else ()
+    if not leaves:
+        return f"the result is wrong: {verdict.summary}"
+    worst = verdict.comparison.worst if verdict.comparison is not None else None
+    leaf = worst or leaves[0]
+    others = f" (and {len(leaves) - 1} more)" if len(leaves) > 1 else ""
+    return f"{_wrong_leaf(leaf)}{others}."
+
+
+def _wrong_leaf(leaf: LeafComparison) -> str:
+    where = leaf.path or "the result"
+    if leaf.difference not in (Difference.VALUE, Difference.NON_FINITE) or not leaf.res_value:
+        return f"{where} is wrong: {leaf.detail or leaf.difference.value}"
+    count = f"{leaf.mismatched:,} of {leaf.elements:,} elements of {where} are wrong"
+    if leaf.mismatched <= 1:
+        count = (
+            f"{where} is wrong"
+            if leaf.elements <= 1
+            else f"1 of {leaf.elements:,} elements of {where} is wrong"
+        )
+    told = [
+        f"{side} gives {value}"
+        for side, value in (("eager", leaf.ref_value), ("float64", leaf.truth_value))
+        if value
+    ]
+    right = f" where {' and '.join(told)}" if told else ""
+    return f"{count}: it gives {leaf.res_value}{index_of(leaf)}{right}{_how_far(leaf)}"
+
+
+def counted(number: int, word: str) -> str:
+    """`1 op`, `1,204 ops`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def index_of(leaf: LeafComparison) -> str:
+    """` at index (0, 5)`; empty where there is no worst element."""
+    return f" at index ({', '.join(map(str, leaf.index))})" if leaf.index else ""
+
+
+def _how_far(leaf: LeafComparison) -> str:
+    """How many times further from the truth than eager, where that says something."""
+    if not leaf.rmse_ref or not leaf.rmse_res or not math.isfinite(leaf.rmse_res / leaf.rmse_ref):
+        return ""
+    times = leaf.rmse_res / leaf.rmse_ref
+    return f", {float(f'{times:.2g}'):,.0f} times as far from the truth as eager" if times >= 2 else ""

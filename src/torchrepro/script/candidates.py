@@ -1,0 +1,99 @@
+"""All ways to write a minimal repro as a script, from the most hand-written one to the last resort.
+
+The bundle's own standalone script, for what cannot be written by hand or does not fail then.
+
+It keeps every value in files and hands the graph over as it was captured (`script/bundle_script.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torchrepro.bundle.archive import Content
+from torchrepro.bundle.read import OPERATORS, TENSORS, VALUES
+from torchrepro.bundle.storage_file import write_storages
+from torchrepro.bundle.values import pack_values
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Verdict
+from torchrepro.script.bundle_script import standalone_script, values_for_script
+from torchrepro.script.call_script import CallManner, call_script
+from torchrepro.script.document import Entry, Script
+from torchrepro.script.graph_script import graph_script
+from torchrepro.script.inputs import sizes_of_inputs
+from torchrepro.script.literals import Unwritable
+from torchrepro.script.names import names_of_inputs
+from torchrepro.script.plan import Manner
+from torchrepro.script.save_bundle import manifest_of, values_of
+from torchrepro.user_code.graph_source import write_with_source
+from torchrepro.user_code.operators import operators_in
+
+
+def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
+    """The standalone script of the bundle of this repro, with its files; `reason` is why it is needed."""
+    written, compiler = write_with_source(repro)
+    repro = replace(repro, compiler=compiler, expected=repro.expected or Signature.of(verdict))
+    values = values_of(repro, written)
+    packed = pack_values(values, size_cap=1 << 62)
+    manifest = manifest_of(repro, written, packed, verdict)
+    files: dict[str, Content] = {TENSORS: lambda path: write_storages(path, packed.storages)}
+    beside = values_for_script(manifest, values)
+    if beside is not None:
+        files[VALUES] = beside
+    if operators_in(written).text:
+        files[OPERATORS] = operators_in(written).text.encode()
+    text = standalone_script(manifest, written.text, verdict, written.source)
+    remark = "the graph as it was captured, with its values in files"
+    return Script(text, Entry.INTERNAL, f"{remark}: {reason}" if reason else remark, files)
+
+
+__all__ = ["Entry", "Script", "first_script", "input_names", "scripts_for"]
+
+
+def scripts_for(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> list[Script]:
+    """The ways to write a failing repro, the one that a person would choose first; each text once.
+
+    `header` are lines for the docstring. Nothing is run here but shapes: whether a script fails as the repro
+    does is for `verify.settle` to find out.
+    """
+    return list(each_script(repro, verdict, header=header))
+
+
+def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Script:
+    """The first of them alone, which takes a fraction of the time of all."""
+    return next(each_script(repro, verdict, header=header))
+
+
+def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
+    """The same one after the other: later ones are seldom needed."""
+    ways: list[Callable[[], Script]]
+    if repro.place is Place.BEFORE_CAPTURE:
+        ways = [partial(call_script, repro, verdict, header, manner) for manner in CallManner]
+    else:
+        ways = [partial(graph_script, repro, verdict, header, manner) for manner in Manner]
+    seen: set[str] = set()
+    reasons: list[str] = []
+    for way in ways:
+        try:
+            script = way()
+        except Unwritable as exc:
+            reasons.append(str(exc))
+            continue
+        if script.text not in seen:
+            seen.add(script.text)
+            yield script
+    try:
+        yield bundle_script(repro, verdict, "" if seen else reasons[0])
+    except TorchReproError:
+        if not seen:
+            raise
+
+
+def input_names(repro: Repro) -> dict[int, str]:
+    """What the scripts call the inputs, by number; those that the graph does not use have no name."""
+    nodes = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
+    names = names_of_inputs(repro.graph, sizes_of_inputs(repro.graph))
+    return {number: names[node] for number, node in enumerate(nodes) if node in names}

@@ -1,0 +1,182 @@
+"""The inputs of a repro: a line for each that can be made in one, a file beside the script for the rest.
+
+Dynamic sizes of a graph's inputs, by the notes that its placeholders carry.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchrepro.bundle.dim_marks import read_marks
+from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
+from torchrepro.judge.leaves import tensors_in
+from torchrepro.script.layout import WIDTH, filled, top_level_items
+from torchrepro.script.literals import Unwritable, Writer
+from torchrepro.script.tensor_values import Line
+from torchrepro.script.tensors import Surroundings, after_drawing, line_for
+from torchrepro.torch_api.tensors import storage_identity
+
+SIDE_FILE = "inputs.pt"
+_LIST = "torch.tensor(["
+
+
+@dataclass
+class Inputs:
+    """Lines that make values, and how each value is then named in a call."""
+
+    around: Surroundings = field(default_factory=Surroundings)
+    lines: list[str] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What goes to the file, by name."""
+    _made: dict[int, str] = field(default_factory=dict)
+    _memories: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def add(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """Make these values; the text by which each is passed."""
+        shared = _shared_memories(values)
+        return {name: self._argument(name, value, shared) for name, value in values.items()}
+
+    def expression(self, name: str, value: torch.Tensor, *, longest: int = WIDTH) -> str:
+        """An expression for a tensor that needs no line of its own; from the file if it must be."""
+        line = line_for(value, self.around)
+        if line is None or line.drawn or len(line.text) > longest:
+            return self._from_file(name, value)
+        return line.text
+
+    @property
+    def side_files(self) -> dict[str, bytes]:
+        if not self.kept:
+            return {}
+        buffer = io.BytesIO()
+        torch.save(self.kept, buffer)
+        return {SIDE_FILE: buffer.getvalue()}
+
+    def _argument(self, name: str, value: Any, shared: Mapping[tuple[str, int], torch.Tensor]) -> str:
+        if not isinstance(value, torch.Tensor):
+            return self._collection(name, value)
+        known = self._made.get(id(value))
+        if known is not None:
+            return known
+        self._made[id(value)] = name
+        place = storage_identity(value) if _has_memory(value) else None
+        if place is not None and place in shared:
+            self._view(name, value, place, shared[place])
+        else:
+            self._tensor(name, value)
+        self._marks(name, value)
+        return name
+
+    def _tensor(self, name: str, value: torch.Tensor) -> None:
+        line = line_for(value, self.around)
+        if line is None:
+            self.lines.append(f"{name} = {self._from_file(name, value)}")
+            return
+        if line.seed is not None:
+            self.lines.append(f"torch.manual_seed({line.seed})")
+        if line.drawn:
+            self.around = after_drawing(line, self.around)
+        self.lines.append(_assignment(name, line))
+
+    def _collection(self, name: str, value: Any) -> str:
+        if type(value) not in (list, tuple):
+            return str(Writer({}).write(value))
+        items = [
+            self.expression(f"{name}{number}", item)
+            if isinstance(item, torch.Tensor)
+            else self._collection(f"{name}{number}", item)
+            for number, item in enumerate(value)
+        ]
+        if isinstance(value, list):
+            return f"[{', '.join(items)}]"
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+    def _view(self, name: str, value: torch.Tensor, place: tuple[str, int], memory: torch.Tensor) -> None:
+        """A tensor on memory that it shares with others."""
+        if value.requires_grad or value.dtype is not memory.dtype:
+            self.lines.append(f"{name} = {self._from_file(name, value)}")
+            return
+        if place not in self._memories:
+            self._memories[place] = f"memory{len(self._memories) or ''}"
+            self._tensor(self._memories[place], memory)
+        size, stride, offset = tuple(value.shape), tuple(value.stride()), value.storage_offset()
+        self.lines.append(f"{name} = {self._memories[place]}.as_strided({size}, {stride}, {offset})")
+
+    def _from_file(self, name: str, value: torch.Tensor) -> str:
+        self.kept[name] = value if value.is_leaf else value.detach().requires_grad_()
+        return f'torch.load(Path(__file__).with_name("{SIDE_FILE}"))["{name}"]'
+
+    def _marks(self, name: str, value: torch.Tensor) -> None:
+        """What `torch._dynamo.mark_dynamic` and its siblings have said about dimensions."""
+        functions = {"dynamic": "mark_dynamic", "maybe_dynamic": "maybe_mark_dynamic"}
+        functions |= {"unbacked": "mark_unbacked", "static": "mark_static"}
+        for mark in read_marks(value):
+            limits = [
+                f", {word}={limit}"
+                for word, limit in (("min", mark.minimum), ("max", mark.maximum))
+                if limit is not None
+            ]
+            self.lines.append(f"torch._dynamo.{functions[mark.mark]}({name}, {mark.dim}{''.join(limits)})")
+
+
+def _assignment(name: str, line: Line) -> str:
+    """The line, its list filled over several where it is too long for one."""
+    statement = f"{name} = {line.text}"
+    if len(statement) <= WIDTH or not line.text.startswith(_LIST):
+        return statement
+    end = line.text.index("]")
+    items = list(top_level_items(line.text[len(_LIST) : end]))
+    return filled(name, _LIST, items, line.text[end:])
+
+
+def _has_memory(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and not value._is_zerotensor() and value.numel() > 0
+
+
+def _shared_memories(values: Mapping[str, Any]) -> dict[tuple[str, int], torch.Tensor]:
+    """Memory that several different tensors live on, as one flat tensor each."""
+    places: dict[tuple[str, int], list[torch.Tensor]] = {}
+    for _, tensor in tensors_in(list(values.values())):
+        if _has_memory(tensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            places.setdefault(storage_identity(tensor), []).append(tensor)
+    return {place: _flat(found) for place, found in places.items() if len(found) > 1}
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    first = tensors[0].detach()
+    if first.is_conj() or first.is_neg():
+        raise Unwritable("inputs that share memory, one of them conjugated")
+    size = first.untyped_storage().nbytes() // first.dtype.itemsize
+    return first.as_strided((size,), (1,), 0)
+
+
+def sizes_of_inputs(module: GraphModule) -> dict[Node, tuple[Node, int]]:
+    """Inputs that are sizes of other inputs: (the tensor, its dimension) that each is found at."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder" and node.users]
+    places: dict[str, tuple[Node, int]] = {}
+    for node in placeholders:
+        note = note_of_node(node)
+        if isinstance(note, TensorNote):
+            for dim, size in enumerate(note.shape):
+                if isinstance(size, str):
+                    places.setdefault(size, (node, dim))
+    found = {}
+    for node in placeholders:
+        note = note_of_node(node)
+        if isinstance(note, SymbolNote) and note.expression in places:
+            found[node] = places[note.expression]
+    return found
+
+
+def dynamic_dimensions(module: GraphModule) -> Iterator[tuple[Node, int, bool]]:
+    """(input, dimension, whether it is a symbol) of every dimension of every tensor that is an input."""
+    for node in module.graph.nodes:
+        note = note_of_node(node) if node.op == "placeholder" else None
+        if isinstance(note, TensorNote):
+            for dim, size in enumerate(note.shape):
+                yield node, dim, isinstance(size, str)

@@ -1,0 +1,113 @@
+"""The public face of the front end: `trace` captures a function or module when it is called."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+
+from torchrepro.frontend.runtime.cache import LIMIT
+from torchrepro.frontend.runtime.settings import Backend, Settings
+from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Compiler
+
+
+@overload
+def trace(
+    target: None = None,
+    *,
+    backend: str | Backend = ...,
+    fullgraph: bool = ...,
+    verify: bool = ...,
+    limit: int = ...,
+    ranks: str | None = ...,
+    record: str | Path | None = ...,
+) -> Callable[[Any], Any]: ...
+
+
+@overload
+def trace(
+    target: Any,
+    *,
+    backend: str | Backend = ...,
+    fullgraph: bool = ...,
+    verify: bool = ...,
+    limit: int = ...,
+    ranks: str | None = ...,
+    record: str | Path | None = ...,
+) -> Any: ...
+
+
+def trace(
+    target: Any = None,
+    *,
+    backend: str | Backend = "inductor",
+    fullgraph: bool = False,
+    verify: bool = False,
+    limit: int = LIMIT,
+    ranks: str | None = None,
+    record: str | Path | None = None,
+) -> Any:
+    """Capture a function or module into graphs when it is called, and run the graphs.
+
+    Args:
+        target: a Python function, a method or an `nn.Module`; without it, a decorator is returned. Of what is
+            compiled or captured already it is the original that is captured.
+        backend: who compiles the graphs: a name that torch knows ("inductor", "aot_eager", "eager"), or a
+            function `(graph_module, inputs) -> callable`.
+        fullgraph: raise `CaptureError`, naming the place and the reason, where the function is not one graph.
+        verify: run the function eagerly beside, on copies, and raise `AccuracyError` where the results differ
+            by more than the judge allows.
+        limit: how many regions one place of a function may have before Python runs it.
+        ranks: "agree" makes the ranks of a distributed job agree on each graph before they compile it.
+        record: a directory for bundles of the calls in which capture fails, for `torchrepro check`.
+    """
+    if ranks not in (None, "agree"):
+        raise TorchReproError(
+            f"ranks={ranks!r} is not known", next_step='write ranks="agree" or leave it out'
+        )
+    if not isinstance(limit, int) or limit < 1:
+        raise TorchReproError(
+            f"limit={limit!r} is not a number of regions", next_step="write a whole number from 1 on"
+        )
+    _require_backend(backend)
+    settings = Settings(backend, fullgraph, limit, ranks == "agree", None if record is None else Path(record))
+    wrap = functools.partial(_traced, settings=settings, verify=verify)
+    return wrap if target is None else wrap(target)
+
+
+def _require_backend(backend: Any) -> None:
+    if isinstance(backend, str):
+        from torchrepro.execute.compilers import require_known
+
+        require_known(Compiler(backend))
+    elif not callable(backend):
+        raise TorchReproError(
+            f"backend={backend!r} is neither a name nor a function",
+            next_step='write a name such as "eager", or a function (graph_module, inputs) -> callable',
+        )
+
+
+def _traced(target: Any, settings: Settings, verify: bool) -> Any:
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_traced(target.__func__, settings, verify))
+    target = untraced(target)
+    if not settings.fullgraph and why_python_runs(target):
+        return target
+    if isinstance(target, torch.nn.Module):
+        from torchrepro.frontend.traced_module import TracedModule
+
+        traced: Any = TracedModule(target, settings)
+    else:
+        traced = traced_callable(target, settings)
+        if traced is target:
+            raise not_python(target, "trace")
+    if not verify:
+        return traced
+    from torchrepro.second_opinion.verify import verified
+
+    return verified(target, traced)

@@ -1,0 +1,214 @@
+"""`explain_capture`: calls a function once, captured, and tells how the call became graphs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.graph_breaks import short_name
+from torchrepro.frontend.guards.shown import shown_source
+from torchrepro.frontend.runtime.cache import CaptureLimitWarning
+from torchrepro.frontend.runtime.dispatch import dispatch
+from torchrepro.frontend.runtime.region import Region, Then
+from torchrepro.frontend.runtime.settings import Backend, Settings
+from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.frontend.trace.speculation import Failure
+from torchrepro.frontend.trace.tracer import Inlined
+from torchrepro.second_opinion.dynamo import prepared
+from torchrepro.second_opinion.explanation import (
+    CapturedRegion,
+    CaptureExplanation,
+    GraphBreak,
+    GraphInput,
+    InlinedFunction,
+    Place,
+)
+from torchrepro.second_opinion.outcome import outcome_of
+from torchrepro.second_opinion.sentences import hint_of, spoken_reason, spoken_source
+from torchrepro.second_opinion.source_lines import expression_at, place_of
+
+Call = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+"""How the function, or its captured form, is called with its arguments."""
+
+
+def explain_capture(function: Any, *args: Any, dynamo: bool = False, **kwargs: Any) -> CaptureExplanation:
+    """How a call becomes graphs: what each holds, what ended it, and what to write instead.
+
+    The function really runs, once, on these arguments: it prints, draws and changes what it does. Its result
+    is kept. `dynamo=True` asks TorchDynamo for a second opinion, on copies of function and arguments; then it
+    runs three times in all, and Dynamo forgets what it has compiled, as with `torch._dynamo.explain`.
+
+    `explain_call` takes the arguments as a tuple and a dict, for a function with a parameter called `dynamo`.
+    """
+    return explain_call(function, args, kwargs, dynamo=dynamo)
+
+
+def explain_call(
+    function: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Backend | None = None,
+    dynamo: bool = False,
+    call: Call = lambda function, args, kwargs: function(*args, **kwargs),
+) -> CaptureExplanation:
+    """As `explain_capture`; a `backend` compiles the graphs, which otherwise run as they are.
+
+    Of a function that is compiled or captured already it is the original that is explained.
+    """
+    function = untraced(function)
+    watch = _Watch()
+    settings = Settings(backend or _as_it_is, watchers=[watch])
+    captured = traced_callable(function, settings)
+    if captured is function:
+        raise not_python(function, "explain")
+    named = dict(kwargs or {})
+    ask = prepared(function, args, named, call) if dynamo else None
+    with _limits_as_notes() as notes:
+        ours = outcome_of(function, args, named, lambda: call(captured, args, named))
+    regions, breaks = _told(watch.seen)
+    return CaptureExplanation(
+        name=_name_of(function),
+        regions=regions,
+        breaks=breaks,
+        inlined=_inlined([region for region, _ in watch.seen]),
+        raised=ours.raised,
+        notes=tuple(filter(None, (why_python_runs(function), *notes))),
+        dynamo=None if ask is None else ask(ours),
+        result=ours.result,
+        error=ours.error,
+    )
+
+
+def _as_it_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    return graph.forward
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """The regions of a call, each with how many captured calls were under way."""
+
+    seen: list[tuple[Region, int]] = field(default_factory=list)
+    start: int = field(default_factory=lambda: _calls_under_way())
+
+    def __call__(self, region: Region) -> None:
+        self.seen.append((region, _calls_under_way() - self.start - 1))
+
+
+def _calls_under_way() -> int:
+    count, frame = 0, sys._getframe()
+    above: types.FrameType | None = frame
+    while above is not None:
+        count += above.f_code is dispatch.__code__
+        above = above.f_back
+    return count
+
+
+@contextmanager
+def _limits_as_notes() -> Iterator[list[str]]:
+    """Warnings about places that were captured too often are part of the answer; others are warned of."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CaptureLimitWarning)
+        yield notes
+    for each in caught:
+        if issubclass(each.category, CaptureLimitWarning):
+            notes.append(spoken_source(str(each.message), midway=True))
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _told(
+    seen: Sequence[tuple[Region, int]],
+) -> tuple[tuple[CapturedRegion, ...], tuple[GraphBreak, ...]]:
+    """Regions and breaks. A call in which something breaks ends a region too; it is told once, inside."""
+    regions: list[CapturedRegion] = []
+    breaks: dict[tuple[Place, str], GraphBreak] = {}
+    calls: list[Place] = []
+    """Where the functions are called in which the current region is, the outermost first."""
+    for (region, depth), following in pairwise([*seen, None]):  # type: ignore[misc]
+        del calls[depth:]
+        failure, number, callee = region.failure, None, ""
+        end = None if failure is None else place_of(failure.frames[0] if failure.frames else failure.where)
+        if failure is not None and end is not None:
+            if following is not None and following[1] > depth:
+                calls.append(end)
+                callee = place_of(following[0].start).function
+            else:
+                found = _break(failure, region.then, calls, len(breaks) + 1)
+                known = breaks.setdefault((found.place, found.reason), found)
+                number = known.number
+                if found.rest_of:  # met again, and this time Python runs all that follows
+                    breaks[found.place, found.reason] = replace(known, rest_of=found.rest_of)
+        regions.append(replace(_region(region, len(regions) + 1, end, depth), after=number, calls=callee))
+    return tuple(regions), tuple(breaks.values())
+
+
+def _break(failure: Failure, then: Then, calls: Sequence[Place], number: int) -> GraphBreak:
+    reason, inner = failure.reason, failure.frames or (failure.where,)
+    expression, column = expression_at(failure.where.file, failure.position)
+    return GraphBreak(
+        number=number,
+        kind=reason.kind,
+        reason=spoken_reason(reason.text),
+        hint=hint_of(reason),
+        place=place_of(failure.where),
+        expression=expression,
+        column=column,
+        frames=(*calls, *map(place_of, inner)),
+        rest_of=place_of(inner[0]).function if then is Then.FINISH else "",
+    )
+
+
+def _region(region: Region, number: int, end: Place | None, depth: int) -> CapturedRegion:
+    midway = region.entry > 0
+    return CapturedRegion(
+        number=number,
+        start=place_of(region.start),
+        end=end,
+        ops=region.captured.op_count,
+        graph=_readable(region.captured.graph_module),
+        inputs=tuple(
+            GraphInput(spoken_source(shown_source(source), midway=midway), _described(tensor))
+            for source, tensor in region.captured.inputs
+        ),
+        guards=tuple(spoken_source(each, midway=midway) for each in region.guards.sentences()),
+        code=region.code.text,
+        depth=depth,
+    )
+
+
+def _inlined(regions: Sequence[Region]) -> tuple[InlinedFunction, ...]:
+    times: dict[Inlined, int] = {}
+    for region in regions:
+        for function, count in region.inlined.items():
+            times[function] = times.get(function, 0) + count
+    return tuple(
+        InlinedFunction(function.name, function.file, function.line, count)
+        for function, count in times.items()
+    )
+
+
+def _readable(graph: torch.fx.GraphModule) -> str:
+    """The graph's code without the lines that FX adds for the garbage collector."""
+    lines = (re.sub(r";  [\w = ]+ = None$", "", line.rstrip()) for line in graph.code.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def _described(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    where = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
+    return f"{dtype} {tuple(tensor.shape)}{where}"
+
+
+def _name_of(function: Any) -> str:
+    return short_name(getattr(function, "__qualname__", None) or type(function).__qualname__)

@@ -1,0 +1,230 @@
+"""CaptureExplanation: how one call became graphs, as data. Imports no torch, so that it crosses processes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from torchrepro.frontend.graph_breaks import BreakKind
+from torchrepro.nouns.plain import as_data
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+    text: str = ""
+    """The line itself, as it stands in the file; empty where nobody knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """A tensor that a graph is given."""
+
+    source: str
+    """Where it is found in each call: `x`, `self.encoder.weight`."""
+    tensor: str
+    """`float32 (3, 4)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedRegion:
+    """A stretch of a function that runs without Python: guards, at most one graph, and how it ends."""
+
+    number: int
+    """From 1, in the order of capture."""
+    start: Place
+    end: Place | None
+    """Where Python takes over; None: the function returns."""
+    ops: int
+    """Operations in the graph; 0: nothing happens to tensors here, so there is no graph."""
+    graph: str
+    """The graph as Python text."""
+    inputs: tuple[GraphInput, ...]
+    guards: tuple[str, ...]
+    """What must hold for the region to be used again, each as a sentence."""
+    code: str
+    """The generated function around the graph: reads inputs, rebuilds values, writes changes back."""
+    depth: int = 0
+    """0: in the function itself; 1: in a function that it calls at a break, and so on."""
+    after: int | None = None
+    """Number of the break at its end; None: the function returns, or the break is in what it `calls`."""
+    calls: str = ""
+    """The function that Python calls at its end, which has a break inside and is captured on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A place that no graph can contain."""
+
+    number: int
+    kind: BreakKind
+    reason: str
+    """The fact, in one line."""
+    hint: str
+    """What to write instead; empty where nothing is known."""
+    place: Place
+    expression: str = ""
+    """The part of the line that Python runs; empty where the whole line is meant."""
+    column: int = 0
+    """Where in the line the expression begins."""
+    frames: tuple[Place, ...] = ()
+    """From the explained function to the place, the place last."""
+    rest_of: str = ""
+    """The function of which Python runs all that follows too; empty: this place alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedFunction:
+    """A function that became part of its caller's graph."""
+
+    name: str
+    file: str
+    line: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Whether a captured call gave what Python gives: result, and arguments after the call."""
+
+    who: str
+    """`torchrepro` or `dynamo`."""
+    same: bool
+    detail: str = ""
+    """What differs, where something does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOpinion:
+    """What TorchDynamo makes of the same call, on copies, and who agrees with Python."""
+
+    graphs: int
+    ops: int
+    breaks: tuple[tuple[str, str], ...]
+    """Its reasons, each with `file:line` (empty where it names none)."""
+    raised: str = ""
+    """Its error, where it fails."""
+    agreements: tuple[Agreement, ...] = ()
+    note: str = ""
+    """What makes the comparison weak, if anything does: Python does not agree with itself."""
+
+    @property
+    def agree(self) -> bool:
+        return all(each.same for each in self.agreements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureExplanation:
+    """How one call became graphs. `print(explanation)` is for people, `to_dict()` for programs.
+
+    A region is captured once and may run often: a loop that breaks in each round shows its regions once.
+    """
+
+    name: str
+    regions: tuple[CapturedRegion, ...]
+    breaks: tuple[GraphBreak, ...]
+    inlined: tuple[InlinedFunction, ...] = ()
+    raised: str = ""
+    """The error with which the call ended; empty: it returned."""
+    notes: tuple[str, ...] = ()
+    dynamo: SecondOpinion | None = None
+    result: Any = field(default=None, repr=False)
+    """What the call returned; not part of `to_dict()`."""
+    error: Exception | None = field(default=None, repr=False)
+    """What the call raised; not part of `to_dict()`."""
+
+    @property
+    def graphs(self) -> tuple[CapturedRegion, ...]:
+        """The regions that have a graph."""
+        return tuple(region for region in self.regions if region.ops)
+
+    @property
+    def ops(self) -> int:
+        return sum(region.ops for region in self.regions)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the call is one graph, as `fullgraph=True` asks for."""
+        return not self.breaks and len(self.regions) == 1
+
+    @property
+    def native(self) -> tuple[str, ...]:
+        """What Python runs itself: the expressions at breaks, and the functions whose rest it runs."""
+        found = [
+            f"the rest of {each.rest_of}" if each.rest_of else each.expression or each.place.text.strip()
+            for each in self.breaks
+        ]
+        # The first line of a loop stands for it.
+        return tuple(dict.fromkeys(text.partition("\n")[0] for text in found))
+
+    @property
+    def summary(self) -> str:
+        """One paragraph that needs no knowledge of compilers."""
+        from torchrepro.second_opinion.sentences import summary
+
+        return summary(self)
+
+    def table(self) -> Table:
+        """The regions, a row each, for rich."""
+        from torchrepro.second_opinion.rendering import table
+
+        return table(self)
+
+    def render(self, *, guards: bool = False, graphs: bool = False, code: bool = False) -> Group:
+        """All of it for rich, with as much detail as is asked for."""
+        from torchrepro.second_opinion.rendering import rendered
+
+        return rendered(self, guards=guards, graphs=graphs, code=code)
+
+    def __rich__(self) -> Group:
+        return self.render()
+
+    def __str__(self) -> str:
+        """Plain text of 80 columns."""
+        from rich.console import Console
+
+        file = io.StringIO()
+        Console(file=file, width=WIDTH, color_system=None, legacy_windows=False).print(self.render())
+        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; `from_dict` reads it."""
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "graphs": len(self.graphs),
+            "ops": self.ops,
+            "whole": self.whole,
+            "summary": self.summary,
+            "regions": [asdict(region) for region in self.regions],
+            "breaks": [asdict(each) for each in self.breaks],
+            "inlined": [asdict(each) for each in self.inlined],
+            "native": list(self.native),
+            "raised": self.raised,
+            "notes": list(self.notes),
+            "dynamo": None if self.dynamo is None else asdict(self.dynamo),
+        }
+        data: dict[str, Any] = as_data(fields)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CaptureExplanation:
+        import msgspec
+
+        told = ("name", "regions", "breaks", "inlined", "raised", "notes", "dynamo")
+        return msgspec.convert({name: data[name] for name in told}, cls)

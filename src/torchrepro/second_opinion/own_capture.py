@@ -1,0 +1,55 @@
+"""A user's model captured by torchrepro's own front end and compiled by the compiler under test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Compiler
+
+
+def compile_with_own_capture(
+    compiler: Compiler, model: Callable[..., Any], backend: Callable[..., Callable[..., Any]]
+) -> Callable[..., Any]:
+    """The model with `torchrepro.trace` in the place of `torch.compile`."""
+    from torchrepro.frontend.runtime.capture import CaptureError
+    from torchrepro.second_opinion.api import trace
+
+    if compiler.dynamic:
+        raise TorchReproError(
+            "torchrepro's front end captures static shapes", next_step="leave out --dynamic, or --frontend"
+        )
+    captured = trace(model, backend=_announced(backend), fullgraph=compiler.fullgraph)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return captured(*args, **kwargs)
+        except CaptureError as error:
+            raise NotCaptured(error) from error
+
+    return call
+
+
+class NotCaptured(Exception):
+    """Capture was to give one graph and could not: for a judge that is a result, like any other error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.inner_exception = error
+
+
+def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """The backend, whose compilations are told to whoever follows those of Dynamo (`phases_of_compilation`).
+
+    Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
+    """
+    from torch._dynamo.callback import CallbackTrigger, callback_handler
+
+    def compile_fn(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        with callback_handler.install_callbacks(CallbackTrigger.DYNAMO, "torchrepro"):
+            return backend(graph, example_inputs)
+
+    return compile_fn

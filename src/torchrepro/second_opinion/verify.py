@@ -1,0 +1,273 @@
+"""`trace(verify=True)`: each call runs eagerly beside the captured one; the judge compares what they leave.
+
+Eager goes first, on copies: of the arguments, of the module (or the object of a method) with its buffers and
+attributes, of a function's outer variables and defaults. The captured run goes second, on the real ones, from
+the same state of the random generators. So what the program does happens once as far as its caller can see,
+and no gradient of the caller's is touched. Globals that it names, or functions that it names, are put back
+after eager, and so are containers in them. What eager prints is dropped. Objects that cannot be copied are
+named once by a `VerifyWarning`; what is outside of Python is left.
+
+A call costs twice its time, and a copy of the arguments and the module, in memory and in time: for tests and
+for finding out, not for training a large model to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.trace.calls import ORIGINAL
+from torchrepro.frontend.trace.fakes import tensors_in
+from torchrepro.frontend.traced_module import TracedModule
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.execute import Run, named_state
+from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison
+from torchrepro.judge.reference import without_compilers
+from torchrepro.judge.rule import Rule
+from torchrepro.nouns.errors import AccuracyError, TorchReproError
+from torchrepro.second_opinion.verify_globals import globals_put_back
+from torchrepro.state.side_effects import python_state
+from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+
+_EMPTY = object()
+_IDENTITY: Any = object.__eq__
+
+
+class _Running(threading.local):
+    side: Callable[[_Check], Callable[..., Any]] | None = None
+    """During a call that is verified: what stands for a verified function that it calls."""
+
+
+_running = _Running()
+
+
+class VerifyWarning(UserWarning):
+    """Something could not be copied for the run beside: what eager does to it happens in addition."""
+
+
+def verified(target: Any, traced: Any) -> Any:
+    """`traced`, compared on each call with `target`; `AccuracyError` names the first value that differs."""
+    if isinstance(traced, TracedModule):
+        return VerifiedModule(target, traced._settings)
+    return VerifiedFunction(target, traced)
+
+
+class VerifiedFunction:
+    """A captured function that is compared with the original. Binds like a function where it is a method."""
+
+    def __init__(self, target: Any, traced: Any) -> None:
+        functools.update_wrapper(self, target)
+        setattr(self, ORIGINAL, target)
+        self._check = _Check(target, traced)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._check(args, kwargs)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __deepcopy__(self, memo: Any) -> VerifiedFunction:
+        return self
+
+    def __reduce__(self) -> str:
+        return str(vars(self)["__qualname__"])
+
+    def __repr__(self) -> str:
+        return f"<verified {getattr(self, ORIGINAL)!r}>"
+
+
+class VerifiedModule(TracedModule):
+    """A captured module that is compared with the original."""
+
+    def __init__(self, module: torch.nn.Module, settings: Settings) -> None:
+        super().__init__(module, settings)
+        self.__dict__["_check"] = _Check(module, super().forward)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._check(args, kwargs)
+
+
+class _Check:
+    """One target and its captured twin."""
+
+    def __init__(self, target: Any, traced: Callable[..., Any]) -> None:
+        self._target = target
+        self._traced = traced
+        self._told: dict[str, None] = {}
+        """What could not be copied, in the order in which it was met."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if _running.side is not None:
+            # Called from within a call that is being verified: this one is part of it.
+            return _running.side(self)(*args, **kwargs)
+        start = capture_rng_state()
+        eager = self._eager(args, kwargs)
+        restore_rng_state(start)
+        with eager_randomness(), _running_as(lambda check: check._traced):
+            captured = _observed(self._target, self._traced, args, kwargs)
+        self._compare(eager, captured)
+        if captured.error is not None:
+            raise captured.error
+        return captured.result
+
+    def _eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Observed:
+        shared: list[str] = []
+        pieces, make = _pieces(self._target)
+        pieces, args, kwargs = clone_inputs((pieces, args, dict(kwargs)), shared=shared)
+        self._say(shared)
+        copied = make(pieces)
+        same = _running_as(lambda check: copied if check is self else check._target)
+        with globals_put_back(self._target), same, without_compilers(), _silence():
+            return _observed(copied, copied, args, kwargs)
+
+    def _say(self, shared: list[str]) -> None:
+        new = [line for line in shared if line not in self._told]
+        self._told.update(dict.fromkeys(new))
+        if new:
+            warnings.warn(
+                f"verify runs {_name(self._target)} twice, and this is not copied: {'; '.join(new)}",
+                VerifyWarning,
+                stacklevel=5,
+            )
+
+    def _compare(self, eager: _Observed, captured: _Observed) -> None:
+        name = _name(self._target)
+        if isinstance(captured.error, TorchReproError):
+            raise captured.error
+        if type(eager.error) is not type(captured.error):
+            raised = captured.error if eager.error is None else eager.error
+            assert raised is not None
+            who = "captured" if eager.error is None else "run eagerly"
+            told = f"{name} raises only when {who}: {type(raised).__name__}: {raised}"
+            raise AccuracyError(told) from raised
+        comparison = compare_runs(eager.run, captured.run, None, rule=Rule())
+        if not comparison:
+            first, more = comparison.differing[0], len(comparison.differing) - 1
+            size = f", by {first.max_abs:.3g} at most" if first.max_abs else ""
+            told = f"{name} is not what eager gives: {first}{size}" + (f" (and {more} more)" if more else "")
+            if self._told:
+                told += f"; not copied, which may be why: {'; '.join(self._told)}"
+            raise AccuracyError(told, verdict_of_comparison(comparison)) from captured.error
+        pairs = zip(tensors_in(eager.result), tensors_in(captured.result), strict=False)
+        if any(right.requires_grad and not found.requires_grad for right, found in pairs):
+            raise AccuracyError(f"what {name} gives requires no gradient, which it does in eager")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Observed:
+    result: Any
+    error: Exception | None
+    run: Run
+
+
+def _observed(
+    target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> _Observed:
+    """A call, and all that it left behind; `target` is whose state it may have changed."""
+    result, error = None, None
+    try:
+        result = call(*args, **kwargs)
+    except Exception as raised:
+        error = raised
+    owner = getattr(target, "__self__", target)
+    state = named_state(owner) if isinstance(owner, torch.nn.Module) else {}
+    run = Run(
+        outputs=_shown(result, {}),
+        inputs=_shown((args, dict(kwargs)) if kwargs else args, {}),
+        state=state,
+        changed=frozenset(state),
+        python=python_state(target),
+    )
+    return _Observed(result, error, run)
+
+
+def _shown(value: Any, seen: dict[int, Any]) -> Any:
+    """What can be compared of a value and its copy: modules as their state, other objects by their class."""
+    if isinstance(value, torch.Tensor | int | float | complex | str | bytes | None):
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    seen[id(value)] = f"<{type(value).__qualname__} again>"
+    kind: Any = type(value)
+    shown: Any = value
+    if isinstance(value, torch.nn.Module):
+        shown = {**named_state(value), **python_state(value)}
+    elif isinstance(value, torch.Generator):
+        shown = value.get_state()
+    elif kind in (list, tuple):
+        shown = kind(_shown(item, seen) for item in value)
+    elif kind is dict:
+        shown = {key: _shown(item, seen) for key, item in value.items()}
+    elif kind.__eq__ is _IDENTITY and not isinstance(value, types.FunctionType):
+        shown = {name: _shown(item, seen) for name, item in getattr(value, "__dict__", {}).items()}
+        shown["class"] = kind.__qualname__
+    seen[id(value)] = shown
+    return shown
+
+
+_Pieces = Any
+
+
+def _pieces(target: Any) -> tuple[_Pieces, Callable[[_Pieces], Callable[..., Any]]]:
+    """What a callable keeps between calls, and how a twin is made from copies of that."""
+    match target:
+        case types.FunctionType():
+            cells = tuple(_contents(cell) for cell in target.__closure__ or ())
+            return (cells, target.__defaults__, target.__kwdefaults__), lambda made: _twin(target, *made)
+        case types.MethodType():
+            inner, make = _pieces(target.__func__)
+            return (inner, target.__self__), lambda made: types.MethodType(make(made[0]), made[1])
+        case functools.partial():
+            inner, make = _pieces(target.func)
+            return (inner, target.args, target.keywords), lambda made: functools.partial(
+                make(made[0]), *made[1], **made[2]
+            )
+    return target, lambda made: made
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet
+        return _EMPTY
+
+
+def _twin(function: types.FunctionType, cells: Any, defaults: Any, kwdefaults: Any) -> types.FunctionType:
+    closure = tuple(types.CellType() if held is _EMPTY else types.CellType(held) for held in cells)
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, defaults, closure or None
+    )
+    made.__kwdefaults__ = kwdefaults
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """What is said in it is said again by the run that counts."""
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with out, err, warnings.catch_warnings(record=True):
+        yield
+
+
+@contextlib.contextmanager
+def _running_as(side: Callable[[_Check], Callable[..., Any]]) -> Iterator[None]:
+    _running.side = side
+    try:
+        yield
+    finally:
+        _running.side = None
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__qualname__", type(target).__qualname__)

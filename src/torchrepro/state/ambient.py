@@ -1,0 +1,126 @@
+"""Capture the ambient state of this process, and apply a recorded one around a computation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from torchrepro.nouns.ambient import Ambient, Autocast, is_data, telling_environment
+from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config
+from torchrepro.torch_api.generators import accelerators, capture_rng_state
+
+# Set by every judging process for itself (`engine/processes/environment.py`): no part of the user's state.
+_SET_BY_THE_JUDGE = frozenset(
+    {"inductor.fx_graph_cache", "inductor.compile_threads", "functorch.enable_autograd_cache"}
+)
+
+
+def capture_ambient() -> Ambient:
+    """Return the state of this process and thread, now."""
+    configs, left_out = _non_default_configs()
+    return Ambient(
+        grad_enabled=torch.is_grad_enabled(),
+        inference_mode=torch.is_inference_mode_enabled(),
+        autocast=_current_autocast(),
+        default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
+        matmul_precision=torch.get_float32_matmul_precision(),
+        deterministic=("off", "warn", "error")[torch.get_deterministic_debug_mode()],
+        threads=torch.get_num_threads(),
+        configs=configs,
+        left_out=left_out,
+        environ=telling_environment(),
+        rng=capture_rng_state().devices,
+    )
+
+
+@contextmanager
+def applied_settings(ambient: Ambient) -> Iterator[None]:
+    """Apply the process-wide part: default dtype, precision, determinism, threads, the compilers' configs."""
+    with ExitStack() as stack:
+        for get, set_, value in _process_settings(ambient):
+            stack.callback(set_, get())
+            set_(value)
+        for name, values in ambient.configs.items():
+            stack.enter_context(patched_config(name, dict(values)))
+        yield
+
+
+@contextmanager
+def applied_modes(ambient: Ambient) -> Iterator[None]:
+    """Apply the part that belongs to the forward call alone: grad mode, inference mode, autocast.
+
+    Backward runs outside of it, as users do: under autocast it computes something else.
+    """
+    with ExitStack() as stack:
+        # Inside inference mode grad mode is off whatever it says, so it goes first.
+        stack.enter_context(torch.inference_mode(ambient.inference_mode))
+        stack.enter_context(torch.set_grad_enabled(ambient.grad_enabled))
+        for cast in ambient.autocast:
+            stack.enter_context(
+                torch.autocast(
+                    cast.device,
+                    dtype=getattr(torch, cast.dtype),
+                    enabled=cast.enabled,
+                    cache_enabled=cast.cache_enabled,
+                )
+            )
+        yield
+
+
+@contextmanager
+def applied_ambient(ambient: Ambient) -> Iterator[None]:
+    """Apply all of it around the body and restore the former state; the generators are left alone."""
+    with applied_settings(ambient), applied_modes(ambient):
+        yield
+
+
+def _process_settings(ambient: Ambient) -> list[tuple[Callable[[], Any], Callable[[Any], Any], Any]]:
+    """(getter, setter, value) of the process-wide settings."""
+    settings: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = [
+        (torch.get_default_dtype, torch.set_default_dtype, getattr(torch, ambient.default_dtype)),
+        (
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+            ambient.matmul_precision,
+        ),
+        (
+            torch.get_deterministic_debug_mode,
+            torch.set_deterministic_debug_mode,
+            ("off", "warn", "error").index(ambient.deterministic),
+        ),
+    ]
+    if ambient.threads is not None:
+        # More threads than cores only slow the replay down; fewer can change the result.
+        threads = min(ambient.threads, os.cpu_count() or 1)
+        settings.append((torch.get_num_threads, torch.set_num_threads, threads))
+    return settings
+
+
+def _current_autocast() -> tuple[Autocast, ...]:
+    found = []
+    for device in ("cpu", *accelerators()):
+        if torch.is_autocast_enabled(device):
+            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            found.append(Autocast(device, dtype, True, torch.is_autocast_cache_enabled()))
+    return tuple(found)
+
+
+def _non_default_configs() -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, ...]]:
+    configs: dict[str, Mapping[str, Any]] = {}
+    left_out: list[str] = []
+    for short in CONFIG_MODULES:
+        kept = {}
+        for name, value in changed_config(short).items():
+            if f"{short}.{name}" in _SET_BY_THE_JUDGE:
+                continue
+            if is_data(value):
+                kept[name] = value
+            else:
+                left_out.append(f"{short}.{name}")
+        if kept:
+            configs[short] = kept
+    return configs, tuple(left_out)

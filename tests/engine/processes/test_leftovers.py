@@ -1,0 +1,51 @@
+"""What a run has started is found by its mark, whoever its parent is by now."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from torchrepro.engine.processes import leftovers
+from torchrepro.engine.processes.leftovers import end_leftovers, marked
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "_PATIENCE", 0.3)
+
+
+def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:
+    # The shell ends at once, and what it has started belongs to init.
+    started = subprocess.run(
+        ["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"],
+        env={**os.environ, **marked("orphan")},
+        capture_output=True,
+        text=True,
+    )
+    pid = int(started.stdout)
+    assert end_leftovers("orphan") == 1
+    # In a container without an init nobody reaps it: it is dead, but still listed.
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_what_ends_by_itself_is_given_the_time() -> None:
+    child = subprocess.Popen(["sh", "-c", "sleep 0.1; exit 7"], env={**os.environ, **marked("polite")})
+    assert end_leftovers("polite") == 0
+    assert child.wait() == 7
+
+
+def test_others_are_left_alone() -> None:
+    child = subprocess.Popen(["sleep", "60"], env={**os.environ, **marked("another run")})
+    try:
+        began = time.monotonic()
+        assert end_leftovers("this run") == 0
+        assert time.monotonic() - began < 5
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()

@@ -1,0 +1,94 @@
+"""A request to stop ends a wait at once, and never anything else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from torchrepro.engine.processes.executor import Task
+from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.search.stopping import Stop, StoppableExecutor
+from torchrepro.nouns.errors import SearchStopped
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    found = Stop()
+    found.listen()
+    yield found
+    found.be_deaf()
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class Slow:
+    """An executor on which everything takes ten seconds, and which Ctrl-C reaches while it waits."""
+
+    workers = 3
+
+    def start(self, task: Task) -> None:
+        interrupt()
+
+    def wait(self) -> tuple[Task, Outcome]:
+        interrupt()
+        time.sleep(10)
+        raise AssertionError("nobody should wait so long")
+
+    def cancel(self, task: Task) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_outside_of_a_wait_it_is_only_noted(stop: Stop) -> None:
+    interrupt()
+    assert stop.reason == "stopped by the user"
+    with pytest.raises(SearchStopped, match="by the user"):
+        stop.sleep(0)
+
+
+def test_a_wait_ends_at_once(stop: Stop) -> None:
+    executor = StoppableExecutor(Slow(), stop)
+    assert executor.workers == 3
+    began = time.monotonic()
+    with pytest.raises(SearchStopped):
+        executor.wait()
+    assert time.monotonic() - began < 5
+
+
+def test_starting_a_task_is_never_torn_apart(stop: Stop) -> None:
+    StoppableExecutor(Slow(), stop).start(None)  # type: ignore[arg-type]
+    assert stop.reason
+
+
+def test_the_time_limit_is_a_request_like_any_other(stop: Stop) -> None:
+    stop.after(0.05)
+    with pytest.raises(SearchStopped, match="the time is up"):
+        stop.sleep(10)
+
+
+def test_no_time_limit_is_none(stop: Stop) -> None:
+    stop.after(None)
+    stop.sleep(0.01)
+    assert stop.reason == ""
+
+
+def test_while_the_result_is_put_in_order_nobody_is_heard(stop: Stop) -> None:
+    interrupt()
+    stop.be_deaf()
+    interrupt()
+    stop.sleep(0)
+
+
+def test_sigterm_unwinds_so_that_everything_is_ended(stop: Stop) -> None:
+    with pytest.raises(SystemExit) as left:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert left.value.code == 128 + signal.SIGTERM

@@ -1,0 +1,70 @@
+"""Cheap judges for tests of `explain`: a function on inputs says what fails. Nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchrepro.judge.models import verdict_of_comparison
+from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+
+Fails = Callable[..., bool]
+
+
+class Comparing:
+    """Says of every result by itself whether it is wrong, as the real judge does: copies are told apart."""
+
+    workers = 2
+
+    def __init__(self, fails: Callable[[list[Any], Repro], bool], kind: Kind = Kind.MISMATCH) -> None:
+        self._fails = fails
+        self._kind = kind
+        self.asked: list[Repro] = []
+
+    def verdict(self, repro: Repro) -> Verdict:
+        placeholders = repro.graph.graph.find_nodes(op="placeholder")
+        given = dict(zip(placeholders, repro.inputs, strict=True))
+        returned = repro.graph.graph.output_node().args[0]
+        results = [returned] if isinstance(returned, Node) else list(returned)  # type: ignore[arg-type]
+        wrong = [self._fails([given[node] for node in _sources(result)], repro) for result in results]
+        if self._kind not in (Kind.MISMATCH, Kind.NON_FINITE):
+            return Verdict(self._kind) if any(wrong) else Verdict(Kind.PASS)
+        leaves = [
+            LeafComparison(f"out[{place}]", Difference.VALUE, blamed=Blame.COMPILED)
+            if bad
+            else LeafComparison(f"out[{place}]")
+            for place, bad in enumerate(wrong)
+        ]
+        return verdict_of_comparison(Comparison(tuple(leaves)))
+
+    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+        for index, candidate in enumerate(candidates):
+            self.asked.append(candidate)
+            yield index, self.verdict(candidate)
+
+    def judge_many(self, repro: Repro, sets: Sequence[tuple[Any, ...]]) -> list[Verdict]:
+        from dataclasses import replace
+
+        return [self.verdict(replace(repro, inputs=inputs)) for inputs in sets]
+
+
+def _sources(result: Any) -> list[Node]:
+    """The inputs that a result depends on, in the order of the graph."""
+    seen: set[Node] = set()
+    open_ = [result]
+    while open_:
+        node = open_.pop()
+        if node not in seen:
+            seen.add(node)
+            open_ += node.all_input_nodes
+    return [node for node in seen if node.op == "placeholder"]
+
+
+def on_inductor(fails: Callable[[torch.Tensor], bool]) -> Callable[[list[Any], Repro], bool]:
+    """Fails by what the one input is, and with no backend but inductor."""
+    return lambda inputs, repro: repro.compiler.name == "inductor" and fails(inputs[0])

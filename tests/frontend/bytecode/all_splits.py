@@ -1,0 +1,173 @@
+"""Splits functions at every instruction they run, in this Python: `python all_splits.py PLACE [CASE]...`.
+
+Needs `torchrepro` and `bytecode` on the path and no torch. PLACE is a file that says what was entered last,
+should this process crash.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import inspect
+import mmap
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from torchrepro.frontend.bytecode.liveness import live_before
+from torchrepro.frontend.bytecode.program import Program
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.resume import (
+    Continuation,
+    bound_in,
+    enter,
+    point_of,
+    resumed_code,
+    stepped_code,
+    why_not_enterable,
+)
+from torchrepro.frontend.frame_state import FrameState
+
+Called = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+Case = Callable[[list[Any]], Called]
+"""Makes a function and its arguments anew; side effects go into the list."""
+Maker = Callable[[Program, Any, frozenset[str]], CodeType]
+Note = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a caller can see of a call."""
+
+    result: str
+    raised: tuple[str, str] | None
+    frames: tuple[tuple[str, int | bool | None], ...]
+    """Function and line of every frame of the traceback that is in the function's file."""
+    seen: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """One function, split everywhere."""
+
+    name: str
+    case: Case
+    note: Note = lambda what, index: None
+    """Told what is about to be entered."""
+
+    def check(self) -> list[str]:
+        """Compare each way to run the function with a plain call; the names of the instructions stepped."""
+        expected = self.plainly()
+        places: list[int] = []
+        whole = self.stepwise(sys.maxsize, False, places)
+        assert whole == expected, f"{self.name}: stepped to the end\n  {whole}\nnot\n  {expected}"
+        for steps in range(1, len(places)):
+            if places[:steps].count(places[steps]) > 1:
+                continue  # the third round of a loop adds nothing but time
+            for only_live in (False, True):
+                got = self.stepwise(steps, only_live, [])
+                assert got == expected, (
+                    f"{self.name}: resumed at {places[steps]}, {only_live=}\n  {got}\nnot\n  {expected}"
+                )
+        function, _ = _started(self.case([]))
+        return [program_of(function.__code__).instructions[place].name for place in places]
+
+    def plainly(self) -> Outcome:
+        seen: list[Any] = []
+        function, args, kwargs = self.case(seen)
+        return _outcome(lambda: function(*args, **kwargs), seen, function)
+
+    def stepwise(self, steps: int, only_live: bool, places: list[int]) -> Outcome:
+        """`steps` instructions one by one, and then the rest in one go."""
+        seen: list[Any] = []
+        function, state = _started(self.case(seen))
+
+        def run() -> Any:
+            *_, got = self._stepped(function, state, steps, places)
+            if not isinstance(got, Continuation):
+                return got
+            rest = got.state
+            if only_live:
+                live = live_before(program_of(function.__code__), got.index)
+                values = {name: value for name, value in rest.locals.items() if name in live}
+                rest = FrameState(values, rest.cells, rest.stack)
+            self.note(f"{self.name}: resume", got.index)
+            return _entered(resumed_code, function, got.index, rest)
+
+        return _outcome(run, seen, function)
+
+    def _stepped(
+        self, function: FunctionType, state: FrameState, steps: int, places: list[int]
+    ) -> Iterator[Any]:
+        """A function run one instruction at a time: its continuations, and in the end its result."""
+        program, index = program_of(function.__code__), 0
+        for _ in range(steps):
+            reason = why_not_enterable(program, index)
+            assert reason is None, f"instruction {index} was reached, but: {reason}"
+            places.append(index)
+            self.note(f"{self.name}: step", index)
+            got = _entered(stepped_code, function, index, state)
+            yield got
+            if not isinstance(got, Continuation):
+                return
+            index, state = got.index, got.state
+
+
+def _outcome(run: Callable[[], Any], seen: list[Any], function: Callable[..., Any]) -> Outcome:
+    try:
+        return Outcome(repr(run()), None, (), repr(seen))
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        file = function.__code__.co_filename
+        # 3.11 fuses instructions of what runs often, and an unbound variable is then found a line too early.
+        fused = isinstance(error, UnboundLocalError) and sys.version_info < (3, 12)
+        own = tuple((frame.name, fused or frame.lineno) for frame in frames if frame.filename == file)
+        return Outcome("", (type(error).__name__, str(error)), own, repr(seen))
+
+
+def _started(called: Called) -> tuple[FunctionType, FrameState]:
+    """The frame of a function at its first instruction."""
+    function, args, kwargs = called
+    if isinstance(function, MethodType):
+        function, args = function.__func__, (function.__self__, *args)
+    assert isinstance(function, FunctionType)
+    bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+    bound.apply_defaults()
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return function, FrameState(dict(bound.arguments), cells)
+
+
+_made: dict[tuple[Any, ...], CodeType] = {}
+
+
+def _entered(make: Maker, function: FunctionType, index: int, state: FrameState) -> Any:
+    program = program_of(function.__code__)
+    point, bound = point_of(index, state), bound_in(program, state)
+    key = (make, program, point, bound)
+    if key not in _made:
+        _made[key] = make(program, point, bound)
+    return enter(_made[key], function, state)
+
+
+def main(file: str, names: list[str]) -> None:
+    from split_functions import CASES
+
+    faulthandler.enable()
+    with open(file, "r+b") as opened:
+        place = mmap.mmap(opened.fileno(), 0)
+
+    def note(what: str, index: int) -> None:
+        place[:] = f"{what} at {index}".encode().ljust(
+            len(place)
+        )  # outlives a crash, and costs no system call
+
+    kinds: list[str] = []
+    for name in names or CASES:
+        kinds += Split(name, CASES[name], note).check()
+    print(f"{len(names or CASES)} functions, split at {len(kinds)} places: {' '.join(sorted(set(kinds)))}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

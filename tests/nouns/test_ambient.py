@@ -1,0 +1,86 @@
+"""The state around a call: captured, applied, and put back."""
+
+from __future__ import annotations
+
+import torch
+
+from torchrepro.nouns.ambient import Ambient, Autocast, telling_environment
+from torchrepro.state.ambient import applied_ambient, capture_ambient
+from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+
+
+def test_what_is_captured_under_a_state_is_that_state() -> None:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
+        seen = capture_ambient()
+    assert not seen.grad_enabled
+    assert seen.autocast == (Autocast("cpu", "float16", True, False),)
+
+
+def test_applying_gives_the_captured_state_and_puts_the_old_one_back() -> None:
+    before = capture_ambient()
+    wanted = Ambient(
+        grad_enabled=False,
+        autocast=(Autocast("cpu", "bfloat16"),),
+        default_dtype="float64",
+        matmul_precision="medium",
+        deterministic="warn",
+        threads=1,
+        configs={"inductor": {"cpp.threads": 3}, "dynamo": {"cache_size_limit": 17}},
+    )
+    with applied_ambient(wanted):
+        inside = capture_ambient()
+        assert inside.default_dtype == "float64"
+        assert inside.matmul_precision == "medium"
+        assert inside.deterministic == "warn"
+        assert inside.autocast == wanted.autocast
+        assert inside.configs["inductor"]["cpp.threads"] == 3
+        assert not inside.grad_enabled
+    assert capture_ambient() == before
+
+
+def test_inference_mode_is_applied() -> None:
+    with applied_ambient(Ambient(inference_mode=True, grad_enabled=False)):
+        assert torch.is_inference_mode_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_setting_of_another_version_of_torch_is_passed_over() -> None:
+    with applied_ambient(Ambient(configs={"inductor": {"no_such_setting_at_all": 1}})):
+        assert capture_ambient().configs.get("inductor", {}).get("no_such_setting_at_all") is None
+
+
+def test_an_exception_inside_leaves_the_old_state() -> None:
+    before = torch.get_default_dtype()
+    try:
+        with applied_ambient(Ambient(default_dtype="float64")):
+            raise RuntimeError
+    except RuntimeError:
+        assert torch.get_default_dtype() is before
+
+
+def test_a_config_that_is_a_function_is_named_and_left_out() -> None:
+    import torch._inductor.config as config
+
+    with config.patch(post_grad_custom_post_pass=lambda graph: None):
+        seen = capture_ambient()
+    assert "inductor.post_grad_custom_post_pass" in seen.left_out
+
+
+def test_random_states_come_back() -> None:
+    state = capture_rng_state()
+    first = torch.rand(3)
+    restore_rng_state(state)
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_secrets_and_paths_in_the_environment_are_not_captured() -> None:
+    seen = telling_environment(
+        {
+            "TORCHINDUCTOR_FREEZING": "1",
+            "TORCHINDUCTOR_CACHE_DIR": "/home/me/cache",
+            "TORCHINDUCTOR_REMOTE_TOKEN": "hunter2",
+            "AWS_SECRET_ACCESS_KEY": "hunter2",
+            "HOME": "/home/me",
+        }
+    )
+    assert seen == {"TORCHINDUCTOR_FREEZING": "1"}

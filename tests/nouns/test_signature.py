@@ -1,0 +1,62 @@
+"""Two failures are the same one or they are not: what a signature keeps and what it forgets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchrepro.nouns.signature import Signature, normalise_message
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+
+
+def failure(message: str, **changes: object) -> Signature:
+    fields = {"kind": Kind.COMPILE_ERROR, "stage": Stage.BACKEND, "raised": Raised("KeyError", message)}
+    return Signature.of(Verdict(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("'buf1'", "'buf27'"),
+        ("size mismatch: [2, 3] and [4, 5, 6]", "size mismatch: [7, 8] and [1, 2]"),
+        ("cannot multiply (2x3 and 4x5)", "cannot multiply (128x64 and 12x7)"),
+        ("at 0x7f00deadbeef in arg0_1", "at 0x55aa in arg17_1"),
+        ("file /tmp/a/b/cxyz.cpp failed", "file /home/me/cache/q.cpp failed"),
+        ("no entry for primals_3", "no entry for primals_44"),
+    ],
+)
+def test_numbers_names_and_paths_do_not_tell_failures_apart(one: str, other: str) -> None:
+    assert failure(one).matches(failure(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("expected float32", "expected float64"),
+        ("no lowering for conv2d", "no lowering for conv3d"),
+        ("relu fails", "erf fails"),
+        ("dtype int8 unsupported", "dtype int16 unsupported"),
+    ],
+)
+def test_words_types_and_ops_do(one: str, other: str) -> None:
+    assert not failure(one).matches(failure(other))
+
+
+def test_the_kind_the_exception_and_the_stage_count() -> None:
+    base = failure("m")
+    assert not base.matches(failure("m", kind=Kind.RUN_ERROR))
+    assert not base.matches(failure("m", raised=Raised("ValueError", "m")))
+    assert not base.matches(failure("m", stage=Stage.AOT))
+    assert base.matches(failure("m", stage=Stage.NONE)), "an unknown stage contradicts nobody"
+
+
+def test_the_error_line_of_a_cpp_compiler_is_the_message() -> None:
+    text = "C++ compile error\n\nCommand: g++ x\n/tmp/a/b.cpp:3:4: error: no member 'foo'\nnote: candidate"
+    assert normalise_message(text) == "error: no member 'foo'"
+
+
+@given(st.text())
+def test_normalising_twice_changes_nothing_more(message: str) -> None:
+    once = normalise_message(message)
+    assert normalise_message(once) == once
