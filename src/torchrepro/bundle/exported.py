@@ -25,6 +25,7 @@ from torchrepro.graph_text.metadata import narrowed, symbols_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol
+from torchrepro.torch_api.fake import PyTreeCodeGen
 
 _MUTATIONS = frozenset(
     kind
@@ -77,7 +78,7 @@ def repro_of_exported_module(
     Checked on torch 2.11 to 2.15 (`_PyTreeCodeGen`, `_guards_fn`).
     """
     codegen = module.graph._codegen
-    if not isinstance(codegen, torch.fx.graph._PyTreeCodeGen):
+    if not isinstance(codegen, PyTreeCodeGen):
         raise TorchReproError(
             "the module is no module of an exported program", next_step="pass what program.module() returns"
         )

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 
 from torchrepro.bundle.load import owners
@@ -23,6 +22,8 @@ from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.origin import Origin
 from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol, count_ops
 from torchrepro.state.ambient import capture_ambient
+from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +143,7 @@ def _any_node(graph: GraphModule, fits: Callable[[torch.fx.Node], bool]) -> bool
 
 
 def _talks(node: torch.fx.Node) -> bool:
-    if isinstance(node.target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(node.target, OpOverload | OpOverloadPacket):
         namespace = str(node.target).partition(".")[0]
         return namespace in ("_c10d_functional", "c10d_functional", "c10d")
     return (getattr(node.target, "__module__", "") or "").startswith("torch.distributed")
@@ -154,7 +155,7 @@ def _writes(node: torch.fx.Node) -> bool:
         return True
     if node.op not in ("call_function", "call_method"):
         return False
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "copy_", "batch_norm")
@@ -167,6 +168,6 @@ def _plainly() -> Any:
 
     Checked on torch 2.11 to 2.15 (`_disable_current_modes`).
     """
-    from torch.utils._python_dispatch import _disable_current_modes
+    from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
 
     return _disable_current_modes()

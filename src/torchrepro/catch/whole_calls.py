@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.catch.compiled_target import Target
@@ -39,6 +38,7 @@ from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.reachable import reach_of
 from torchrepro.state.snapshot import State, describe_state, in_state
 from torchrepro.torch_api.generators import RngState, capture_rng_state
+from torchrepro.torch_api.pytree import tree_flatten, tree_unflatten
 
 CurrentSession = Callable[[], Session | None]
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]

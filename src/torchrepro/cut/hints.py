@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.windows import Window
@@ -23,6 +22,8 @@ from torchrepro.graph_text.modes import modes_kept
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes
+from torchrepro.torch_api.fake import FakeTensorMode, make_fx
+from torchrepro.torch_api.ops import OpOverload
 
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")
@@ -81,7 +82,7 @@ class Evidence:
 def weight_of(window: Window, repro: Repro, recording: Recording) -> float:
     """How likely an op is to be the guilty one where the evidence names none: views compute nothing."""
     inside = _parts(window.node, repro, recording)
-    own = [window.node.target] if isinstance(window.node.target, torch._ops.OpOverload) else []
+    own = [window.node.target] if isinstance(window.node.target, OpOverload) else []
     parts = inside or own
     return 0.1 if parts and all(getattr(part, "is_view", False) for part in parts) else 1.0
 
@@ -104,7 +105,7 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
 
     from torchrepro.cut.subgraph import piece
 
-    if isinstance(node.target, torch._ops.OpOverload) and node.target not in select_decomp_table():
+    if isinstance(node.target, OpOverload) and node.target not in select_decomp_table():
         return []
     try:
         single = piece(repro, recording, [node.name])
@@ -112,7 +113,7 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
         return []
     if single is None:
         return []
-    fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = [fakes.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in single.inputs]
     try:
         with modes_kept(), applied_modes(repro.ambient), torch.no_grad():
@@ -127,7 +128,7 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
 
 
 def _name_of(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return target._schema.name
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 

@@ -14,11 +14,12 @@ import torch
 from torch.fx import Graph, Node
 
 from torchrepro.nouns.ambient import Ambient, Autocast
+from torchrepro.torch_api.modes import enter_autocast, exit_autocast, set_grad_enabled
 
 CALLS = ("call_function", "call_method", "call_module")
-_ENTER = torch.amp.autocast_mode._enter_autocast
-_EXIT = torch.amp.autocast_mode._exit_autocast
-_SET_GRAD = torch._C._set_grad_enabled
+_ENTER = enter_autocast
+_EXIT = exit_autocast
+_SET_GRAD = set_grad_enabled
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import has_effects, put_in_place_of, rebuilt, remove_dead_nodes, spliced
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
+from torchrepro.torch_api.fake import make_fx
+from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.pytree import tree_leaves
 
 _Table = Mapping[Any, Callable[..., Any]]
 
@@ -151,7 +152,7 @@ def _calls(function: Any, node: Node) -> list[Any]:
 
 
 def _flat(values: Any) -> list[Any]:
-    return torch.utils._pytree.tree_leaves(values)
+    return tree_leaves(values)
 
 
 class _Seen(TorchDispatchMode):

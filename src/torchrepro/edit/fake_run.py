@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.modes import modes_kept
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
+from torchrepro.torch_api.fake import FakeTensorMode, ShapeEnv
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

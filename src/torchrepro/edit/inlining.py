@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import put_in_place_of, reach, rebuilt, remove_dead_nodes, spliced
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 _DEPTH = 8
 _Build = Callable[[Graph, Any], Any]

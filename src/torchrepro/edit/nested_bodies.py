@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import has_effects, put_in_place_of, rebuilt, with_all_edited
 from torchrepro.graph_text.metadata import restore_metadata
 from torchrepro.nouns.repro import Repro
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 
 @dataclass(frozen=True, slots=True)

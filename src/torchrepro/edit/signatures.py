@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
+
+from torchrepro.torch_api.ops import OpOverload
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a parameter that has none."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import edited, put_in_place_of
 from torchrepro.nouns.repro import Repro
+from torchrepro.torch_api.ops import OpOverload
 
 _aten = torch.ops.aten
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.nouns.repro import Repro
+from torchrepro.torch_api.ops import OpOverload
 
 _WRITING_OPERATORS = frozenset(
     name for name in dir(operator) if name.startswith("i") and name[1:] in dir(operator)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from torchrepro.edit.fake_run import Propagated, propagate
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
 _SURE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 """What torch raises for operands that do not fit. Asserts and lookups of a fake kernel are its own affair."""

@@ -173,7 +173,8 @@ def _inductor_inner(compiler: Compiler) -> CompilerFn:
 def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """The graph after inductor's decompositions, run eagerly."""
     from torch._inductor.decomposition import select_decomp_table
-    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from torchrepro.torch_api.fake import make_fx
 
     traced: Callable[..., Any] = make_fx(
         torch.fx.Interpreter(graph).run, decomposition_table=select_decomp_table(), tracing_mode="fake"

@@ -215,7 +215,7 @@ def _data(built: Built) -> Any:
 
 
 def _moved(built: Built, device: str) -> Built:
-    from torch.utils._pytree import tree_map
+    from torchrepro.torch_api.pytree import tree_map
 
     def move(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

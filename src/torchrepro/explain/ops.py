@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from torchrepro.cut.units import CALLS
@@ -16,6 +15,7 @@ from torchrepro.explain.sentences import Evidence, sentence_on_choices
 from torchrepro.explain.variations import Trial, Variation
 from torchrepro.nouns.explanation import Area, Fact
 from torchrepro.nouns.repro import Repro
+from torchrepro.torch_api.ops import OpOverload
 
 _VARIED = 3
 """Ops that are varied: a repro with more of them is not a minimal one."""

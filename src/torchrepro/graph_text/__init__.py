@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torch._ops import OpOverload, OpOverloadPacket
-
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.equality import first_difference
 from torchrepro.graph_text.parser import parse_module
 from torchrepro.graph_text.printer import HEADER, Constants, GraphPrinter
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

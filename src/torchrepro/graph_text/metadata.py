@@ -14,11 +14,8 @@ from typing import Any
 
 import sympy
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.fx.node import Node
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchrepro.graph_text.annotations import (
     NOTE_KEY,
@@ -33,6 +30,9 @@ from torchrepro.graph_text.modes import modes_kept
 from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
+from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.modes import is_traceable_wrapper_subclass
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -341,14 +341,14 @@ def _is_real(value: torch.Tensor) -> bool:
 
 def _snapshot(value: torch.Tensor) -> Any:
     """The value as it is now, unharmed by later mutation. Checked on torch 2.11 to 2.15."""
-    from torch.fx.experimental.proxy_tensor import snapshot_fake
+    from torchrepro.torch_api.fake import snapshot_fake
 
     return snapshot_fake(value)
 
 
 def _set_tensor_metadata(node: Node, value: Any) -> None:
     """`tensor_meta` of one tensor or of a tuple of them. Checked on torch 2.11 to 2.15."""
-    from torch.fx.passes.shape_prop import _extract_tensor_metadata
+    from torchrepro.torch_api.fake import extract_tensor_metadata as _extract_tensor_metadata
 
     def extract(item: Any) -> Any:
         return (
@@ -363,7 +363,7 @@ def _set_tensor_metadata(node: Node, value: Any) -> None:
 
 def _set_unbacked_bindings(mode: FakeTensorMode, node: Node, result: Any) -> None:
     """Which part of a result defines which unbacked symbol. Checked on torch 2.11 to 2.15."""
-    from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+    from torchrepro.torch_api.fake import compute_unbacked_bindings
 
     bindings = compute_unbacked_bindings(mode.shape_env, result)
     if bindings:

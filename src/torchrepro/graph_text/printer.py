@@ -22,6 +22,7 @@ from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
 from torchrepro.graph_text.triton_kernels import WORDS as triton_words
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.fake import PyTreeCodeGen
 
 HEADER = "# torchrepro graph 1. Data in the shape of Python: it is parsed, never executed."
 _INDENT = "    "
@@ -148,7 +149,7 @@ class GraphPrinter:
 
     def _check_calling_convention(self) -> None:
         """Nested inputs or outputs (`ExportedProgram.module()`) would lose their structure."""
-        if isinstance(self._module.graph._codegen, torch.fx.graph._PyTreeCodeGen):
+        if isinstance(self._module.graph._codegen, PyTreeCodeGen):
             raise CannotSerialise(
                 "the graph takes or returns nested values",
                 next_step="make a repro of it with torchrepro.bundle.exported.repro_of_exported_module",

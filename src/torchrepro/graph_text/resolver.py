@@ -16,7 +16,6 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from torchrepro.graph_text.allowed import (
     DUNDER_METHODS,
@@ -30,6 +29,7 @@ from torchrepro.graph_text.allowed import (
 )
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)

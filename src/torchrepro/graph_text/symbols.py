@@ -11,11 +11,11 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions as torch_sympy
 
 from torchrepro.graph_text.annotations import expression_of
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.torch_api.fake import DimDynamic, ShapeEnv
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,

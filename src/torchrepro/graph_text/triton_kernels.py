@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch._ops import HigherOrderOperator
 from torch.fx.node import Node
 
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 WORDS = ("triton_kernel", "triton_constants", "triton_function", "triton_dtype")
 _WRAPPERS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})

@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchrepro.judge.precision import Precision
 from torchrepro.judge.shadow import (
@@ -19,6 +18,7 @@ from torchrepro.judge.shadow import (
     widen,
     window,
 )
+from torchrepro.torch_api.modes import DisableTorchFunction, is_traceable_wrapper_subclass
 
 
 class TensorCloner:
@@ -41,7 +41,7 @@ class TensorCloner:
         return known[1]
 
     def _cloned(self, tensor: torch.Tensor) -> torch.Tensor:
-        with torch._C.DisableTorchFunction(), torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        with DisableTorchFunction(), torch.inference_mode(tensor.is_inference()), torch.no_grad():
             if is_lazy(tensor):
                 lazy: torch.Tensor = copy.deepcopy(tensor)
                 return lazy

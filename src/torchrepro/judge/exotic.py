@@ -67,7 +67,7 @@ def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor has a shape and a device but no data. Checked on torch 2.11 to 2.15."""
-    from torch._subclasses.fake_tensor import FakeTensor
+    from torchrepro.torch_api.fake import FakeTensor
 
     return isinstance(tensor, FakeTensor)
 

@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrepro.judge.higher_order import run_plainly
 from torchrepro.nouns.errors import ReferenceUnavailable
+from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,7 @@ class RecordRandom(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
         if not is_random_op(func):

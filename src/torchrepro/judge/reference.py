@@ -23,6 +23,7 @@ from torchrepro.judge.shadow import below_dispatch_modes, is_plain
 from torchrepro.judge.upcast import Upcast
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+from torchrepro.torch_api.modes import DisableTorchFunction
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +188,7 @@ class _WideningInterpreter(Interpreter):
             if not isinstance(value, torch.Tensor):
                 continue
             self._narrow[node] = value
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 key = value.untyped_storage()._cdata if is_plain(value) else id(value)
             self._mates[node] = mates.setdefault(key, [])
             self._mates[node].append(node)
@@ -195,7 +196,7 @@ class _WideningInterpreter(Interpreter):
     def _widen(self, node: Node) -> None:
         """Clone the storage of this source, at once for all that share it: they must go on sharing."""
         cloner = TensorCloner(self._precision.real, self._precision.device)
-        with torch._C.DisableTorchFunction(), below_dispatch_modes():
+        with DisableTorchFunction(), below_dispatch_modes():
             for mate in self._mates[node]:
                 made = cloner.clone(self._narrow.pop(mate)).detach()
                 self._versions[mate] = made._version

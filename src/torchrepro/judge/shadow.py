@@ -12,12 +12,13 @@ from contextlib import contextmanager
 import torch
 
 from torchrepro.judge.precision import Precision
+from torchrepro.torch_api.modes import DisableTorchDispatch
 
 
 @contextmanager
 def below_dispatch_modes() -> Iterator[None]:
     """Run tensor code that no dispatch mode sees. Checked on torch 2.11 to 2.15."""
-    with torch._C._DisableTorchDispatch():
+    with DisableTorchDispatch():
         yield
 
 

@@ -11,6 +11,7 @@ from torchrepro.judge.exotic import PACKED_DTYPES, is_fake, is_wrapper_subclass,
 from torchrepro.judge.floating import judge_floating, value_at
 from torchrepro.judge.rule import Rule, coarser, precision_of
 from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
+from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
 
 _Found = tuple[list[LeafComparison], list[str]]
 
@@ -197,7 +198,7 @@ def _bare(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself: no gradient, no subclass, no deferred zeros."""
     tensor = tensor.detach()
     if type(tensor) is not torch.Tensor and not is_wrapper_subclass(tensor) and not is_fake(tensor):
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             tensor = tensor.as_subclass(torch.Tensor)
     if tensor._is_zerotensor():
         tensor = torch.zeros(1, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrepro.judge.float64_forms import decomposition
 from torchrepro.judge.higher_order import has_plain_form, run_plainly
@@ -31,6 +30,8 @@ from torchrepro.judge.precision import FLOAT64, Precision, map_tensors
 from torchrepro.judge.randomness import ReplayRandom, draws_now
 from torchrepro.judge.shadow import Shadows, has_its_own_dispatch, inside_transform, widen
 from torchrepro.nouns.errors import ReferenceUnavailable
+from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -108,7 +109,7 @@ class _SwapNarrowTensors(TorchFunctionMode):
             return self._run.precision.widened(func(*args))
         if not inside_transform():  # below a transform (vmap, grad) the other mode sees the real tensors
             args, kwargs = map_tensors(args, self._swap), map_tensors(kwargs, self._swap)
-        if isinstance(func, torch._ops.HigherOrderOperator) and has_plain_form(func):
+        if isinstance(func, HigherOrderOperator) and has_plain_form(func):
             with self:
                 return run_plainly(func, args, kwargs)
         return func(*args, **kwargs)
@@ -136,11 +137,11 @@ class _WidenOps(TorchDispatchMode):
         self._run = run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunction():  # what is asked of tensors here is about them as they are
+        with DisableTorchFunction():  # what is asked of tensors here is about them as they are
             return self._dispatched(func, types, args, kwargs or {})
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
         if any(has_its_own_dispatch(kind) for kind in types):

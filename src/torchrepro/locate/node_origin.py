@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Node
 
 from torchrepro.graph_text.source_lines import module_of, source_of
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 def op_of(node: Node) -> str:

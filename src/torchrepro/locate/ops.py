@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
 from torchrepro.cut.units import takes_apart
@@ -24,6 +23,7 @@ from torchrepro.locate.wrong_values import Traced, trace
 from torchrepro.nouns.located import GuiltyOp, Way
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Kind
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 _RAISING = "torchrepro.locate.op_jobs:raising"
 _FEWEST = 8

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.literals import with_literals
@@ -15,6 +14,7 @@ from torchrepro.edit.validity import why_invalid
 from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.modes import TorchDispatchMode
 
 _TAKES_ANY_RANK = frozenset(
     {

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.amp import autocast_mode
 from torch.fx import GraphModule, Node
 
@@ -21,6 +20,7 @@ from torchrepro.script.layout import INDENT, laid_out
 from torchrepro.script.literals import Text, Unwritable, Writer
 from torchrepro.script.names import Names, base_name, names_of_inputs
 from torchrepro.script.spelling import Speller
+from torchrepro.torch_api.ops import OpOverload
 
 _SHORT = 60
 """An expression longer than this gets a line of its own."""

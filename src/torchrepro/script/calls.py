@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.printer import INFIX, PREFIX
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.script.literals import ATOM, Text, Unwritable, Writer
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
 Spelling = Callable[[Writer], Text]
 

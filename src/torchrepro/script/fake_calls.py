@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrepro.graph_text.modes import modes_kept
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.fake import FakeTensorMode
+from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.ops import OpOverload
 from torchrepro.torch_api.tensors import storage_identity
 
 Decompositions = Mapping[Any, Callable[..., Any]]

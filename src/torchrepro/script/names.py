@@ -10,8 +10,9 @@ from collections.abc import Callable, Container
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+
+from torchrepro.torch_api.ops import OpOverload
 
 _GENERIC = ("x", "y", "z", "a", "b", "c", "d", "e")
 _RESERVED = frozenset({"torch", "F", "f", "run", "math", "eager", "compiled", "self", "model", "out", "wrap"})

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text import GraphText, overloads_of
@@ -25,6 +24,7 @@ from torchrepro.script.preamble import setting_lines
 from torchrepro.script.spelling import Speller, Style
 from torchrepro.script.tensors import Surroundings
 from torchrepro.script.user_source import operator_lines, source_lines
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
 from torchrepro.user_code.operators import Operators, operators_of

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from torchrepro.script.calls import Spelling, function, infix, method, prefix, same_value, subscript
 from torchrepro.script.literals import ATOM, Text
+from torchrepro.torch_api.ops import OpOverload
 
 _INFIX = {
     "add": "+",

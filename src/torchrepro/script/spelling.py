@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Node
 
 from torchrepro.graph_text import resolver
@@ -14,6 +13,7 @@ from torchrepro.script.calls import Spelling, function, nodes_in, operator_call,
 from torchrepro.script.fake_calls import SameCall, Traced
 from torchrepro.script.literals import Text, Unwritable, Writer
 from torchrepro.script.public_names import public_spellings
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 class Style(StrEnum):

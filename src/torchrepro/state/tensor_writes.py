@@ -6,12 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from torchrepro.judge.higher_order import run_plainly
 from torchrepro.judge.shadow import below_dispatch_modes, is_plain, window
 from torchrepro.state.snapshot import storages_of
+from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.pytree import tree_leaves
 
 
 class UndoWrites(TorchDispatchMode):
@@ -35,7 +36,7 @@ class UndoWrites(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
         if func._schema.is_mutable:

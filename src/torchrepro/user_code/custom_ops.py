@@ -17,10 +17,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.trust import SOURCE_TRUST, CustomOpEntry
+from torchrepro.torch_api.ops import OpOverload
 
 Registrations = Callable[[], dict[str, Callable[[], Any]]]
 """Runs the bundle's own source and returns what registers an operator, by the operator's name."""

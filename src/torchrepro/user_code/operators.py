@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from torch._ops import OpOverload
 
 from torchrepro.graph_text import GraphText
 from torchrepro.graph_text.triton_kernels import autotuner_text
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.trust import CustomOpEntry
+from torchrepro.torch_api.ops import OpOverload
 from torchrepro.user_code.closure import SourceClosure, load_source, source_closure
 from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.custom_ops import describe_op, functions_of, registration_name, registration_text

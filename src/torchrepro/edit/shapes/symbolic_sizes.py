@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
 
 from torchrepro.edit.literals import Literal, literals_of, replaced
@@ -28,7 +26,9 @@ from torchrepro.graph_text import resolver
 from torchrepro.graph_text.modes import modes_kept
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
+from torchrepro.torch_api.fake import FakeTensorMode
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 _SECONDS = 3.0
 _MANY_OPS = 60
@@ -90,7 +90,7 @@ class _Tracer(Interpreter):
     """
 
     def __init__(self, repro: Repro, held: Sequence[Held]) -> None:
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        from torchrepro.torch_api.fake import ShapeEnv
 
         super().__init__(repro.graph)
         self._repro = repro
@@ -151,7 +151,8 @@ class _Tracer(Interpreter):
 
     def _fake(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
         from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        from torchrepro.torch_api.fake import DimDynamic, StatelessSymbolicContext
 
         kinds = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
@@ -165,7 +166,8 @@ class _Tracer(Interpreter):
 
     def _number(self, literal: Literal, value: int) -> Any:
         from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        from torchrepro.torch_api.fake import DimDynamic
 
         source = ConstantSource(f"number_{len(self._members)}")
         symbol = self._env.create_symbol(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._device import DeviceContext
+
+from torchrepro.torch_api.modes import DeviceContext
 
 _C: Any = torch._C
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from torchrepro.frontend.guards.shown import type_name
+from torchrepro.torch_api.modes import DisableTorchFunction
 
 
 def no_torch_function() -> Any:
     """A context in which looking at a tensor runs no mode or subclass of the user's. Torch 2.13."""
-    return torch._C.DisableTorchFunction()
+    return DisableTorchFunction()
 
 
 class TensorFacts(NamedTuple):

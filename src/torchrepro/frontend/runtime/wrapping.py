@@ -9,7 +9,6 @@ import types
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
 
 from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.interpreter.binding import bind_arguments
@@ -22,6 +21,8 @@ from torchrepro.frontend.trace.leaves import original_of
 from torchrepro.frontend.trace.modules import has_hooks
 from torchrepro.frontend.trace.recorder import Recorder
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.torch_api.modes import current_function_modes as _get_current_function_mode_stack
+from torchrepro.torch_api.modes import function_mode_depth
 
 MOST_NESTED = 32
 """Captured functions that call each other. Each takes frames of ours, and Python allows so many for all."""
@@ -138,6 +139,6 @@ def _traced_object_call(value: Any, settings: Settings) -> Any:
 
 def _is_tracing() -> bool:
     """Checked on torch 2.11 to 2.15."""
-    if not torch._C._len_torch_function_stack():
+    if not function_mode_depth():
         return False
     return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())

@@ -14,12 +14,15 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx import Graph, Node
-from torch.overrides import _get_current_function_mode_stack, _pop_mode
 from torch.utils import _python_dispatch
 
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+from torchrepro.torch_api.modes import current_function_modes as _get_current_function_mode_stack
+from torchrepro.torch_api.modes import enter_autocast as _enter_autocast
+from torchrepro.torch_api.modes import exit_autocast as _exit_autocast
+from torchrepro.torch_api.modes import pop_function_mode as _pop_mode
+from torchrepro.torch_api.modes import set_grad_enabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Modes:
 
     def apply(self) -> None:
         """Make it the state of this thread (inference mode excepted: it belongs to an object)."""
-        torch._C._set_grad_enabled(self.grad)
+        set_grad_enabled(self.grad)
         for device, enabled, dtype in self.casts:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
@@ -143,7 +146,7 @@ def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None
                 entered.append(_Entered(call(_enter_autocast, *values), on, modes.nesting))
                 on = {**on, device: dtype} if dtype else {name: on[name] for name in on if name != device}
         if modes.grad != current.grad:
-            call(torch._C._set_grad_enabled, modes.grad)
+            call(set_grad_enabled, modes.grad)
         current = modes
 
     for node in list(graph.nodes):

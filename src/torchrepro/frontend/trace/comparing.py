@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from torch._subclasses.fake_tensor import FakeTensor
-
 from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.classes import MISSING, is_trusted_class
@@ -18,6 +16,7 @@ from torchrepro.frontend.trace.dunders import binary_candidates
 from torchrepro.frontend.trace.foreign import has_objects, natively, no_foreign_code
 from torchrepro.frontend.trace.special import Handler, special
 from torchrepro.frontend.trace.stepped import SteppedCallable, SteppedIterator
+from torchrepro.torch_api.fake import FakeTensor
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.native_calls import NativeCalls

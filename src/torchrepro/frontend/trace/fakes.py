@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.raw_access import is_a
+from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
+from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
 
 _OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional"})
 _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -63,7 +64,7 @@ def storage_key(fake: torch.Tensor) -> int:
 
 def unseen() -> AbstractContextManager[Any]:
     """What is done to tensors in it is not recorded. Checked on torch 2.11 to 2.15."""
-    return torch._C.DisableTorchFunction()
+    return DisableTorchFunction()
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from torch._library.custom_ops import CustomOpDef
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _C_KINDS = (
     types.BuiltinFunctionType,

@@ -11,7 +11,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
@@ -38,6 +37,7 @@ from torchrepro.frontend.trace.tensor_policy import (
     is_plain,
     why_not_in_graph,
 )
+from torchrepro.torch_api.fake import FakeTensor
 
 ModuleStack = Mapping[str, tuple[str, Any]]
 """As torch's `nn_module_stack`: a key, and the path (`L['self'].encoder`) with the class; innermost last."""

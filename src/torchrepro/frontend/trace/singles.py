@@ -6,9 +6,8 @@ import re
 import types
 from typing import Any
 
-import torch
-
 from torchrepro.frontend.raw_access import is_a
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 BY_IDENTITY = (
     type,
@@ -19,8 +18,8 @@ BY_IDENTITY = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
     re.Pattern,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
+    OpOverload,
+    OpOverloadPacket,
 )
 """There is one of each, for as long as the program runs."""
 

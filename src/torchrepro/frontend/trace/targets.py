@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
+
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 _OWNERS = ("Tensor", "TensorBase", "_TensorBase")
 

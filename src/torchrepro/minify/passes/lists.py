@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch._ops import HigherOrderOperator
 from torch.fx import Graph, Node
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import edited
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.ops import HigherOrderOperator
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _LARGEST_IN_TEXT = 64
 """Elements. A larger tensor makes no text that anybody reads, and is kept beside it."""
@@ -26,9 +27,9 @@ CODE = (
     types.ModuleType,
     types.MethodDescriptorType,
     type,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    HigherOrderOperator,
 )
 
 

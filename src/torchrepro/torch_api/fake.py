@@ -1,0 +1,43 @@
+"""Fake tensors, symbolic shapes and tracing on them.
+
+Each name was checked on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch._subclasses.fake_tensor
+import torch.fx.experimental.proxy_tensor
+import torch.fx.experimental.symbolic_shapes
+import torch.fx.graph
+import torch.fx.passes.shape_prop
+
+FakeTensor = torch._subclasses.fake_tensor.FakeTensor
+"""A tensor with metadata and no data."""
+
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+"""Run operators on metadata alone."""
+
+make_fx = torch.fx.experimental.proxy_tensor.make_fx
+"""Trace a function of tensors into a graph of ATen operators."""
+
+snapshot_fake = torch.fx.experimental.proxy_tensor.snapshot_fake
+"""Copy of a fake tensor whose metadata does not change any more."""
+
+DimDynamic = torch.fx.experimental.symbolic_shapes.DimDynamic
+"""How a dimension becomes a symbol."""
+
+ShapeEnv = torch.fx.experimental.symbolic_shapes.ShapeEnv
+"""The symbols of a trace, with their hints and guards."""
+
+StatelessSymbolicContext = torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext
+"""Which dimensions of a tensor become symbols."""
+
+compute_unbacked_bindings = torch.fx.experimental.symbolic_shapes.compute_unbacked_bindings
+"""Where unbacked symbols come from in a value."""
+
+extract_tensor_metadata = torch.fx.passes.shape_prop._extract_tensor_metadata
+"""The `tensor_meta` that compilers expect on nodes."""
+
+PyTreeCodeGen = torch.fx.graph._PyTreeCodeGen
+"""Code generator of graphs that flatten their inputs by themselves."""

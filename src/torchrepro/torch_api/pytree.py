@@ -1,0 +1,21 @@
+"""Nested values as leaves and structure.
+
+Each name was checked on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.utils._pytree
+
+tree_flatten = torch.utils._pytree.tree_flatten
+"""Leaves and structure of nested values."""
+
+tree_leaves = torch.utils._pytree.tree_leaves
+"""Leaves of nested values."""
+
+tree_map = torch.utils._pytree.tree_map
+"""Nested values with a function applied to each leaf."""
+
+tree_unflatten = torch.utils._pytree.tree_unflatten
+"""Nested values from leaves and structure."""
