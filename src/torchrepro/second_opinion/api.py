@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, overload
 
 import torch
 
+from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.runtime.cache import LIMIT
-from torchrepro.frontend.runtime.settings import Backend, Settings
+from torchrepro.frontend.runtime.settings import Backend, FailureHook, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.repro import Compiler, Frontend
+from torchrepro.second_opinion.ranks.regions import AgreeingRanks
 
 
 @overload
@@ -75,9 +79,29 @@ def trace(
             f"limit={limit!r} is not a number of regions", next_step="write a whole number from 1 on"
         )
     _require_backend(backend)
-    settings = Settings(backend, fullgraph, limit, ranks == "agree", None if record is None else Path(record))
+    settings = Settings(
+        backend,
+        fullgraph,
+        limit,
+        ranks=None if ranks is None else AgreeingRanks(),
+        on_failure=None if record is None else _recorder(backend, fullgraph, Path(record)),
+    )
     wrap = functools.partial(_traced, settings=settings, verify=verify)
     return wrap if target is None else wrap(target)
+
+
+def _recorder(backend: str | Backend, fullgraph: bool, directory: Path) -> FailureHook:
+    """Return what records the frames in which capture fails under `directory`."""
+
+    def keep(function: FunctionType, state: FrameState, error: Exception) -> None:
+        from torchrepro.execute.compiler_names import compiler_of
+        from torchrepro.second_opinion.record_frame import keep_failure
+
+        compiler, _ = compiler_of(backend)
+        own = replace(compiler, frontend=Frontend.TORCHREPRO, fullgraph=fullgraph)
+        keep_failure(function, state, error, directory, own)
+
+    return keep
 
 
 def _require_backend(backend: Any) -> None:

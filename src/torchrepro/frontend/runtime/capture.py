@@ -33,7 +33,6 @@ from torchrepro.frontend.trace.speculation import Diverged, Failure, Speculation
 from torchrepro.frontend.trace.tracer import Failed, Returned, Stopped, Tracer
 from torchrepro.judge.execute import is_boxed
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.second_opinion.ranks.regions import agree_on
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 RECURSION = 10_000
@@ -142,10 +141,8 @@ class _Capture:
             except (CannotRebuild, Break) as error:  # a break: a tensor that the graph does not know
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
                 return None
-        graph = draft.captured.graph_module
-        if self.settings.agree and not agree_on(
-            self.log, self.function, self.index, graph, finish=self.finish
-        ):
+        ranks, graph = self.settings.ranks, draft.captured.graph_module
+        if ranks and not ranks.agree_on(self.log, self.function, self.index, graph, finish=self.finish):
             return None
         return self.compile_subgraph(draft)
 

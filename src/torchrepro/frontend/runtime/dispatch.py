@@ -11,7 +11,6 @@ import threading
 import types
 from collections.abc import Hashable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
@@ -37,8 +36,6 @@ from torchrepro.frontend.runtime.changing import Sources, further_on, has_new_nu
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.nouns.repro import Frontend
-from torchrepro.second_opinion.ranks.regions import failures_told, some_rank_misses
 
 _lock = threading.RLock()
 
@@ -59,13 +56,13 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
     program = program_of(function.__code__)
     index = 0
     changing: Sources = frozenset()
-    start = None if settings.record is None else state
+    start = None if settings.on_failure is None else state
     while True:
         try:
             region = _region(function, program, index, state, settings, changing)
         except Exception as error:
-            if start is not None:
-                _keep_failure(function, start, error, settings)
+            if start is not None and settings.on_failure is not None:
+                settings.on_failure(function, start, error)
             raise
         if region is None:
             return _finish(function, program, index, state)
@@ -142,19 +139,20 @@ def _region(
     point = point_of(index, state)
     cache = _cache(function, point, settings)
     region = cache.find(state)
-    if region is not None and not settings.agree:
+    ranks = settings.ranks
+    if region is not None and ranks is None:
         return region
     if why_not_enterable(program, index) is not None or user_modes_active():
         return None
-    if settings.agree:
+    if ranks is not None:
         found = None if region is None else region.captured.graph_module
-        if some_rank_misses(function, point.index, found):
+        if ranks.some_rank_misses(function, point.index, found):
             region = None
     if region is not None:
         return region
-    with _lock, failures_told(function, point.index) if settings.agree else nullcontext():
+    with _lock, nullcontext() if ranks is None else ranks.failures_told(function, point.index):
         where = where_of(program, point.index)
-        if cache.full and (settings.fullgraph or settings.agree or not cache.open_up(where, state)):
+        if cache.full and (settings.fullgraph or ranks is not None or not cache.open_up(where, state)):
             cache.warn_full(where, state)
             return None
         cache.changing |= changing
@@ -163,18 +161,6 @@ def _region(
     for watcher in settings.watchers:
         watcher(region)
     return region
-
-
-def _keep_failure(
-    function: types.FunctionType, state: FrameState, error: Exception, settings: Settings
-) -> None:
-    from torchrepro.execute.compiler_names import compiler_of
-    from torchrepro.second_opinion.record_frame import keep_failure
-
-    assert settings.record is not None
-    compiler, _ = compiler_of(settings.backend)
-    own = replace(compiler, frontend=Frontend.TORCHREPRO, fullgraph=settings.fullgraph)
-    keep_failure(function, state, error, settings.record, own)
 
 
 def _cache(function: types.FunctionType, point: Point, settings: Settings) -> FrameCache[Region]:

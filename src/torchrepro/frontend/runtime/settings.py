@@ -1,11 +1,12 @@
-"""Settings: how a function is captured. One object for it and for all that is captured on its way."""
+"""Settings: how a function is captured. One object serves it and every function captured on its way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -14,9 +15,41 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler
 
 if TYPE_CHECKING:
+    from torchrepro.frontend.frame_state import FrameState
     from torchrepro.frontend.runtime.region import Region
+    from torchrepro.frontend.trace.speculation import SpeculationLog
 
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
+
+class RankHooks(Protocol):
+    """How the ranks of a distributed job agree on what they compile (`second_opinion/ranks`)."""
+
+    def agree_on(
+        self,
+        log: SpeculationLog,
+        function: FunctionType,
+        index: int,
+        graph: torch.fx.GraphModule,
+        *,
+        finish: bool,
+    ) -> bool:
+        """Return whether all ranks compile this graph now; if not, `log` has the breaks of all of them."""
+        ...
+
+    def some_rank_misses(
+        self, function: FunctionType, index: int, found: torch.fx.GraphModule | None
+    ) -> bool:
+        """Return whether some rank found no region for this call, or a region with another graph."""
+        ...
+
+    def failures_told(self, function: FunctionType, index: int) -> AbstractContextManager[None]:
+        """Tell the waiting ranks about an exception raised in the block."""
+        ...
+
+
+FailureHook = Callable[[FunctionType, "FrameState", Exception], None]
+"""Called with the function, its frame at the start and the error where capture fails. Must not raise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +59,11 @@ class Settings:
     backend: str | Backend = "inductor"
     fullgraph: bool = False
     limit: int = LIMIT
-    agree: bool = False
-    """Whether the ranks of a distributed job agree on what they compile."""
-    record: Path | None = None
-    """Where a frame is kept in which capture fails."""
+    ranks: RankHooks | None = None
+    """None: each rank of a distributed job compiles what it captures, without asking the others."""
+    on_failure: FailureHook | None = None
     watchers: list[Callable[[Region], None]] = field(default_factory=list)
-    """Told of every region that is captured."""
+    """Called with every region that is captured."""
 
     def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """The graph as the backend compiles it."""

@@ -32,49 +32,56 @@ _AGREED = "torchrepro_agreed"
 _OWN = re.compile(r"(?<=cuda:)\d+|(?<=xpu:)\d+|0x[0-9a-f]+|(?<=', index=)\d+")
 
 
-def agree_on(
-    log: SpeculationLog, function: FunctionType, index: int, graph: GraphModule, *, finish: bool = False
-) -> bool:
-    """Whether all ranks compile this region's graph now.
+class AgreeingRanks:
+    """The ranks of a job that compile only what all of them have captured (`RankHooks`)."""
 
-    If not, the log has the breaks of all ranks, and the region is to be traced again. `finish` says that
-    Python runs the function to its end after the region.
-    """
-    name = function.__qualname__
-    ops = (*_lines(graph), _end(log, finish))
-    digest = hashlib.sha256("\n".join(ops).encode()).hexdigest()
-    breaks = frozenset(BreakPoint(name, stop.index, stop.visit) for stop in log.failures)
-    agreement = run_compiler_collective(Proposal(entry_of(function, index), breaks, ops, digest))
-    if agreement.restart:
-        for point in agreement.breaks:
-            stop = Stop(point.index, point.visit)
-            own = log.failures.get(stop) or _elsewhere(function, point.index)
-            # What Python calls there is not traced for itself: on another rank it may be another function.
-            log.failures[stop] = replace(own, inside=False)
-        return False
-    graph.meta[_AGREED] = digest
-    return True
+    def agree_on(
+        self,
+        log: SpeculationLog,
+        function: FunctionType,
+        index: int,
+        graph: GraphModule,
+        *,
+        finish: bool = False,
+    ) -> bool:
+        """Whether all ranks compile this region's graph now.
 
+        If not, the log has the breaks of all ranks, and the region is to be traced again. `finish` says that
+        Python runs the function to its end after the region.
+        """
+        name = function.__qualname__
+        ops = (*_lines(graph), _end(log, finish))
+        digest = hashlib.sha256("\n".join(ops).encode()).hexdigest()
+        breaks = frozenset(BreakPoint(name, stop.index, stop.visit) for stop in log.failures)
+        agreement = run_compiler_collective(Proposal(entry_of(function, index), breaks, ops, digest))
+        if agreement.restart:
+            for point in agreement.breaks:
+                stop = Stop(point.index, point.visit)
+                own = log.failures.get(stop) or _elsewhere(function, point.index)
+                # What Python calls there is not traced: on another rank it may be another function.
+                log.failures[stop] = replace(own, inside=False)
+            return False
+        graph.meta[_AGREED] = digest
+        return True
 
-def some_rank_misses(function: FunctionType, index: int, found: GraphModule | None) -> bool:
-    """Whether the ranks have to trace at this call: some have found no region, or not the same one.
+    def some_rank_misses(self, function: FunctionType, index: int, found: GraphModule | None) -> bool:
+        """Whether the ranks have to trace at this call: some have found no region, or not the same one.
 
-    `found` is the graph of the region whose guards hold on this rank.
-    """
-    agreed = "" if found is None else str(found.meta.get(_AGREED, ""))
-    return should_recompile(found is None, entry=entry_of(function, index), digest=agreed)
+        `found` is the graph of the region whose guards hold on this rank.
+        """
+        agreed = "" if found is None else str(found.meta.get(_AGREED, ""))
+        return should_recompile(found is None, entry=entry_of(function, index), digest=agreed)
 
-
-@contextmanager
-def failures_told(function: FunctionType, index: int) -> Iterator[None]:
-    """What is raised inside is told to the ranks that wait for this one, but for what all ranks raise."""
-    try:
-        yield
-    except (RanksDisagree, RanksMissing):
-        raise
-    except Exception as error:
-        tell_failure(entry_of(function, index), error)
-        raise
+    @contextmanager
+    def failures_told(self, function: FunctionType, index: int) -> Iterator[None]:
+        """What is raised inside is told to the ranks that wait for this one, but for what all ranks raise."""
+        try:
+            yield
+        except (RanksDisagree, RanksMissing):
+            raise
+        except Exception as error:
+            tell_failure(entry_of(function, index), error)
+            raise
 
 
 def entry_of(function: FunctionType, index: int) -> str:
