@@ -126,9 +126,9 @@ class World:
         torch.manual_seed(0)
         try:
             result = self.call(*(world[name] for name in "XYOL"), *world["R"], **world["K"])
+            return facts_of({"result": result})  # inside: reading a lazy `map` runs the user's function
         except Exception as error:
             return {"error": type(error).__name__}
-        return facts_of({"result": result})
 
     def state(self) -> Facts:
         return facts_of({name: self.space[name] for name in STATE if name in self.space})
