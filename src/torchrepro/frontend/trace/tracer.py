@@ -20,6 +20,7 @@ from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs, Unbound
 from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Cell, Local, Source, StackSlot
+from torchrepro.frontend.trace import comparing, making  # noqa: F401  (they register handlers)
 from torchrepro.frontend.trace.calls import Calls
 from torchrepro.frontend.trace.classes import MISSING, is_trusted_space
 from torchrepro.frontend.trace.known import Pending
