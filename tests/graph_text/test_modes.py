@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torchrepro.graph_text.modes import modes_kept
+from torchrepro.torch_api.modes import modes_kept
 
 OPENED: dict[str, Callable[[], object]] = {
     "a vmap": lambda: torch._C._functorch._vmap_increment_nesting(3, "error"),

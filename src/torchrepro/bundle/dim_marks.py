@@ -33,7 +33,9 @@ def apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
     """Mark the dimensions again, by the functions a user would call."""
     if not marks:
         return
-    import torch._dynamo.decorators as dynamo  # over a second on first use, and most tensors have no marks
+    from torchrepro.torch_api.dynamo import (
+        decorators as dynamo,  # over a second on first use, and most tensors have no marks
+    )
 
     for mark in marks:
         match mark.mark:

@@ -19,12 +19,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import Graph, GraphModule
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from torchrepro.graph_text.metadata import narrowed, symbols_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol
+from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.fake import PyTreeCodeGen
 
 _MUTATIONS = frozenset(

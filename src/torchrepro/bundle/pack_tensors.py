@@ -24,7 +24,7 @@ from torchrepro.bundle.entries import (
     ZeroTensorEntry,
 )
 from torchrepro.bundle.storages import NoHint, StorageTable, byte_span, known
-from torchrepro.torch_api.tensors import hint, is_fake, is_transform_wrapper, nested_geometry
+from torchrepro.torch_api.tensors import hint, is_fake, is_functorch_wrapped, nested_geometry
 
 
 class Packing(Protocol):
@@ -54,7 +54,7 @@ def type_name(value: Any) -> str:
 def _pack_known_kind(
     tensor: torch.Tensor, number: int, where: str, packing: Packing
 ) -> TensorEntry | OpaqueEntry:
-    if is_transform_wrapper(tensor):
+    if is_functorch_wrapped(tensor):
         return OpaqueEntry(type_name(tensor), "it only exists inside a function transform (vmap, grad)")
     traits: dict[str, Any] = {
         "number": number,

@@ -331,10 +331,10 @@ def _is_control_flow(exc: BaseException) -> bool:
     Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`,
     `_StopRecomputationError`).
     """
-    from torch._dynamo import exc as dynamo
-    from torch.utils.checkpoint import _StopRecomputationError
+    from torchrepro.torch_api.dynamo import StopRecomputation
+    from torchrepro.torch_api.dynamo import exc as dynamo
 
-    restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, _StopRecomputationError)
+    restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, StopRecomputation)
     kinds = (*restarts, *dynamo.exceptions_allowed_to_be_fallback)
     return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
 

@@ -37,6 +37,7 @@ from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
+from torchrepro.torch_api import dynamo
 
 if TYPE_CHECKING:
     from torchrepro.engine.check_bundle import Checked
@@ -193,7 +194,7 @@ class _Call:
 
     def _record(self) -> list[str]:
         """In a copy of this process: Dynamo's caches may be emptied, and the model run."""
-        torch._dynamo.reset()
+        dynamo.reset()
 
         def call(backend: Callable[..., Any]) -> None:
             plain = replace(self.target.compiler, options={}, mode=None)

@@ -198,7 +198,7 @@ def _inside(backend: Any, session: Session) -> Iterator[None]:
 
     Checked on torch 2.11 to 2.15 (`torch._functorch.config.enable_autograd_cache`).
     """
-    import torch._functorch.config as functorch
+    from torchrepro.torch_api.inductor import functorch_config as functorch
 
     former = getattr(_here, "backend", None), getattr(_here, "session", None)
     _here.backend, _here.session = backend, session

@@ -38,6 +38,7 @@ from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.reachable import reach_of
 from torchrepro.state.snapshot import State, describe_state, in_state
 from torchrepro.torch_api.generators import RngState, capture_rng_state
+from torchrepro.torch_api.modes import runs_in_plain_python
 from torchrepro.torch_api.pytree import tree_flatten, tree_unflatten
 
 CurrentSession = Callable[[], Session | None]
@@ -58,13 +59,13 @@ def compared_with_python(
     function itself, as it would without us. Checked on torch 2.11 to 2.15 (`_torchdynamo_wrapper_id`,
     `skip_code`).
     """
-    from torch._dynamo.eval_frame import skip_code
+    from torchrepro.torch_api.dynamo import skip_code
 
     calls: WholeCalls | None = None
 
     def whole_call(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        if getattr(_here, "inside", False) or not _in_plain_python():
+        if getattr(_here, "inside", False) or not (runs_in_plain_python() and not is_checking()):
             return compiled(*args, **kwargs)
         session = current()
         if session is None or not session.active or not session.settings.whole:
@@ -81,7 +82,7 @@ def compared_with_python(
             _here.inside = False
 
     # If an outer compiled function calls this one from Python, these frames are not to be compiled for it.
-    for ours in (whole_call, _in_plain_python):
+    for ours in (whole_call, runs_in_plain_python, is_checking):
         skip_code(ours.__code__)
     functools.update_wrapper(whole_call, compiled)
     described: Any = whole_call
@@ -243,27 +244,3 @@ def _require_one_process() -> None:
             "whole calls are not compared in a job of several ranks",
             next_step="use --level 4, or run it with one rank",
         )
-
-
-def _in_plain_python() -> bool:
-    """Whether the call comes from ordinary code: nothing traces it, transforms it or watches its operations.
-
-    Checked on torch 2.11 to 2.15 (`get_eval_frame_callback`, `_stance`, `_len_torch_dispatch_stack`,
-    `_are_functorch_transforms_active`, `_top_saved_tensors_default_hooks`, `_current_graph_task_id`,
-    `is_fx_symbolic_tracing`, `_is_tracing`).
-    """
-    from torch._C._dynamo.eval_frame import get_eval_frame_callback
-    from torch._dynamo import eval_frame
-
-    return not (
-        get_eval_frame_callback() not in (None, False)
-        or is_checking()
-        or eval_frame._stance.stance == "force_eager"
-        or torch.compiler.is_exporting()
-        or torch._C._is_tracing()
-        or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        or torch._C._current_graph_task_id() != -1
-    )

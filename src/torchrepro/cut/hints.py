@@ -18,11 +18,11 @@ from torch.fx import Node
 
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.windows import Window
-from torchrepro.graph_text.modes import modes_kept
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeTensorMode, make_fx
+from torchrepro.torch_api.modes import modes_kept
 from torchrepro.torch_api.ops import OpOverload
 
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
@@ -101,9 +101,8 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
 
     Checked on torch 2.11 to 2.15 (`select_decomp_table`).
     """
-    from torch._inductor.decomposition import select_decomp_table
-
     from torchrepro.cut.subgraph import piece
+    from torchrepro.torch_api.inductor import select_decomp_table
 
     if isinstance(node.target, OpOverload) and node.target not in select_decomp_table():
         return []

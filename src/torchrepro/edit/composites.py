@@ -111,8 +111,10 @@ def _is_more(node: Node, inside: GraphModule) -> bool:
 
 def _decompositions() -> _Table:
     """What inductor takes ops apart with. Checked on torch 2.11 to 2.15 (`select_decomp_table`)."""
-    import torch._inductor.lowering  # noqa: F401  decompositions use it without importing it
-    from torch._inductor.decomposition import select_decomp_table
+    from torchrepro.torch_api.inductor import (
+        lowering,  # noqa: F401  decompositions use it
+        select_decomp_table,
+    )
 
     table: _Table = select_decomp_table()
     return table

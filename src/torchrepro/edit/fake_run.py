@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 from torch.fx import Interpreter, Node
-from torch.utils import _pytree as pytree
 
 from torchrepro.graph_text import resolver
-from torchrepro.graph_text.modes import modes_kept
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
+from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.fake import FakeTensorMode, ShapeEnv
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+from torchrepro.torch_api.modes import modes_kept
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -11,10 +11,10 @@ import warnings
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from torchrepro.edit.fake_run import Propagated, propagate
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
 _SURE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)

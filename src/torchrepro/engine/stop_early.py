@@ -50,7 +50,7 @@ def ending_before_code() -> Iterator[None]:
     In a process of its own alone. Checked on torch 2.13 (`GraphLowering._compile_to_module_lines`); where
     that is not there, everything is compiled and run as ever.
     """
-    from torch._inductor.graph import GraphLowering
+    from torchrepro.torch_api.inductor import GraphLowering
 
     if not hasattr(GraphLowering, _CODE[0]):
         yield

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from torchrepro.nouns.ambient import is_data
 from torchrepro.nouns.repro import Compiler
+from torchrepro.torch_api import dynamo
 
 
 def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
@@ -22,10 +21,10 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
     dynamic = getattr(backend, "dynamic", None)
     if isinstance(getattr(backend, "compiler", None), Compiler):  # watched: it says whom it watches
         return backend.compiler, notes
-    if isinstance(backend, torch._TorchCompileInductorWrapper):
+    if isinstance(backend, dynamo.InductorWrapper):
         options, left_out = _data(backend.config)
         return Compiler("inductor", options=options, dynamic=dynamic), (*notes, *left_out)
-    if isinstance(backend, torch._TorchCompileWrapper):
+    if isinstance(backend, dynamo.BackendWrapper):
         named, more = compiler_of(backend.compiler_fn)
         options, left_out = _data(backend.kwargs.get("options") or {})
         mode = backend.kwargs.get("mode")
@@ -40,9 +39,7 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
 def watches_itself(backend: Any) -> bool:
     """Whether a backend is one of ours, which does its own watching."""
     backend, _ = _unwrapped(backend)
-    inner = (
-        getattr(backend, "compiler_fn", None) if isinstance(backend, torch._TorchCompileWrapper) else backend
-    )
+    inner = getattr(backend, "compiler_fn", None) if isinstance(backend, dynamo.BackendWrapper) else backend
     return bool(getattr(_unwrapped(inner)[0], WATCHES, False))
 
 
@@ -69,14 +66,14 @@ def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
 def _name_of(backend: Callable[..., Any]) -> str:
     """A registered name, else `package.module:function`."""
     for name in _registered():
-        if torch._dynamo.backends.registry._COMPILER_FNS.get(name) is backend:
+        if dynamo.registered_backends.get(name) is backend:
             return name
     qualified = getattr(backend, "__qualname__", None) or type(backend).__qualname__
     return f"{getattr(backend, '__module__', None) or type(backend).__module__}:{qualified}"
 
 
 def _registered() -> list[str]:
-    return list(torch._dynamo.list_backends(exclude_tags=()))
+    return list(dynamo.list_backends(exclude_tags=()))
 
 
 def _data(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

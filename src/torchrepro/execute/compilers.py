@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from torch.fx.node import Node
-from torch.utils import _pytree as pytree
 
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.nouns.errors import UnknownCompilerError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Frontend, Place
+from torchrepro.torch_api import dynamo
+from torchrepro.torch_api import pytree as pytree
+from torchrepro.torch_api.ops import effects_operator
 
 
 def without_tokens(graph: torch.fx.GraphModule, outputs: Any) -> Any:
@@ -37,11 +39,9 @@ def without_tokens(graph: torch.fx.GraphModule, outputs: Any) -> Any:
 
 def _is_token(output: Any) -> bool:
     """Whether this is the first result of `with_effects`. Checked on torch 2.11 to 2.15."""
-    from torch._higher_order_ops.effects import with_effects
-
     match output:
         case Node(target=operator.getitem, args=(Node(target=target), 0)):
-            return target is with_effects
+            return target is effects_operator()
     return False
 
 
@@ -99,7 +99,7 @@ def compile_graph(
 
 def known_compilers() -> list[str]:
     """Every backend that torch knows here, debugging ones included."""
-    return sorted(torch._dynamo.list_backends(exclude_tags=()))
+    return sorted(dynamo.list_backends(exclude_tags=()))
 
 
 def require_known(compiler: Compiler) -> None:
@@ -128,11 +128,9 @@ def backend_function(compiler: Compiler) -> CompilerFn:
     if compiler.name == AOT_INDUCTOR:
         return _aot_inductor(compiler)
     if compiler.name == "inductor":
-        wrapper: CompilerFn = torch._TorchCompileInductorWrapper(
-            compiler.mode, dict(compiler.options), compiler.dynamic
-        )
+        wrapper: CompilerFn = dynamo.InductorWrapper(compiler.mode, dict(compiler.options), compiler.dynamic)
         return wrapper
-    looked_up: CompilerFn = torch._dynamo.lookup_backend(compiler.name)
+    looked_up: CompilerFn = dynamo.lookup_backend(compiler.name)
     return looked_up
 
 
@@ -159,8 +157,7 @@ def _aot_level(compiler: Compiler) -> CompilerFn:
 
 def _inductor_inner(compiler: Compiler) -> CompilerFn:
     """Inductor's own entry below AOT. Checked on torch 2.11 to 2.15 (`compile_fx_inner`)."""
-    from torch._inductor import config, list_mode_options
-    from torch._inductor.compile_fx import compile_fx_inner
+    from torchrepro.torch_api.inductor import compile_fx_inner, config, list_mode_options
 
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         options = list_mode_options(compiler.mode, compiler.dynamic) if compiler.mode else {}
@@ -172,9 +169,8 @@ def _inductor_inner(compiler: Compiler) -> CompilerFn:
 
 def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """The graph after inductor's decompositions, run eagerly."""
-    from torch._inductor.decomposition import select_decomp_table
-
     from torchrepro.torch_api.fake import make_fx
+    from torchrepro.torch_api.inductor import select_decomp_table
 
     traced: Callable[..., Any] = make_fx(
         torch.fx.Interpreter(graph).run, decomposition_table=select_decomp_table(), tracing_mode="fake"
@@ -204,8 +200,7 @@ def _aot_inductor(compiler: Compiler) -> CompilerFn:
 
     Checked on torch 2.11 to 2.15 (`aot_compile`, `package_aoti`, `aoti_load_package`).
     """
-    from torch._inductor import aot_compile, aoti_load_package
-    from torch._inductor.package.package import package_aoti
+    from torchrepro.torch_api.inductor import aot_compile, aoti_load_package, package_aoti
 
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         directory = tempfile.TemporaryDirectory(prefix="torchrepro-aoti-")
@@ -271,8 +266,8 @@ class _Boxed:
 @contextmanager
 def _as_if_captured(fake_mode: Any) -> Iterator[None]:
     """The context in which capture calls a backend. Checked on torch 2.11 to 2.15 (`torch._guards`)."""
-    from torch._guards import TracingContext, tracing
-    from torch._inductor.virtualized import V
+    from torchrepro.torch_api.dynamo import TracingContext, tracing
+    from torchrepro.torch_api.inductor import V
 
     with ExitStack() as stack:
         if fake_mode is not None:

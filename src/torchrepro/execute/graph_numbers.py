@@ -47,7 +47,7 @@ def _compilation() -> tuple[int | None, int]:
     A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 and 2.13
     (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).
     """
-    from torch._guards import CompileContext
+    from torchrepro.torch_api.dynamo import CompileContext
 
     compile_id = CompileContext.current_compile_id()
     if compile_id is None:

@@ -235,7 +235,7 @@ def phases_of_compilation(phase: Phase) -> Iterator[None]:
 
     Checked on torch 2.11 to 2.15 (`torch._dynamo.callback.callback_handler`).
     """
-    from torch._dynamo.callback import callback_handler
+    from torchrepro.torch_api.dynamo import callback_handler
 
     def start(args: Any) -> None:
         phase("compile")

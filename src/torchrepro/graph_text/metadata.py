@@ -26,13 +26,13 @@ from torchrepro.graph_text.annotations import (
     note_of_node,
     write_note,
 )
-from torchrepro.graph_text.modes import modes_kept
 from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
-from torchrepro.torch_api.modes import is_traceable_wrapper_subclass
+from torchrepro.torch_api.modes import is_traceable_wrapper_subclass, modes_kept
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.tensors import is_functorch_wrapped
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -274,7 +274,7 @@ def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
     There an index that is a tensor stays one, as the attention itself has it.
     Checked on torch 2.11 to 2.15 (`TransformGetItemToIndex`).
     """
-    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+    from torchrepro.torch_api.dynamo import TransformGetItemToIndex
 
     notes = [_note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
     if any(note is None for note in notes):
@@ -336,7 +336,7 @@ def _is_captured(node: Node) -> bool:
 
 def _is_real(value: torch.Tensor) -> bool:
     """Not a wrapper of functorch, which is only valid inside its transform. Checked on torch 2.11 to 2.15."""
-    return not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return not is_functorch_wrapped(value)
 
 
 def _snapshot(value: torch.Tensor) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torchrepro.graph_text.allowed import REFUSED
 from torchrepro.nouns.errors import GraphTextError
+from torchrepro.torch_api import dynamo
 
 WORDS = ("numpy_function", "numpy_method", "numpy_operator")
 _MODULES = {
@@ -39,20 +40,25 @@ def numpy_target(target: Any) -> tuple[str, str] | None:
 
 def build_numpy_target(word: str, name: str) -> Callable[..., Any]:
     """The wrapper that a word and a name stand for. Checked on torch 2.11 to 2.15."""
-    import torch._numpy
-    from torch._dynamo import utils
-
+    made: Callable[..., Any]
     if word == "numpy_function":
-        return utils.numpy_to_tensor_wrapper(_function(name))
+        made = dynamo.numpy_wrappers.numpy_to_tensor_wrapper(_function(name))
+        return made
     if word == "numpy_method":
-        method = None if name.startswith("_") else getattr(getattr(torch._numpy, "ndarray", None), name, None)
+        method = (
+            None
+            if name.startswith("_")
+            else getattr(getattr(dynamo.torch_numpy, "ndarray", None), name, None)
+        )
         if not callable(method):
             raise GraphTextError(f"numpy arrays have no method {name} in torch", next_step="remove the node")
-        return utils.numpy_method_wrapper(name)
+        made = dynamo.numpy_wrappers.numpy_method_wrapper(name)
+        return made
     function = None if name.startswith("__") or name in REFUSED["operator"] else getattr(operator, name, None)
     if not isinstance(function, BuiltinFunctionType):
         raise GraphTextError(f"operator has no function {name} for arrays", next_step="remove the node")
-    return utils.numpy_operator_wrapper(function)
+    made = dynamo.numpy_wrappers.numpy_operator_wrapper(function)
+    return made
 
 
 def _function_name(function: Any) -> str:

@@ -11,7 +11,7 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -29,7 +29,14 @@ from torchrepro.graph_text.allowed import (
 )
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.trust import SOURCE_TRUST
-from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torchrepro.torch_api.modes import C
+from torchrepro.torch_api.ops import (
+    HigherOrderOperator,
+    OpNamespace,
+    OpOverload,
+    OpOverloadPacket,
+    higher_order_operators,
+)
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
@@ -193,11 +200,11 @@ def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOr
     """The registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
     namespace, name = parts[:2]
     if namespace == "higher_order":
-        found = _higher_order_operators().get(name) if len(parts) == 2 else None
+        found = higher_order_operators.get(name) if len(parts) == 2 else None
         return found if isinstance(found, HigherOrderOperator) else None
     # `torch.ops` has methods of its own (`load_library`): only a namespace of operators will do.
     ops = getattr(torch.ops, namespace, None)
-    if not isinstance(ops, torch._ops._OpNamespace):
+    if not isinstance(ops, OpNamespace):
         return None
     packet = getattr(ops, name, None)
     if not isinstance(packet, OpOverloadPacket):
@@ -206,11 +213,6 @@ def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOr
         return packet
     overload = getattr(packet, parts[2], None) if parts[2] in packet.overloads() else None
     return overload if isinstance(overload, OpOverload) else None
-
-
-def _higher_order_operators() -> Mapping[str, HigherOrderOperator]:
-    """All registered higher-order operators by name. Checked on torch 2.11 to 2.15."""
-    return torch._ops._higher_order_ops
 
 
 def _comes_with_torch(path: str) -> bool:
@@ -282,7 +284,7 @@ def _import_if_present(name: str, *, only_loaded: bool = False) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     if name.startswith("torch._C."):
-        return getattr(torch._C, name.removeprefix("torch._C."), None)
+        return getattr(C, name.removeprefix("torch._C."), None)
     if only_loaded:
         return None
     try:

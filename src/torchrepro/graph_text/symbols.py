@@ -11,11 +11,11 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy import functions as torch_sympy
 
 from torchrepro.graph_text.annotations import expression_of
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.torch_api.fake import DimDynamic, ShapeEnv
+from torchrepro.torch_api.fake import sympy_functions as torch_sympy
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -222,14 +222,14 @@ class _named_next:
 
 def _source(name: str) -> Any:
     """Where the guards say a symbol comes from. Checked on torch 2.11 to 2.15."""
-    from torch._dynamo.source import ConstantSource
+    from torchrepro.torch_api.dynamo import ConstantSource
 
     return ConstantSource(f"symbol_{name}")
 
 
 def _restrict_range(env: ShapeEnv, symbol: sympy.Symbol, lower: int | None, upper: int | None) -> None:
     """Narrows what values a symbol can have. Checked on torch 2.11 to 2.15."""
-    from torch.utils._sympy.value_ranges import ValueRanges
+    from torchrepro.torch_api.fake import ValueRanges
 
     old = env.var_to_range[symbol]
     env.var_to_range[symbol] = ValueRanges(

@@ -16,7 +16,7 @@ from torch.fx.node import Node
 
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.trust import SOURCE_TRUST
-from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.ops import HigherOrderOperator, kernel_side_table
 
 WORDS = ("triton_kernel", "triton_constants", "triton_function", "triton_dtype")
 _WRAPPERS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
@@ -43,7 +43,7 @@ def calls_kernel(node: Node) -> bool:
 
 def with_places(node: Node) -> dict[str, Any]:
     """The node's keyword arguments, what the table holds in place of numbers."""
-    table = _table()
+    table = kernel_side_table()
     try:
         kernel = table.get_kernel(node.kwargs[_KERNEL])
         constants = table.get_constant_args(node.kwargs[_CONSTANTS])
@@ -62,14 +62,14 @@ def place_of_kernel(name: str, kernels: Mapping[str, Any]) -> int:
     if inner is not None and not hasattr(inner, "__name__"):
         # An autotuner around heuristics: torch's eager run of the operator asks it for a name (2.11 to 2.15).
         inner.__name__ = kernel_name(inner)
-    place: int = _table().add_kernel(kernel)
+    place: int = kernel_side_table().add_kernel(kernel)
     return place
 
 
 def place_of_constants(values: dict[str, Any]) -> int:
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise TypeError("constant arguments are a dictionary by name")
-    place: int = _table().add_constant_args(dict(values))
+    place: int = kernel_side_table().add_constant_args(dict(values))
     return place
 
 
@@ -140,10 +140,3 @@ def dtype_named(name: str) -> Any:
 
 def _from_triton(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "triton"
-
-
-def _table() -> Any:
-    """Torch's table of kernels. Checked on torch 2.11 to 2.15 (`kernel_side_table`)."""
-    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
-
-    return kernel_side_table

@@ -11,7 +11,6 @@ from torchrepro.judge.precision import Precision
 from torchrepro.judge.shadow import (
     below_dispatch_modes,
     elements_of_storage,
-    is_functorch_wrapped,
     is_plain,
     over_storage,
     storage_key,
@@ -19,6 +18,7 @@ from torchrepro.judge.shadow import (
     window,
 )
 from torchrepro.torch_api.modes import DisableTorchFunction, is_traceable_wrapper_subclass
+from torchrepro.torch_api.tensors import is_functorch_wrapped, make_subclass, zero_tensor
 
 
 class TensorCloner:
@@ -63,7 +63,7 @@ class TensorCloner:
         if tensor._is_zerotensor():
             like = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             kind = like if self._precision is None else widen(like, self._precision)
-            return torch._efficientzerotensor(tensor.size(), dtype=kind.dtype, device=kind.device)
+            return zero_tensor(tuple(tensor.size()), kind.dtype, kind.device)
         if self._precision is not None and not tensor.is_quantized:
             wide = widen(detached, self._precision)
             return wide if wide is not detached else detached.clone()
@@ -93,7 +93,7 @@ class TensorCloner:
 
     def _same_class(self, value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         if type(value) is not type(tensor):
-            value = torch.Tensor._make_subclass(type(tensor), value)
+            value = make_subclass(type(tensor), value)
         attributes = getattr(tensor, "__dict__", {})
         if getattr(tensor, "_is_param", False):  # a Parameter that is a tensor subclass
             value._is_param = True

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.torch_api.ops import decomposition_of
+
 aten = torch.ops.aten
 
 
@@ -24,10 +26,7 @@ def float64_form(func: Any) -> Callable[..., Any] | None:
 
 def decomposition(func: Any) -> Callable[..., Any] | None:
     """Torch's own rewriting of an op in simpler ones. Checked on torch 2.11 to 2.15."""
-    import torch._decomp
-
-    found: Callable[..., Any] | None = torch._decomp.decomposition_table.get(func)
-    return found
+    return decomposition_of(func)
 
 
 def _factor(query: torch.Tensor, scale: float | None) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.nouns.errors import ReferenceUnavailable
+from torchrepro.torch_api.ops import DispatchKey
 
 
 def has_plain_form(op: Any) -> bool:
@@ -30,7 +31,7 @@ def run_plainly(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _eager_kernel(op: Any) -> Callable[..., Any] | None:
     """The op's own eager implementation. Checked on torch 2.11 to 2.15 (`py_kernels`)."""
-    keys = torch._C.DispatchKey
+    keys = DispatchKey
     for key in (keys.CompositeExplicitAutograd, keys.BackendSelect, keys.CPU):
         if key in op.py_kernels:
             kernel: Callable[..., Any] = op.py_kernels[key]

@@ -332,7 +332,7 @@ def _starting_from(state: RngState, *contexts: AbstractContextManager[Any]) -> I
 @contextmanager
 def eager_randomness() -> Iterator[None]:
     """Inductor draws from eager's generators. Checked on torch 2.11 to 2.15 (`fallback_random`)."""
-    import torch._inductor.config as config
+    from torchrepro.torch_api.inductor import config
 
     with config.patch(fallback_random=True):
         yield

@@ -12,6 +12,7 @@ import torch
 
 from torchrepro.judge.float64_forms import float64_form
 from torchrepro.judge.randomness import is_composite, is_random_op
+from torchrepro.torch_api.ops import custom_op_definition
 
 aten = torch.ops.aten
 
@@ -88,9 +89,7 @@ def python_body_of(func: Any) -> Callable[..., Any] | None:
     """
     if func.namespace in ("aten", "prims"):
         return None
-    from torch._library.custom_ops import OPDEFS
-
-    definition = OPDEFS.get(func._schema.name)
+    definition = custom_op_definition(func._schema.name)
     if definition is None or set(definition._backend_fns) - {None}:
         return None
     body: Callable[..., Any] = definition._init_fn

@@ -16,7 +16,7 @@ import torch
 from torchrepro.judge.higher_order import run_plainly
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import TorchDispatchMode
-from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.ops import DispatchKey, HigherOrderOperator, has_kernel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,8 +154,7 @@ def is_random_op(func: Any) -> bool:
 @lru_cache(maxsize=4096)
 def is_composite(func: Any) -> bool:
     """Whether the op is only ever a sequence of other ops. Checked on torch 2.11 to 2.15."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+    return has_kernel(func.name(), DispatchKey.CompositeImplicitAutograd)
 
 
 def draws_now(func: Any, args: Any, kwargs: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from torchrepro.judge.precision import Precision
 from torchrepro.torch_api.modes import DisableTorchDispatch
+from torchrepro.torch_api.tensors import is_functorch_wrapped, neg_view
 
 
 @contextmanager
@@ -88,17 +89,6 @@ def has_its_own_dispatch(kind: type) -> bool:
     return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
 
 
-def inside_transform() -> bool:
-    """Whether vmap, grad or another function transform is at work. Checked on torch 2.11 to 2.15."""
-    return bool(torch._C._are_functorch_transforms_active())
-
-
-def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
-    """Whether a transform (vmap, grad) hides the real tensor. Checked on torch 2.11 to 2.15."""
-    functorch = torch._C._functorch
-    return bool(functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
-
-
 def storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
     """What windows on one storage have in common, as long as they agree on the real numbers in it."""
     return tensor.untyped_storage()._cdata, _real(tensor.dtype)
@@ -124,7 +114,7 @@ def over_storage(row: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> t
     made.set_(row.untyped_storage(), like.storage_offset(), like.size(), like.stride())
     if like.is_conj():
         made = made.conj()
-    return torch._neg_view(made) if like.is_neg() else made
+    return neg_view(made) if like.is_neg() else made
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

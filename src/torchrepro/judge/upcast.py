@@ -28,9 +28,9 @@ from torchrepro.judge.higher_order import has_plain_form, run_plainly
 from torchrepro.judge.op_plan import OpPlan, default_dtype, plan_of, python_body_of
 from torchrepro.judge.precision import FLOAT64, Precision, map_tensors
 from torchrepro.judge.randomness import ReplayRandom, draws_now
-from torchrepro.judge.shadow import Shadows, has_its_own_dispatch, inside_transform, widen
+from torchrepro.judge.shadow import Shadows, has_its_own_dispatch, widen
 from torchrepro.nouns.errors import ReferenceUnavailable
-from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
+from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, inside_transform
 from torchrepro.torch_api.ops import HigherOrderOperator
 
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)

@@ -69,7 +69,7 @@ def with_options(compiler: Compiler, options: Mapping[str, Any]) -> Compiler:
         return compiler
     spelt: Mapping[str, Any] = {}
     if compiler.mode:
-        from torch._inductor import list_mode_options
+        from torchrepro.torch_api.inductor import list_mode_options
 
         spelt = list_mode_options(compiler.mode, compiler.dynamic)
     return replace(compiler, mode=None, options={**spelt, **compiler.options, **options})

@@ -59,7 +59,7 @@ def turned_off(names: Mapping[str, Sequence[str]], met: Met) -> Iterator[None]:
 
 
 def _answering_the_bisector(choice: Choice, met: Met) -> AbstractContextManager[None]:
-    from torch._inductor.compiler_bisector import CompilerBisector
+    from torchrepro.torch_api.inductor import CompilerBisector
 
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
         described = debug_info() if debug_info is not None else ""
@@ -79,7 +79,7 @@ def _answering_the_bisector(choice: Choice, met: Met) -> AbstractContextManager[
 
 def _lowered_now() -> str:
     """The operator that inductor is about to lower."""
-    from torch._inductor.virtualized import V
+    from torchrepro.torch_api.inductor import V
 
     return str(V.graph.current_node.target)
 
@@ -140,7 +140,7 @@ class _Same:
 @contextmanager
 def _checking_rewrites(choice: Choice, met: Met) -> Iterator[None]:
     """Have the check of every rewrite ask first; those of a matcher are there when it is first applied."""
-    from torch._inductor.pattern_matcher import PatternMatcherPass
+    from torchrepro.torch_api.inductor import PatternMatcherPass
 
     matcher: Any = PatternMatcherPass
     apply, usual = matcher.apply, dict[int, tuple[Any, Any]]()

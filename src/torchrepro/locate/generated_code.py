@@ -90,10 +90,7 @@ def _writing_down(file: TextIO) -> Iterator[None]:
     are scheduler nodes; `GraphLowering.save_output_code`, which is called before anything is compiled;
     `V.graph.operations`; `python_kernel_name` of calls of libraries).
     """
-    from torch._inductor.codegen.cpp import CppScheduling
-    from torch._inductor.codegen.triton import TritonScheduling
-    from torch._inductor.graph import GraphLowering
-    from torch._inductor.virtualized import V
+    from torchrepro.torch_api.inductor import CppScheduling, GraphLowering, TritonScheduling, V
 
     def put(piece: Written) -> None:
         file.write(msgspec.json.encode(asdict(piece)).decode() + "\n")

@@ -201,7 +201,7 @@ def inductor_settings(repro: Repro) -> dict[str, Any]:
 
     Checked on torch 2.11 and 2.13 (`torch._inductor.config.get_config_copy`, `list_mode_options`).
     """
-    from torch._inductor import config, list_mode_options
+    from torchrepro.torch_api.inductor import config, list_mode_options
 
     known: dict[str, Any] = config.get_config_copy()
     compiler: Compiler = repro.compiler

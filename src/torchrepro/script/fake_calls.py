@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils import _pytree as pytree
 
-from torchrepro.graph_text.modes import modes_kept
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.fake import FakeTensorMode
-from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.modes import TorchDispatchMode, modes_kept
 from torchrepro.torch_api.ops import OpOverload
 from torchrepro.torch_api.tensors import storage_identity
 
@@ -101,7 +100,7 @@ class SameCall:
 
 def inductor_decompositions() -> Decompositions:
     """What inductor takes apart while tracing. Checked on torch 2.11 to 2.15 (`select_decomp_table`)."""
-    from torch._inductor.decomposition import select_decomp_table
+    from torchrepro.torch_api.inductor import select_decomp_table
 
     table: Decompositions = select_decomp_table()
     return table

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.script.tensor_values import Line, lines_for
-from torchrepro.torch_api.tensors import is_fake, plain_torch
+from torchrepro.torch_api.tensors import is_fake, neg_view, plain_torch
 
 _DENSE_LIMIT = 1 << 24
 _ALIGNMENT = 64
@@ -75,7 +75,7 @@ def _without_gradients(tensor: torch.Tensor, around: Surroundings) -> Iterator[L
     if tensor.is_neg():
         yield from (
             replace(line, text=f"torch._neg_view({line.text})")
-            for line in _without_gradients(torch._neg_view(tensor), around)
+            for line in _without_gradients(neg_view(tensor), around)
         )
         return
     if tensor.numel() == 0:

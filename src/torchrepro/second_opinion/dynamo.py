@@ -55,16 +55,16 @@ def prepared(
         return outcome_of(copied, given, named, lambda: call(wrap(copied), given, named))
 
     def ask(ours: Outcome) -> SecondOpinion:
-        from torch._dynamo.utils import counters
+        from torchrepro.torch_api.dynamo import counters, reset
 
         after = capture_rng_state()
         counting = _Counting()
         try:
             eager = run(copies[0])
-            torch._dynamo.reset()
+            reset()
             before = Counter(counters["graph_break"])
             theirs = run(copies[1], lambda copied: torch.compile(copied, backend=counting, dynamic=False))
-            torch._dynamo.reset()
+            reset()
             agreements = (agreement("torchrepro", eager, ours), agreement("dynamo", eager, theirs))
             steady = all(each.same for each in agreements) or agreement("", eager, run(copies[2])).same
         finally:

@@ -46,7 +46,7 @@ def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Call
 
     Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
     """
-    from torch._dynamo.callback import CallbackTrigger, callback_handler
+    from torchrepro.torch_api.dynamo import CallbackTrigger, callback_handler
 
     def compile_fn(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         with callback_handler.install_callbacks(CallbackTrigger.DYNAMO, "torchrepro"):

@@ -13,6 +13,7 @@ from torchrepro.state.snapshot import storages_of
 from torchrepro.torch_api.modes import TorchDispatchMode
 from torchrepro.torch_api.ops import HigherOrderOperator
 from torchrepro.torch_api.pytree import tree_leaves
+from torchrepro.torch_api.tensors import set_version
 
 
 class UndoWrites(TorchDispatchMode):
@@ -52,7 +53,7 @@ class UndoWrites(TorchDispatchMode):
         for tensor, version, row, before in self._kept.values():
             row.copy_(before)
             if not tensor.is_inference():
-                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+                set_version(tensor, version)
 
     def _keep_targets(self, func: Any, args: Any, kwargs: Any) -> None:
         for position, argument in enumerate(func._schema.arguments):

@@ -11,6 +11,8 @@ import torch.fx.experimental.proxy_tensor
 import torch.fx.experimental.symbolic_shapes
 import torch.fx.graph
 import torch.fx.passes.shape_prop
+import torch.utils._sympy.functions
+import torch.utils._sympy.value_ranges
 
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 """A tensor with metadata and no data."""
@@ -41,3 +43,12 @@ extract_tensor_metadata = torch.fx.passes.shape_prop._extract_tensor_metadata
 
 PyTreeCodeGen = torch.fx.graph._PyTreeCodeGen
 """Code generator of graphs that flatten their inputs by themselves."""
+
+ValueRanges = torch.utils._sympy.value_ranges.ValueRanges
+"""The values that a symbol may have."""
+
+sympy_functions = torch.utils._sympy.functions
+"""Integer division and the like, as expressions over symbols have them."""
+
+fake_errors = torch._subclasses.fake_tensor
+"""Exceptions of operators that cannot run without data (`DataDependentOutputException` and its siblings)."""

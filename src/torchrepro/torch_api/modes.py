@@ -5,7 +5,8 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ import torch.amp.autocast_mode
 import torch.overrides
 import torch.utils._device
 import torch.utils._python_dispatch
+from torch.autograd import forward_ad
+
+from torchrepro.torch_api import dynamo
 
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """Base class of modes that see every operator."""
@@ -28,6 +32,9 @@ enter_autocast: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
 
 exit_autocast: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
 """Leave autocast, as captured graphs do."""
+
+C: Any = torch._C
+"""Switches and stacks of the C++ side that guards read on every call."""
 
 set_grad_enabled = torch._C._set_grad_enabled
 """Switch grad mode, as captured graphs do."""
@@ -52,3 +59,65 @@ DisableTorchDispatch = torch._C._DisableTorchDispatch
 
 function_mode_depth = torch._C._len_torch_function_stack
 """How many torch function modes are on."""
+
+
+def runs_in_plain_python() -> bool:
+    """Whether nothing traces this call, transforms it or watches its operations.
+
+    `get_eval_frame_callback`, `_stance`, `_len_torch_dispatch_stack`, `_are_functorch_transforms_active`,
+    `_top_saved_tensors_default_hooks`, `_current_graph_task_id`, `is_fx_symbolic_tracing`, `_is_tracing`.
+    """
+    return not (
+        dynamo.get_eval_frame_callback() not in (None, False)
+        or dynamo.eval_frame._stance.stance == "force_eager"
+        or torch.compiler.is_exporting()
+        or torch._C._is_tracing()
+        or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        or torch._C._current_graph_task_id() != -1
+    )
+
+
+def inside_transform() -> bool:
+    """Whether vmap, grad or another function transform is at work (`_are_functorch_transforms_active`)."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def dispatch_mode_depth() -> int:
+    """Return how many dispatch modes are on (`_get_current_dispatch_mode_stack`)."""
+    return len(torch.utils._python_dispatch._get_current_dispatch_mode_stack())
+
+
+def pop_dispatch_mode() -> None:
+    """Take the innermost dispatch mode off its stack (`_pop_mode`)."""
+    torch.utils._python_dispatch._pop_mode()
+
+
+@contextmanager
+def modes_kept() -> Iterator[None]:
+    """Restore grad modes, forward-mode levels, autocast and functorch's layers after the body.
+
+    A captured transform (`vmap`, `jvp`) is a pair of nodes that open and close a layer. Where the run ends in
+    between, every tensor that is made afterwards would belong to that layer. `torch._C._functorch`,
+    `_is_fwd_grad_enabled`, `_exit_dual_level`: checked on torch 2.11 and 2.13.
+    """
+    functorch = torch._C._functorch
+    depth = functorch.get_dynamic_layer_stack_depth()
+    grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    outside_of_duals = forward_ad._current_level < 0
+    enabled = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    try:
+        yield
+    finally:
+        # One by one: `pop_dynamic_layer_stack_and_undo_to_depth` of 2.11 cannot take off the last.
+        while functorch.get_dynamic_layer_stack_depth() > depth:
+            functorch.pop_dynamic_layer_stack()
+        if outside_of_duals:
+            with suppress(RuntimeError):  # none is open, as it should be
+                torch._C._exit_dual_level(level=0)
+        torch._C._set_fwd_grad_enabled(forward)
+        torch.set_grad_enabled(grad)
+        for device, was in enabled.items():
+            torch.set_autocast_enabled(device, was)

@@ -5,7 +5,12 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+import torch._decomp
+import torch._library.custom_ops
 import torch._ops
 
 OpOverload = torch._ops.OpOverload
@@ -16,3 +21,70 @@ OpOverloadPacket = torch._ops.OpOverloadPacket
 
 HigherOrderOperator = torch._ops.HigherOrderOperator
 """An operator that takes graphs (`cond`, `scan`, flex attention)."""
+
+CustomOpDef = torch._library.custom_ops.CustomOpDef
+"""What `torch.library.custom_op` returns."""
+
+OpNamespace = torch._ops._OpNamespace
+"""The operators of one library (`torch.ops.aten`)."""
+
+higher_order_operators: dict[str, Any] = torch._ops._higher_order_ops
+"""Every registered higher-order operator by name."""
+
+DispatchKey = torch._C.DispatchKey
+"""Where an operator has kernels."""
+
+
+def has_kernel(name: str, key: Any) -> bool:
+    """Whether an operator has a kernel for a dispatch key (`_dispatch_has_kernel_for_dispatch_key`)."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def schema_of(qualified: str, overload: str) -> str | None:
+    """Return the schema of a registered operator, None if there is none (`_get_schema`)."""
+    try:
+        return str(torch._C._get_schema(qualified, overload))
+    except RuntimeError:
+        return None
+
+
+def parse_schema(schema: str) -> Any:
+    """Return a schema as an object (`parse_schema`)."""
+    return torch._C.parse_schema(schema)
+
+
+def registrations_of(name: str) -> str:
+    """Return torch's record of who registered what for an operator (`_dispatch_dump`)."""
+    return str(torch._C._dispatch_dump(name))
+
+
+def custom_op_definition(name: str) -> Any:
+    """Return the object that `torch.library.custom_op` made, None for other operators (`OPDEFS`)."""
+    return torch._library.custom_ops.OPDEFS.get(name)
+
+
+def registry_entry(name: str) -> Any:
+    """Return what is registered for an operator: fake kernels, effects (`simple_registry`)."""
+    from torch._library import simple_registry
+
+    return simple_registry.singleton.find(name)
+
+
+def effects_operator() -> Any:
+    """Return the operator that keeps effects in order (`with_effects`)."""
+    from torch._higher_order_ops.effects import with_effects
+
+    return with_effects
+
+
+def kernel_side_table() -> Any:
+    """Return the table in which graphs find the user's Triton kernels by number."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table
+
+
+def decomposition_of(op: Any) -> Callable[..., Any] | None:
+    """Return torch's own rewriting of an operator in simpler ones (`decomposition_table`)."""
+    found: Callable[..., Any] | None = torch._decomp.decomposition_table.get(op)
+    return found

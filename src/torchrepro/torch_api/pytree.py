@@ -19,3 +19,9 @@ tree_map = torch.utils._pytree.tree_map
 
 tree_unflatten = torch.utils._pytree.tree_unflatten
 """Nested values from leaves and structure."""
+
+tree_map_only = torch.utils._pytree.tree_map_only
+"""Nested values with a function applied to the leaves of a type."""
+
+tree_structure = torch.utils._pytree.tree_structure
+"""Structure of nested values."""

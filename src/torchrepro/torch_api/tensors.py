@@ -36,7 +36,7 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def is_transform_wrapper(tensor: torch.Tensor) -> bool:
+def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
     """True inside vmap, grad or functionalisation, where a tensor stands for others.
 
     Checked on torch 2.11 to 2.15.
@@ -112,3 +112,35 @@ def empty_quantized(dtype: torch.dtype, device: torch.device, **quantizer: Any) 
     if quantizer:
         return torch._empty_affine_quantized((0,), dtype=dtype, device=device, **quantizer)
     return torch.empty(0, dtype=dtype, device=device)
+
+
+def is_in_transform(tensor: torch.Tensor) -> bool:
+    """Whether a tensor belongs to vmap, grad or another function transform."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def is_functional(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of functionalisation."""
+    return bool(torch._is_functional_tensor(tensor))
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set the version counter of a tensor back (`_unsafe_set_version_counter`)."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def make_subclass(kind: type[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as one of a subclass without data of its own (`_make_subclass`)."""
+    return torch.Tensor._make_subclass(kind, value)
+
+
+def neg_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the lazy negative of a tensor (`_neg_view`)."""
+    return torch._neg_view(tensor)
+
+
+tensor_classes = tuple(torch._tensor_classes)
+"""The legacy classes of tensors: `torch.FloatTensor` and its siblings."""
+
+module_call_impl = torch.nn.Module._call_impl
+"""What calling a module runs: hooks around `forward`."""

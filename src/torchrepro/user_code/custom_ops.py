@@ -20,7 +20,14 @@ import torch
 
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.trust import SOURCE_TRUST, CustomOpEntry
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.ops import (
+    OpOverload,
+    custom_op_definition,
+    parse_schema,
+    registrations_of,
+    registry_entry,
+    schema_of,
+)
 
 Registrations = Callable[[], dict[str, Callable[[], Any]]]
 """Runs the bundle's own source and returns what registers an operator, by the operator's name."""
@@ -36,7 +43,7 @@ def describe_op(op: OpOverload) -> CustomOpEntry:
     name = op.name()
     module, file = _origin(name)
     library = ""
-    if not module and _definition(name) is None:
+    if not module and custom_op_definition(name) is None:
         module, library = _native_origin(op)
     return CustomOpEntry(op=name, schema=str(op._schema), module=module, file=file, library=library)
 
@@ -48,7 +55,7 @@ def functions_of(name: str) -> dict[str, Callable[..., Any]]:
     `setup_context`. Checked on torch 2.11 to 2.15 (`_backend_fns`, `_abstract_fn`, `_backward_fn`,
     `_setup_context_fn`, `_torch_dispatch_fns`).
     """
-    definition = _definition(name)
+    definition = custom_op_definition(name)
     if definition is None:
         return {}
     if definition._torch_dispatch_fns:
@@ -177,23 +184,13 @@ def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
 def _schema_here(name: str) -> str | None:
     """The schema of a registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
     qualified, _, overload = name.partition(".")
-    try:
-        return str(torch._C._get_schema(qualified, overload))
-    except RuntimeError:
-        return None
+    return schema_of(qualified, overload)
 
 
 def _mutated(schema: str) -> tuple[str, ...]:
     """Names of the arguments that an operator writes to. Checked on torch 2.11 to 2.15 (`parse_schema`)."""
-    arguments = torch._C.parse_schema(schema).arguments
+    arguments = parse_schema(schema).arguments
     return tuple(item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write)
-
-
-def _definition(name: str) -> Any:
-    """The object that `torch.library.custom_op` made. Checked on torch 2.11 to 2.15 (`OPDEFS`)."""
-    from torch._library.custom_ops import OPDEFS
-
-    return OPDEFS.get(name)
 
 
 def _effect(name: str) -> str:
@@ -201,9 +198,7 @@ def _effect(name: str) -> str:
 
     Checked on torch 2.11 to 2.15 (`simple_registry`, `register_effect`).
     """
-    from torch._library import simple_registry
-
-    effect = simple_registry.singleton.find(name).effect.effect
+    effect = registry_entry(name).effect.effect
     return "" if effect is None else str(effect.name)
 
 
@@ -223,7 +218,7 @@ def _users_own(function: Any) -> Callable[..., Any]:
 
 def _origin(name: str) -> tuple[str, str]:
     """Module and file of the Python code that registered an operator, as far as torch can tell."""
-    definition = _definition(name)
+    definition = custom_op_definition(name)
     if definition is not None:
         function: Any = _users_own(definition._init_fn)
         code = getattr(function, "__code__", None)
@@ -250,10 +245,8 @@ def _files_in_torchs_records(name: str) -> list[str]:
 
     Checked on torch 2.11 to 2.15 (`_dispatch_dump`, `simple_registry`).
     """
-    from torch._library import simple_registry
-
-    found = _REGISTERED_AT.findall(torch._C._dispatch_dump(name))
-    fake = simple_registry.singleton.find(name).fake_impl
+    found = _REGISTERED_AT.findall(registrations_of(name))
+    fake = registry_entry(name).fake_impl
     found += [kernel.source.rpartition(":")[0] for kernel in fake.kernels]
     return [file for file in found if not Path(file).is_relative_to(_TORCH)]
 

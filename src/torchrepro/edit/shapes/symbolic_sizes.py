@@ -23,11 +23,11 @@ from torch.fx import Interpreter, Node
 from torchrepro.edit.literals import Literal, literals_of, replaced
 from torchrepro.edit.values.held_tensors import Held
 from torchrepro.graph_text import resolver
-from torchrepro.graph_text.modes import modes_kept
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeTensorMode
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+from torchrepro.torch_api.modes import modes_kept
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 _SECONDS = 3.0
@@ -150,8 +150,7 @@ class _Tracer(Interpreter):
         return self._mode.from_tensor(value, static_shapes=True) if fake is None else fake
 
     def _fake(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
-        from torch._dynamo.source import ConstantSource
-
+        from torchrepro.torch_api.dynamo import ConstantSource
         from torchrepro.torch_api.fake import DimDynamic, StatelessSymbolicContext
 
         kinds = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
@@ -165,8 +164,7 @@ class _Tracer(Interpreter):
         return fake
 
     def _number(self, literal: Literal, value: int) -> Any:
-        from torch._dynamo.source import ConstantSource
-
+        from torchrepro.torch_api.dynamo import ConstantSource
         from torchrepro.torch_api.fake import DimDynamic
 
         source = ConstantSource(f"number_{len(self._members)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchrepro.engine.processes.executor import Executor
 from torchrepro.engine.processes.fallback_executor import FallingBack
@@ -15,6 +14,7 @@ from torchrepro.engine.processes.limits import usable_cores
 from torchrepro.engine.processes.spawn_executor import SpawnExecutor
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api import pytree as pytree
 
 _CONTEXTS = 8
 """Workers on a device at most, by default: each has a context there, of half a gigabyte."""

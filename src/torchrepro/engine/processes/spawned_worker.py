@@ -19,6 +19,7 @@ from torchrepro.engine.processes.limits import limit_memory, limit_threads, no_c
 from torchrepro.engine.processes.process_groups import own_signals
 from torchrepro.engine.processes.reports import Reporter
 from torchrepro.engine.processes.scratch import use_scratch
+from torchrepro.torch_api import dynamo
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def _forget() -> None:
     import torch
 
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+        dynamo.reset()
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchrepro.torch_api.modes import C as _C
 from torchrepro.torch_api.modes import DeviceContext
-
-_C: Any = torch._C
 
 
 class AmbientFacts(NamedTuple):

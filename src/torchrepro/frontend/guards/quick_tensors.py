@@ -50,7 +50,7 @@ def _tensor_check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
     Checked on torch 2.11 to 2.15; both keywords must be given, or it crashes. Without it, conditions do.
     """
     try:
-        from torch._C._dynamo.guards import TensorGuards
+        from torchrepro.torch_api.dynamo import TensorGuards
     except ImportError:
         return _never
     make: Any = TensorGuards

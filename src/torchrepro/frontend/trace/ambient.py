@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.utils import _python_dispatch
 
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 from torchrepro.torch_api.modes import current_function_modes as _get_current_function_mode_stack
+from torchrepro.torch_api.modes import dispatch_mode_depth, pop_dispatch_mode, set_grad_enabled
 from torchrepro.torch_api.modes import enter_autocast as _enter_autocast
 from torchrepro.torch_api.modes import exit_autocast as _exit_autocast
 from torchrepro.torch_api.modes import pop_function_mode as _pop_mode
-from torchrepro.torch_api.modes import set_grad_enabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +97,14 @@ def no_mode_left() -> Iterator[None]:
     Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
     """
     functions = len(_get_current_function_mode_stack())
-    dispatches = len(_python_dispatch._get_current_dispatch_mode_stack())
+    dispatches = dispatch_mode_depth()
     try:
         yield
     finally:
         while len(_get_current_function_mode_stack()) > functions:
             _pop_mode()
-        while len(_python_dispatch._get_current_dispatch_mode_stack()) > dispatches:
-            _python_dispatch._pop_mode()
+        while dispatch_mode_depth() > dispatches:
+            pop_dispatch_mode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from torchrepro.frontend.trace.policy import AUTOCAST, runs_natively, why_not_st
 from torchrepro.frontend.trace.singles import is_single
 from torchrepro.frontend.trace.special import SPECIAL
 from torchrepro.frontend.trace.stepped import SteppedCallable
+from torchrepro.torch_api.tensors import module_call_impl
 
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _ORDER = type(functools.cmp_to_key(lambda one, other: 0))
@@ -256,7 +257,7 @@ class Calls(NativeCalls):
             return self._call_object(module, args, kwargs)
         with self.inside_module(module):
             if has_hooks(module):
-                return self.call_function(torch.nn.Module._call_impl, (module, *args), kwargs)
+                return self.call_function(module_call_impl, (module, *args), kwargs)
             if not self.world.is_fresh(module):
                 self.world.guards.add(NoHooks(self.world.home_of(module)))
             self.world.guards.add(NoGlobalHooks())

@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses import fake_tensor
 
 from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.raw_access import is_a
-from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode, fake_errors
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
 from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
 
@@ -94,13 +93,13 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
     """
     operation = _SPOKEN.get(operation, operation)
     unallocated = is_a(error, RuntimeError) and "data is not allocated yet" in str(error)
-    if unallocated or is_a(error, fake_tensor.DataDependentOutputException):
+    if unallocated or is_a(error, fake_errors.DataDependentOutputException):
         return BreakReason(
             BreakKind.DATA,
             f"{operation} needs the value of a tensor",
             "keep the decision in the graph (torch.where, masks) or compute the number before",
         )
-    if is_a(error, fake_tensor.DynamicOutputShapeException):
+    if is_a(error, fake_errors.DynamicOutputShapeException):
         return BreakReason(
             BreakKind.DATA,
             f"the shape of what {operation} gives depends on the values of a tensor",
@@ -108,9 +107,9 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
         )
     missing = is_a(error, RuntimeError) and any(words in str(error) for words in _NO_FAKE_KERNEL)
     unsupported = (
-        fake_tensor.UnsupportedOperatorException,
-        fake_tensor.UnsupportedFakeTensorException,
-        fake_tensor.UnsupportedMutationAliasingException,
+        fake_errors.UnsupportedOperatorException,
+        fake_errors.UnsupportedFakeTensorException,
+        fake_errors.UnsupportedMutationAliasingException,
     )
     if missing or is_a(error, unsupported):
         return BreakReason(

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._library.custom_ops import CustomOpDef
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
-from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _C_KINDS = (
     types.BuiltinFunctionType,

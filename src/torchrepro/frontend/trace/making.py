@@ -12,6 +12,7 @@ import torch
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.fakes import outside_of_trace
 from torchrepro.frontend.trace.special import Handler, special
+from torchrepro.torch_api.tensors import tensor_classes
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.native_calls import NativeCalls
@@ -85,5 +86,5 @@ def _old_constructor(kind: Any) -> Handler:
     return handler
 
 
-for _kind in (torch.Tensor, *(kind for kind in torch._tensor_classes if kind.__module__ == "torch")):
+for _kind in (torch.Tensor, *(kind for kind in tensor_classes if kind.__module__ == "torch")):
     special(_kind, least=0, most=math.inf)(_old_constructor(_kind))

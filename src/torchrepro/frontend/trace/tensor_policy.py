@@ -11,6 +11,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.trace.fakes import is_fake, tensors_in
+from torchrepro.torch_api.tensors import is_functional, is_in_transform
 
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -80,9 +81,9 @@ def why_not_in_graph(tensor: torch.Tensor) -> str | None:
 
 def _wrapper(tensor: torch.Tensor) -> str | None:
     """Checked on torch 2.11 to 2.15 (`torch._C._functorch`, `torch._is_functional_tensor`)."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_in_transform(tensor):
         return "a tensor inside a transform of torch.func"
-    if torch._is_functional_tensor(tensor):
+    if is_functional(tensor):
         return "a functional tensor of a compiler"
     return None
 

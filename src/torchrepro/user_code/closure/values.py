@@ -15,6 +15,7 @@ import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torchrepro.torch_api.tensors import is_fake
 
 _LARGEST_IN_TEXT = 64
 """Elements. A larger tensor makes no text that anybody reads, and is kept beside it."""
@@ -310,7 +311,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.is_quantized
-        and not torch._subclasses.fake_tensor.is_fake(tensor)
+        and not is_fake(tensor)
         and tensor.dim() == 1
         and tensor.is_leaf
         and tensor.is_contiguous()

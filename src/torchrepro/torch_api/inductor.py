@@ -1,0 +1,29 @@
+"""Inductor: its entry points, its configuration and the places at which `locate` looks into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchrepro.torch_api.seam import Seam, load_seam
+
+SEAMS = {
+    "config": Seam("torch._inductor.config", "settings of inductor", name="."),
+    "functorch_config": Seam("torch._functorch.config", "settings of AOT", name="."),
+    "list_mode_options": Seam("torch._inductor", "the options that a mode stands for"),
+    "compile_fx_inner": Seam("torch._inductor.compile_fx", "inductor below AOT"),
+    "select_decomp_table": Seam("torch._inductor.decomposition", "decompositions that inductor uses"),
+    "lowering": Seam("torch._inductor.lowering", "decompositions use it without importing it", name="."),
+    "aot_compile": Seam("torch._inductor", "compile an exported program ahead of time"),
+    "aoti_load_package": Seam("torch._inductor", "load what was compiled ahead of time"),
+    "package_aoti": Seam("torch._inductor.package.package", "pack what was compiled ahead of time"),
+    "GraphLowering": Seam("torch._inductor.graph", "stop before code is compiled; see generated code"),
+    "CppScheduling": Seam("torch._inductor.codegen.cpp", "see generated C++ kernels"),
+    "TritonScheduling": Seam("torch._inductor.codegen.triton", "see generated Triton kernels"),
+    "V": Seam("torch._inductor.virtualized", "the graph and node that inductor works on now"),
+    "CompilerBisector": Seam("torch._inductor.compiler_bisector", "turn passes and lowerings off by name"),
+    "PatternMatcherPass": Seam("torch._inductor.pattern_matcher", "turn rewrites off by name"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    return load_seam(__name__, SEAMS, name)
