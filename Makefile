@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend house clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ bench-locate: $(READY)  ## every failing program: who is found guilty, against w
 # Half an hour: `make bench-frontend ARGS='--parts cost'` for a part, ARGS=--resume to go on.
 bench-frontend: $(READY)  ## the front end and Dynamo: cost of a call, transformers models, a corpus of functions
 	$(BIN)/python -m benchmarks.frontend --json .cache/bench-frontend/results.jsonl --markdown $(ARGS)
+
+# Three minutes, most of them the demo: `make house ARGS=--static` only counts.
+house: $(READY)  ## size and shape of the package: lines, modules, private names of torch, files run by a command
+	$(BIN)/python -m benchmarks.house $(ARGS)
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
