@@ -294,8 +294,7 @@ def locate_bundle(
     from torchrepro.engine.search.identity import Identity
     from torchrepro.engine.search.parent import searched
     from torchrepro.engine.search.run_directory import held
-    from torchrepro.locate.directory import locate_directory
-    from torchrepro.locate.settings import LocateSettings
+    from torchrepro.locate.settings import LocateSettings, locate_directory
     from torchrepro.nouns.located import Located
 
     settings = settings or LocateSettings()

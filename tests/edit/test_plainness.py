@@ -10,7 +10,7 @@ from capturing import capture
 from synthetic import traced
 from test_graph_text_captured import FUNCTIONS
 
-from torchrepro.edit.values.plainness import asks_for_gradients, cost_of, count_runs
+from torchrepro.edit.cost import asks_for_gradients, cost_of, count_runs
 from torchrepro.minify.order import size_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.repro import Compiler, Place

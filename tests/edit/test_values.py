@@ -9,7 +9,7 @@ import torch
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.edit.values.held_tensors import held_tensors, with_tensors
+from torchrepro.edit.held_tensors import held_tensors, with_tensors
 from torchrepro.minify.order import size_of
 from torchrepro.nouns.repro import Repro
 

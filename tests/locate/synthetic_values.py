@@ -14,8 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torchrepro.cut.record_values import Recording, observed_values
 from torchrepro.engine.processes.outcome import Outcome
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.observations import Seen, Sighting
-from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.watched_graph import Seen, Sighting, Watching
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict

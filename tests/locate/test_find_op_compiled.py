@@ -13,11 +13,10 @@ from torchrepro.engine.isolated_oracle import IsolatedOracle
 from torchrepro.engine.processes.choose_executor import executor_for
 from torchrepro.engine.timeouts import Patience
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.error_growth import error_growth
-from torchrepro.locate.first_non_finite import find_birth
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.located import Way
 from torchrepro.nouns.repro import Compiler, Repro
 

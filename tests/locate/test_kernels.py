@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from torchrepro.locate.generated_code import Generated, Written, definition_of
-from torchrepro.locate.kernels import kernel_of, only_kernel
+from torchrepro.locate.kernels import Generated, Written, definition_of, kernel_of, only_kernel
 from torchrepro.nouns.located import GuiltyOp, Way
 
 CODE = """

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.directory import LocateDirectory
 from torchrepro.locate.job import STEPS, Case, Step, answered, confidence_in
+from torchrepro.locate.settings import LocateDirectory
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.located import Confidence, GuiltyOp, Located, Part, Way, Workaround
 from torchrepro.nouns.repro import Repro

@@ -9,10 +9,9 @@ import pytest
 import torch
 from wrong_compilers import watching_on
 
-from torchrepro.locate.conditioning import Response, response_of
-from torchrepro.locate.error_growth import error_growth
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.sensitivity import act_of, find_sensitivity, words_on
+from torchrepro.locate.sensitivity import Response, act_of, find_sensitivity, response_of, words_on
+from torchrepro.locate.wrong_values import error_growth
 from torchrepro.nouns.repro import Repro
 
 

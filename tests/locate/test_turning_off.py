@@ -13,9 +13,8 @@ from torch._inductor.pattern_matcher import PatternMatcherPass
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
 from torchrepro.engine.stop_early import ending_before_code
-from torchrepro.locate.ablation import EVERYTHING
-from torchrepro.locate.apply_ablation import Met, turned_off
-from torchrepro.locate.generated_code import generate
+from torchrepro.locate.ablation import EVERYTHING, Met, turned_off
+from torchrepro.locate.kernels import generate
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.torch_api.patching import replaced
 

@@ -12,8 +12,7 @@ from synthetic import SyntheticOracle, problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from torchrepro.edit.outputs import outputs_of, returning
-from torchrepro.edit.single_results import taken_apart, with_single_results
+from torchrepro.edit.outputs import outputs_of, returning, taken_apart, with_single_results
 from torchrepro.minify.passes.multi_output import drop_outputs, single_results
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison

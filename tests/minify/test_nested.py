@@ -11,7 +11,7 @@ from capturing import capture
 from synthetic import problem_of, targets
 from test_graph_text_captured import FUNCTIONS
 
-from torchrepro.edit.inlining import inlined, nested_calls
+from torchrepro.edit.nested_bodies import inlined, nested_calls
 from torchrepro.edit.validity import why_invalid
 from torchrepro.graph_text import write_graph
 from torchrepro.minify.order import size_of

@@ -12,7 +12,7 @@ from random_graphs import random_repros
 from test_canonical import renamed, traced, variants
 from torch.fx import symbolic_trace
 
-from torchrepro.edit.values.held_tensors import count_elements
+from torchrepro.edit.held_tensors import count_elements
 from torchrepro.minify.order import count_settings, size_of
 from torchrepro.nouns.ambient import Ambient, Autocast
 from torchrepro.nouns.repro import Compiler, Repro

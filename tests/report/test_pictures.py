@@ -7,7 +7,7 @@ import torch
 
 from torchrepro.graph_text import write_graph
 from torchrepro.graph_text.source_lines import module_of, source_of
-from torchrepro.locate.node_origin import op_of
+from torchrepro.locate.watched_graph import op_of
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.report.contents import Node, Picture
 from torchrepro.report.graph_picture import picture_of

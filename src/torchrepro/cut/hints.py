@@ -1,29 +1,93 @@
 """Hints: which ops the evidence of a failure names.
 
 A lowering exception carries `target: aten.erf.default`; a generated kernel is called `cpp_fused_gelu_view_3`
-after what was fused into it; a message may simply name an op. None of it is trusted: a hint decides only what
-is tried first.
+after what was fused into it; a message may simply name an op. A crash or a hang leaves the Python stack on
+standard error, whose innermost line in generated code names the kernel that was running. Code that lowers or
+runs an FX graph holds the node in a local variable: its target is printed as well. A hint is never proof: it
+decides only what is tried first.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
 
 from torchrepro.cut.record_values import NotRecorded, Recording
-from torchrepro.cut.windows import Window
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeTensorMode, make_fx
 from torchrepro.torch_api.modes import modes_kept
 from torchrepro.torch_api.ops import OpOverload
+
+if TYPE_CHECKING:
+    from torchrepro.cut.windows import Window
+
+_SHARE = 0.8
+"""Of the time limit, after which a run is asked where it is."""
+
+
+@contextmanager
+def last_words(time_limit: float) -> Iterator[None]:
+    """Leave traces on standard error if the body crashes or hangs. In a process of its own only."""
+    faulthandler.enable(all_threads=False)
+    faulthandler.dump_traceback_later(time_limit * (1 + _SHARE) / 2, exit=False)
+    main = threading.get_ident()
+    watch = threading.Timer(time_limit * _SHARE, lambda: _say(sys._current_frames().get(main)))
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _say(frame: FrameType | None) -> None:
+    node = _node_in(_outwards(frame))
+    if node is not None:
+        print(f"torchrepro: working on {described(node)}", file=sys.stderr, flush=True)
+
+
+def node_of(raised: BaseException) -> Node | None:
+    """The node that was being worked on when an exception was raised, by the frames it came through."""
+    frames: list[FrameType] = []
+    step = raised.__traceback__
+    while step is not None:
+        frames.append(step.tb_frame)
+        step = step.tb_next
+    return _node_in(iter(reversed(frames)))
+
+
+def described(node: Node) -> str:
+    return f"target: {node.target}" if node.op == "call_function" else f"target: {node.op} {node.target}"
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _node_in(frames: Iterator[FrameType]) -> Node | None:
+    """A node that computes something, in the innermost frame that has one."""
+    for frame in frames:
+        for value in list(frame.f_locals.values()):
+            if isinstance(value, Node) and value.op not in ("placeholder", "output", "root"):
+                return value
+    return None
+
 
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")

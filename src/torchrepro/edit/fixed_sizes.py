@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.fake_run import propagate
-from torchrepro.edit.inlining import drop_fixed_inputs
+from torchrepro.edit.nested_bodies import drop_fixed_inputs
 from torchrepro.edit.surgery import edited, put_in_place_of, rebuilt, with_all_edited
 from torchrepro.graph_text.annotations import (
     NOTE_KEY,

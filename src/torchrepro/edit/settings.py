@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.edit.values.plainness import asks_for_gradients
+from torchrepro.edit.cost import asks_for_gradients
 from torchrepro.nouns.ambient import Ambient, Autocast
 from torchrepro.nouns.repro import Compiler, Repro
 

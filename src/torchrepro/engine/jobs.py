@@ -16,7 +16,7 @@ _ANY_SIZE = 1 << 62
 
 def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The verdict on a candidate."""
-    from torchrepro.cut.breadcrumbs import described, last_words, node_of
+    from torchrepro.cut.hints import described, last_words, node_of
     from torchrepro.execute.judge_repro import judge_repro
 
     raised: list[BaseException] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from torchrepro.edit.values.held_tensors import made_like
+from torchrepro.edit.held_tensors import made_like
 from torchrepro.explain.inputs import Given, tensor_inputs, with_inputs
 from torchrepro.explain.sentences import Evidence, listed, sentence_on_choices
 from torchrepro.explain.variations import Trial, Variation

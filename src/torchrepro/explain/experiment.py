@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from torchrepro.edit.held_tensors import count_elements
 from torchrepro.edit.validity import why_invalid
-from torchrepro.edit.values.held_tensors import count_elements
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.failure import Failure
 from torchrepro.engine.oracle import Oracle

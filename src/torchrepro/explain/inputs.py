@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.edit.values.held_tensors import held_tensors
+from torchrepro.edit.held_tensors import held_tensors
 from torchrepro.nouns.repro import Repro
 
 _CAPTURED = re.compile(r"[lL]_(\w+?)_?")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torchrepro.edit.values.held_tensors import held_tensors, made_like
+from torchrepro.edit.held_tensors import held_tensors, made_like
 from torchrepro.explain.inputs import Given, input_names, tensor_inputs, with_inputs
 from torchrepro.explain.sentences import Evidence, listed, sentence_on_choices
 from torchrepro.explain.variations import Trial, Variation

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchrepro.edit.shapes.coupling import dimension_table
-from torchrepro.edit.shapes.dimensions import DimensionTable
-from torchrepro.edit.shapes.slicing import window
+from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.dimensions import DimensionTable
+from torchrepro.edit.held_tensors import count_elements, window
 from torchrepro.edit.validity import why_invalid
-from torchrepro.edit.values.held_tensors import count_elements
 from torchrepro.explain.inputs import Given, input_names, tensor_inputs, with_inputs
 from torchrepro.explain.rules import changes, sizes_between
 from torchrepro.explain.sentences import Evidence, listed, sentence_on_sizes

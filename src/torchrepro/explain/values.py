@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from torchrepro.edit.values.held_tensors import made_like
+from torchrepro.edit.held_tensors import made_like
 from torchrepro.explain.inputs import Given, tensor_inputs, with_inputs
 from torchrepro.explain.numbers import between, label_of, numbers_to_try, place_of
 from torchrepro.explain.rules import changes

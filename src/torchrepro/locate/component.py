@@ -17,8 +17,7 @@ from torchrepro.cut.hints import Evidence
 from torchrepro.engine.narrowing import narrow
 from torchrepro.execute.backend_ladder import LADDER, with_backend
 from torchrepro.locate import switches
-from torchrepro.locate.ablation import Off
-from torchrepro.locate.ablation_runs import Trials
+from torchrepro.locate.ablation import Off, Trials
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.switches import Switch, all_off, by_name
 from torchrepro.nouns.located import Part

@@ -25,17 +25,15 @@ from torchrepro.engine.search.stopping import Stop
 from torchrepro.engine.timeouts import Patience
 from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.directory import LocateDirectory
-from torchrepro.locate.error_growth import error_growth
-from torchrepro.locate.first_non_finite import find_birth
 from torchrepro.locate.graphs import graph_in_call, graph_of
 from torchrepro.locate.kernels import find_kernel
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
-from torchrepro.locate.settings import LocateSettings
+from torchrepro.locate.settings import LocateDirectory, LocateSettings
 from torchrepro.locate.stages import Ladder, find_stage
 from torchrepro.locate.watched_graph import Watching
 from torchrepro.locate.workaround import find_workaround
+from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
 from torchrepro.nouns.located import Confidence, Located, Way
 from torchrepro.nouns.repro import Place

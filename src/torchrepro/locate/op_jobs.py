@@ -1,9 +1,14 @@
-"""What runs in a child while the guilty op is looked for: values stay there, numbers come back."""
+"""What runs in a child process while the culprit op is looked for: values stay there, numbers come back.
+
+An op that computes a wrong value is judged again on the operands that the compiled graph had, without
+compiling anything. An error that was inherited, however large it has grown, is in the operands; what is left
+is the op's own. This tells error that accumulates from an op that is wrong, inside a fused kernel.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,22 +16,153 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.cut.record_values import raising_node
+from torchrepro.cut.record_values import Kept, NotRecorded, Recording, observed_values, raising_node
+from torchrepro.cut.subgraph import piece
+from torchrepro.cut.units import Unit, ambient_at, units_of
 from torchrepro.cut.watched_values import watched_in
-from torchrepro.execute.judge_repro import subject_of_repro
+from torchrepro.execute.judge_repro import Prepared, subject_of_repro, truth_of
+from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase, Phases, Subject, judge
+from torchrepro.judge.randomness import RecordRandom
+from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
-from torchrepro.locate.conditioning import response_of
-from torchrepro.locate.error_measure import oddities, relative_error
-from torchrepro.locate.observations import Seen, Sighting
-from torchrepro.locate.rejudge_op import Rejudging
+from torchrepro.locate.sensitivity import nudged, response_of
+from torchrepro.locate.watched_graph import Odd, Seen, Sighting
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_settings
 
-_REJUDGING = 20.0
+_BLOCK = 1 << 22
+"""Elements that are looked at in one go: three copies of them in float64 are 100 MB."""
+
+
+def relative_error(value: Any, truth: Any) -> float | None:
+    """The largest error, relative to the largest magnitude of the truth; None where they cannot be compared.
+
+    Of a truth that is zero everywhere any error is all there is: 1. A number that is not finite where the
+    truth is has an infinite error.
+    """
+    if not _comparable(value, truth):
+        return None
+    worst = scale = 0.0
+    for part, true in _blocks(value, truth):
+        known = true.isfinite()
+        if bool((known & ~part.isfinite() & _rounded(true, value.dtype).isfinite()).any()):
+            return float("inf")
+        both = known & part.isfinite()
+        worst = max(worst, _largest((part - true)[both]))
+        scale = max(scale, _largest(true[known]))
+    if not worst:
+        return 0.0
+    return worst / scale if scale else 1.0
+
+
+def oddities(value: Any, truth: Any) -> Odd:
+    """How many elements are not finite; without a truth none of them counts as strange."""
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return Odd()
+    compared = _comparable(value, truth)
+    nan = infinite = strange = 0
+    for part, true in _blocks(value, truth if compared else value):
+        nan += int(part.isnan().sum())
+        infinite += int(part.isinf().sum())
+        if compared:
+            strange += int((~part.isfinite() & true.isfinite()).sum())
+    return Odd(nan, infinite, strange)
+
+
+def _comparable(value: Any, truth: Any) -> bool:
+    both = isinstance(value, torch.Tensor) and isinstance(truth, torch.Tensor)
+    return both and value.shape == truth.shape and value.layout is truth.layout is torch.strided
+
+
+def _blocks(value: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Both as rows of float64, a block at a time; a complex number is two elements."""
+    rows = [_row(value.detach()), _row(truth.detach())]
+    for start in range(0, rows[0].numel(), _BLOCK):
+        part, true = (row[start : start + _BLOCK].to("cpu", torch.float64) for row in rows)
+        yield part, true
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return plain.reshape(-1)
+
+
+def _rounded(true: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The truth as the dtype can hold it: beyond its range, infinity is right."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return true
+    return true.to(dtype.to_real() if dtype.is_complex else dtype).to(torch.float64)
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+_DRAWS = 3
+
+
+class Rejudging:
+    """The ops of a graph, with the values that its compiled form has computed."""
+
+    def __init__(self, repro: Repro, values: Mapping[str, torch.Tensor], rule: Rule) -> None:
+        plain = observed_values(repro, limit=0)  # numbers and sizes alone
+        kept = {name: Kept(value.detach()) for name, value in values.items()}
+        self._recording = replace(plain, values={**plain.values, **kept}, at_use={})
+        self._repro = replace(repro, earlier=(), symbols=(), backward=False)
+        self._rule = rule
+        self._units = {name: unit for unit in _units(repro, plain) for name in unit.nodes}
+        self._states = ambient_at(repro.graph.graph, repro.ambient)
+
+    def guilty(self, name: str) -> bool | None:
+        """Whether the op makes something else of its operands than eager and float64 do; None: not known."""
+        unit = self._units.get(name)
+        if unit is None or unit.name in self._recording.late:
+            return None
+        cut = piece(self._repro, self._recording, unit.nodes)
+        if cut is None:
+            return None
+        outputs: Any = cut.graph.graph.output_node().args[0]
+        try:
+            got = tuple(self._recording.result(node.name) for node in outputs)
+        except NotRecorded:
+            return None
+        return self._differs(replace(cut, ambient=self._states[unit.name]), got)
+
+    def _differs(self, alone: Repro, got: tuple[torch.Tensor, ...]) -> bool | None:
+        prepared = Prepared(alone)
+        random = RecordRandom()
+        with torch.no_grad():
+            eager = _results(prepared, alone.inputs, random)
+            if random.is_random:
+                return None  # alone it draws other numbers
+            truth = tuple(truth_of(prepared, random.draws)[0].outputs)
+            if same(eager, got, truth, rule=self._rule):
+                return False
+            # In a fused kernel an operand is not rounded as it is where it is returned. What a rounding of
+            # the operands makes of the result is not the op's fault either.
+            for seed in range(_DRAWS):
+                other = _results(prepared, nudged(alone.inputs, seed), RecordRandom())
+                if same(other, got, truth, rule=self._rule):
+                    return False
+            return True
+
+
+def _units(repro: Repro, recording: Recording) -> list[Unit]:
+    return [unit for unit in units_of(repro.graph.graph, recording.several) if not unit.is_state]
+
+
+def _results(prepared: Prepared, inputs: tuple[Any, ...], random: RecordRandom) -> tuple[Any, ...]:
+    prepared = Prepared(replace(prepared.repro, inputs=inputs))
+    graph = prepared.graph()
+    with without_compilers(), random:
+        return tuple(prepared.observe(graph, graph, prepared.inputs()).outputs)
+
+
+_REJUDGE_SECONDS = 20.0
 """Seconds for asking of wrong values, in the order of the graph, whether their op is wrong."""
 
 
@@ -100,7 +236,9 @@ def _sighting(repro: Repro, names: list[str], verdict: Verdict, runs: _Runs, rul
     values = dict(zip(names, zip(*sides, strict=True), strict=True))
     leaves = {} if verdict.comparison is None else watched_in(verdict.comparison, repro, names)
     wrong = {name for name, leaf in leaves.items() if not leaf.same}
-    guilty = _guilty(repro, {name: compiled for name, (_, compiled, _) in values.items()}, names, wrong, rule)
+    guilty = _culprits(
+        repro, {name: compiled for name, (_, compiled, _) in values.items()}, names, wrong, rule
+    )
     seen = tuple(
         Seen(
             name,
@@ -125,7 +263,7 @@ def _nan_inputs(repro: Repro) -> tuple[str, ...]:
     return tuple(node.name for node, value in given if oddities(value, None).nan)
 
 
-def _guilty(
+def _culprits(
     repro: Repro, values: Mapping[str, Any], names: list[str], wrong: set[str], rule: Rule
 ) -> dict[str, bool | None]:
     """Of the wrong values, in order: whether it is their op that is wrong; none is asked after the first."""
@@ -140,6 +278,6 @@ def _guilty(
             found[name] = rejudging.guilty(name)
         except TorchReproError:  # there is no float64 run of this op alone: not known
             found[name] = None
-        if found[name] or time.monotonic() - started > _REJUDGING:
+        if found[name] or time.monotonic() - started > _REJUDGE_SECONDS:
             break
     return found

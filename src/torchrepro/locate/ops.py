@@ -1,28 +1,30 @@
-"""The guilty op: the first whose compiled value is worse than eager's while all that it reads is fine.
+"""Find the culprit op: the first whose compiled value is worse than eager's while all its operands are fine.
 
-The cheapest way first. What was raised may name it. Wrong values are watched inside the compiled graph, and
-the first that its op alone explains is it. Else each op is judged alone, and at last the graph is cut.
+The cheapest way first. The exception may name it. Wrong values are watched inside the compiled graph, and
+the first that its op alone explains is the answer. Else each op is judged alone on the values that eager gave
+it (a window). Last, the graph is cut to its shortest failing beginning, or for gradients its shortest failing
+end: each piece keeps the op with all ops before it, as it was fused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from torch.fx import Node
 
-from torchrepro.cut.units import takes_apart
+from torchrepro.cut.hints import suspects
+from torchrepro.cut.subgraph import piece
+from torchrepro.cut.units import Unit, takes_apart, units_of
+from torchrepro.cut.windows import Window, alone, beside, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.error_growth import steepest
-from torchrepro.locate.node_origin import whereabouts
-from torchrepro.locate.observations import Seen
-from torchrepro.locate.op_pieces import first_of_shortest_end, last_of_shortest_beginning
-from torchrepro.locate.op_windows import OpWindows
-from torchrepro.locate.watched_graph import OF_VALUES, Watching
-from torchrepro.locate.wrong_values import Traced, trace
+from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts
+from torchrepro.locate.wrong_values import Traced, steepest, trace
 from torchrepro.nouns.located import GuiltyOp, Way
-from torchrepro.nouns.repro import Place
-from torchrepro.nouns.verdict import Kind
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.torch_api.ops import HigherOrderOperator
 
 _RAISING = "torchrepro.locate.op_jobs:raising"
@@ -164,3 +166,125 @@ def _raising_in_eager(inquiry: Inquiry) -> GuiltyOp | None:
 def _guilty(node: Node, way: Way, **errors: float | None) -> GuiltyOp:
     here = whereabouts(node)
     return GuiltyOp(here.node, here.op, way, here.module, here.source, **errors)
+
+
+_SUSPECTS = 2
+_WINDOW_GROUPS = 2
+"""Groups of ops that run in different states (autocast, no gradients) and cannot stand in one graph."""
+
+
+class OpWindows:
+    """The ops of a graph, each as a graph of its own."""
+
+    def __init__(self, watching: Watching, left: Callable[[], int]) -> None:
+        self._watching = watching
+        self._left = left
+        self._inquiry = watching.inquiry
+        self._windows = windows_of(watching.static, watching.recording)
+        self._place = {name: place for place, name in enumerate(watching.nodes)}
+
+    def fails_alone(self, name: str) -> tuple[bool, Seen | None]:
+        """Whether the op that computes a node fails by itself, and what was seen of its result."""
+        for window in self._windows:
+            for unit in window.instances:
+                if name in unit.nodes:
+                    return self._fails(unit, window, name)
+        return False, None
+
+    def named(self) -> tuple[list[str], str | None]:
+        """The ops that the evidence of the failure names, and the first of them that fails alone."""
+        static, recording = self._watching.static, self._watching.recording
+        named = suspects(self._windows, self._inquiry.verdict, static, recording)
+        names = [window.name for window in named[:_SUSPECTS]]
+        return names, next((name for name in names if self.fails_alone(name)[0]), None)
+
+    def wrong(self) -> list[str]:
+        """The ops whose results are wrong alone, in the order of the graph: one compile for each state."""
+        self._inquiry.on_step("judging every op alone")
+        found: list[str] = []
+        for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
+            if self._left() <= 0:
+                break
+            pairs = wrong_ones(self._watching.static, self._watching.recording, group, self._rounds)
+            found += [unit.name for unit, _ in pairs]
+        return sorted(found, key=self._place.__getitem__)
+
+    def failing(self) -> str | None:
+        """The op that fails alone, by bisection; first it is asked whether any does."""
+        self._inquiry.on_step("looking for an op that fails alone")
+        static, recording = self._watching.static, self._watching.recording
+        for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
+            if self._left() <= 0 or self._first_failing([beside(static, recording, group)]) is None:
+                continue
+            parts = self._inquiry.oracle.workers + 1
+            for unit, _ in failing_one(static, recording, group, self._first_failing, parts=parts):
+                if self.fails_alone(unit.name)[0]:
+                    return unit.name
+        return None
+
+    def _fails(self, unit: Unit, window: Window, name: str) -> tuple[bool, Seen | None]:
+        single = alone(self._watching.static, self._watching.recording, unit, window)
+        if single is None:
+            return False, None
+        gradients_alone = self._inquiry.failure.places == {"grad"}
+        if self._inquiry.verdict.kind not in OF_VALUES or gradients_alone:
+            return self._inquiry.fails(single), None
+        outputs: Any = single.graph.graph.output_node().args[0]
+        names = [node.name for node in outputs]
+        sighting = self._watching.look(replace(single, backward=False), names)
+        if sighting is None:
+            return False, None
+        seen = {seen.node: seen for seen in sighting.seen}
+        return sighting.verdict.kind in OF_VALUES, seen.get(name)
+
+    def _first_failing(self, candidates: Sequence[Repro | None]) -> int | None:
+        built = [(place, candidate) for place, candidate in enumerate(candidates) if candidate is not None]
+        verdicts = self._inquiry.verdicts([candidate for _, candidate in built])
+        shown = (self._inquiry.failure.shown_by(verdict) for verdict in verdicts)
+        return next((place for (place, _), shows in zip(built, shown, strict=True) if shows), None)
+
+    def _rounds(self, repro: Repro) -> Sequence[Verdict]:
+        self._inquiry.compiles += 1
+        return self._inquiry.oracle.rounds(repro)
+
+
+def last_of_shortest_beginning(watching: Watching, left: Callable[[], int]) -> str | None:
+    """The op with which the failure comes; None where it is not found in the compiles that are left."""
+    return _edge(watching, left, lambda units, count: units[:count])
+
+
+def first_of_shortest_end(watching: Watching, left: Callable[[], int]) -> str | None:
+    """The op whose backward brings the failure."""
+    return _edge(watching, left, lambda units, count: units[len(units) - count :])
+
+
+def _edge(
+    watching: Watching, left: Callable[[], int], part: Callable[[list[list[str]], int], list[list[str]]]
+) -> str | None:
+    inquiry = watching.inquiry
+    recording = watching.recording
+    all_units = units_of(watching.static.graph.graph, recording.several)
+    units = [list(unit.nodes) for unit in all_units if not unit.is_state]
+    # Regions of autocast are in every piece: no op, and the failure may need them.
+    regions = [name for unit in all_units if unit.is_state for name in unit.nodes]
+
+    def fails(count: int) -> bool:
+        kept = [name for unit in part(units, count) for name in unit]
+        cut = piece(watching.static, recording, [*regions, *kept])
+        inquiry.on_step(f"cutting the graph to {count} of {len(units)} ops")
+        return cut is not None and inquiry.fails(cut)
+
+    fails_with, passes_with = len(units), 0
+    # The whole graph once more: cut, it has no symbols and no earlier calls.
+    if left() <= 0 or not fails(fails_with):
+        return None
+    while fails_with - passes_with > 1:
+        if left() <= 0:
+            return None
+        middle = (fails_with + passes_with) // 2
+        if fails(middle):
+            fails_with = middle
+        else:
+            passes_with = middle
+    new = [unit for unit in part(units, fails_with) if unit not in part(units, passes_with)]
+    return new[0][0] if new else None

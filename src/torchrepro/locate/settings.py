@@ -1,8 +1,28 @@
-"""LocateSettings: what the user asked for, as plain data that crosses processes."""
+"""LocateSettings and LocateDirectory: what the user asked for, and where the answer goes.
+
+The answer about a bundle is written to `located/` in it, or to `NAME.located/` next to a zip:
+
+    result.json       the answer as data
+    kernel.cpp|.py    the generated code that computes the culprit op
+    output_code.py    what the compiler wrote for the whole graph
+    graph/            of a whole call: the culprit graph, as a bundle
+
+What else is in it is described in `engine/search/run_directory.py`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from torchrepro.bundle.read import LOCATED
+from torchrepro.engine.search import run_directory as shared
+from torchrepro.nouns.located import Located
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +36,33 @@ class LocateSettings:
     trusted: tuple[str, ...] = ()
     own: bool = False
     """The bundle was made from the user's own program: what it names may be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocateDirectory(shared.RunDirectory):
+    """The paths of an answer."""
+
+    left: ClassVar[tuple[str, ...]] = ("kernel", "output_code", "graph", *shared.RunDirectory.left)
+
+    @property
+    def graph(self) -> Path:
+        return self.path / "graph"
+
+    def finished(self) -> Located | None:
+        """The answer, if all was looked at."""
+        try:
+            found = msgspec.convert(json.loads(self.result.read_bytes()), Located, strict=False)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return None
+        return None if found.stopped else found
+
+
+def locate_directory(wanted: Path | None, bundle: Path) -> tuple[LocateDirectory, str]:
+    """The directory that was asked for, else the bundle's own; and a word if it could not be there."""
+    if bundle.is_dir() and os.access(bundle, os.W_OK | os.X_OK):
+        preferred = bundle.absolute() / LOCATED
+    else:
+        name = bundle.stem if bundle.suffix == ".zip" else bundle.name
+        preferred = bundle.absolute().with_name(f"{name}.{LOCATED}")
+    path, elsewhere = shared.place_for(wanted, preferred)
+    return LocateDirectory(path), elsewhere

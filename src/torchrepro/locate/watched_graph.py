@@ -1,7 +1,7 @@
-"""Watching: values inside the failing graph, seen on both sides. Each look is one compile; all is kept.
+"""Watch values inside the failing graph on both sides. Each look is one compile; all of them are kept.
 
-The values themselves never come here: a child compares them and returns numbers. How many are watched at a
-time depends on their size, because all three sides of each are in memory then.
+The values themselves never reach this process: a child compares them and returns numbers. How many are
+watched at a time depends on their size, because all three sides of each are in memory then.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import msgspec
 from torch.fx import Node
@@ -18,10 +19,87 @@ from torchrepro.cut.subgraph import without_symbols
 from torchrepro.cut.watched_values import Ancestry, values_in, watched
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.observations import Seen, Sighting
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """How many elements of a value are not finite."""
+
+    nan: int = 0
+    infinite: int = 0
+    strange: int = 0
+    """Of both, those for which the float64 truth is finite: an overflow, or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The value of a node on both sides, against float64."""
+
+    node: str
+    wrong: bool = False
+    """The compiled value is further from the truth than the judge allows."""
+    guilty: bool | None = None
+    """Wrong for what it was given: computed anew from the operands that the compiled graph had, the result is
+    another. None: not asked, or an operand cannot be had."""
+    eager: float | None = None
+    """The largest error, relative to the largest magnitude of the truth; None where there is no truth."""
+    compiled: float | None = None
+    eager_odd: Odd = field(default_factory=Odd)
+    compiled_odd: Odd | None = None
+    """None: the compiled side did not get so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One run of each side with some values watched."""
+
+    verdict: Verdict
+    """Without its comparison, which is about thousands of values here."""
+    seen: tuple[Seen, ...] = ()
+    wrong_elsewhere: tuple[str, ...] = ()
+    """Paths of what is wrong among the graph's own results: `out[0]`, `inputs[2]`."""
+    nan_inputs: tuple[str, ...] = ()
+    """Inputs of the graph that hold a NaN, by the names of their nodes."""
+
+    @property
+    def shows(self) -> bool:
+        """Whether anything is wrong in it."""
+        return bool(self.wrong_elsewhere) or any(seen.wrong for seen in self.seen)
+
+
+def op_of(node: Node) -> str:
+    """`aten.erf.default`, `torch.nn.functional.gelu`, `.add_`, `operator.mul`; of a module its path."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return f".{target}"
+    if isinstance(target, str):
+        return target
+    if isinstance(target, OpOverload | OpOverloadPacket | HigherOrderOperator):
+        return str(target)
+    name = getattr(target, "__name__", str(target))
+    module = getattr(target, "__module__", "") or ""
+    # Python's own operators live in `_operator`; torch's in C++ have no module that could be imported.
+    module = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}.get(module, module)
+    return f"{module}.{name}" if module else f"torch.{name}"
+
+
+class Whereabouts(NamedTuple):
+    """As `GuiltyOp` and `Growth` have it."""
+
+    node: str
+    op: str
+    module: str
+    source: str
+
+
+def whereabouts(node: Node) -> Whereabouts:
+    return Whereabouts(node.name, op_of(node), module_of(node), source_of(node) or "")
+
 
 _WATCH = "torchrepro.locate.op_jobs:watch"
 _SIDES = 10

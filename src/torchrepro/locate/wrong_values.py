@@ -1,12 +1,13 @@
-"""Trace a wrong result back to the first value that is wrong, by watching values inside the graph.
+"""The values inside a graph: the first wrong one, the first NaN or Inf, and how the error grows.
 
-All are watched at once where they fit into memory: one compile. Else, or where so many outputs make the
-failure vanish, some are: of what the first wrong one depends on and no right one does, some again. With one
-value at a time that is a bisection of the graph, as git does it with commits.
+All values are watched at once where they fit into memory: one compile. Else, or where so many outputs make
+the failure vanish, some are watched: of the values that the first wrong one depends on and no right one does,
+some again. With one value at a time that is a bisection of the graph, as git does it with commits.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Any
 
 from torch.fx import Node
 
-from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.watched_graph import OF_VALUES, Odd, Seen, Watching, whereabouts
+from torchrepro.nouns.located import Birth, Growth
 
 _FEWER = 8
 """By how much fewer values are watched where so many were too many."""
@@ -110,3 +112,78 @@ def _behind_wrong_results(watching: Watching) -> list[str]:
         if isinstance(result, Node):
             bits |= watching.ancestry.before(result.name)
     return watching.ancestry.among(watching.values, bits)
+
+
+_LOOKS = 4
+"""Compiles at most for values that have not been seen yet; of what does not fit, some are left out evenly."""
+
+
+def error_growth(watching: Watching | None) -> tuple[Growth, ...]:
+    """For wrong values. What was seen while the op was looked for costs nothing."""
+    if watching is None or watching.inquiry.verdict.kind not in OF_VALUES:
+        return ()
+    _see_the_rest(watching)
+    found = []
+    for name in watching.values:
+        here, seen = whereabouts(watching.nodes[name]), watching.seen.get(name)
+        errors = (None, None) if seen is None else (seen.eager, seen.compiled)
+        found.append(Growth(here.node, here.op, here.module, here.source, *errors))
+    return tuple(found)
+
+
+def steepest(watching: Watching) -> str | None:
+    """The node at which the compiled error grows most over those of its operands; None where none does."""
+
+    errors = {name: seen.compiled for name, seen in watching.seen.items()}
+
+    def error(name: str) -> float:
+        known = errors.get(name)
+        return known if known is not None and math.isfinite(known) else 0.0
+
+    def step(name: str) -> float:
+        operands = watching.nodes[name].all_input_nodes
+        return error(name) - max((error(operand.name) for operand in operands), default=0.0)
+
+    found = max(watching.values, key=step, default=None)
+    return found if found is not None and step(found) > 0 else None
+
+
+def _see_the_rest(watching: Watching) -> None:
+    for _ in range(_LOOKS):
+        unseen = [name for name in watching.values if name not in watching.seen]
+        if not unseen:
+            return
+        looks = math.ceil(len(unseen) / watching.at_a_time(unseen))
+        # As many as fit, evenly: with fewer looks than needed the plot is coarse, and whole.
+        if watching.watch(unseen[::looks]) is None:
+            return
+
+
+def find_birth(watching: Watching | None) -> Birth | None:
+    """None where every value is finite, or meant not to be: a mask of infinities that the truth has, too."""
+    if watching is None:
+        return None
+    birth = Birth(
+        _born(watching, lambda seen: seen.eager_odd), _born(watching, lambda seen: seen.compiled_odd or Odd())
+    )
+    return birth if birth.eager or birth.compiled else None
+
+
+def _born(watching: Watching, side: Callable[[Seen], Odd]) -> str:
+    """First what float64 knows to be finite, an overflow included; else a NaN that it has as well."""
+    has_truth = any(seen.eager is not None for seen in watching.seen.values())
+    kinds: list[Callable[[Odd], int]] = [lambda odd: odd.strange, lambda odd: odd.nan]
+    if not has_truth:
+        kinds.append(lambda odd: odd.infinite)
+    for count in kinds:
+        for name in watching.values:
+            if _has(watching, name, side, count):
+                operands = [operand.name for operand in watching.nodes[name].all_input_nodes]
+                if not any(_has(watching, each, side, count) for each in operands):
+                    return next((each for each in operands if each in watching.nan_inputs), name)
+    return ""
+
+
+def _has(watching: Watching, name: str, side: Callable[[Seen], Odd], count: Callable[[Odd], int]) -> bool:
+    seen = watching.seen.get(name)
+    return seen is not None and count(side(seen)) > 0

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
+from torchrepro.edit.arguments import with_literals
 from torchrepro.edit.fake_run import propagate
-from torchrepro.edit.literals import with_literals
-from torchrepro.edit.shapes.slicing import contiguous
+from torchrepro.edit.held_tensors import Held, contiguous, held_tensors, made_like, with_tensors
 from torchrepro.edit.validity import why_invalid
-from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.torch_api.modes import TorchDispatchMode

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchrepro.edit.values.held_tensors import all_tensors, count_elements_of
-from torchrepro.edit.values.plainness import asks_for_gradients, cost_of_arguments, count_runs
-from torchrepro.edit.values.value_cost import cost_of_tensor
+from torchrepro.edit.cost import asks_for_gradients, cost_of_arguments, cost_of_tensor, count_runs
+from torchrepro.edit.held_tensors import all_tensors, count_elements_of
 from torchrepro.engine.canonical_text import canonical_text
 from torchrepro.nouns.repro import Compiler, Place, Repro
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from torchrepro.edit.literals import with_literals
-from torchrepro.edit.shapes.coupling import dimension_table, table_of_equal_sizes
-from torchrepro.edit.shapes.dimensions import Dimension, DimensionTable
-from torchrepro.edit.shapes.slicing import window
-from torchrepro.edit.shapes.symbolic_sizes import Axis
+from torchrepro.edit.arguments import with_literals
+from torchrepro.edit.coupling import dimension_table, table_of_equal_sizes
+from torchrepro.edit.dimensions import Dimension, DimensionTable
+from torchrepro.edit.held_tensors import window, with_tensors
+from torchrepro.edit.symbolic_sizes import Axis
 from torchrepro.edit.validity import why_invalid
-from torchrepro.edit.values.held_tensors import with_tensors
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind

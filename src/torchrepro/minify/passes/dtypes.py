@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from torchrepro.edit.literals import Literal, literals_of, with_literals
-from torchrepro.edit.shapes.slicing import laid_out_like
-from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
+from torchrepro.edit.arguments import Literal, literals_of, with_literals
+from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 

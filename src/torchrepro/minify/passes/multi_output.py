@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchrepro.edit.outputs import Output, is_flat, outputs_of, returning
-from torchrepro.edit.single_results import taken_apart, with_single_results
+from torchrepro.edit.outputs import Output, is_flat, outputs_of, returning, taken_apart, with_single_results
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place
 

@@ -6,8 +6,7 @@ Where the higher-order op itself is guilty, its graphs are shrunk in their place
 from __future__ import annotations
 
 from torchrepro.cut.record_values import NotRecorded
-from torchrepro.edit.inlining import branches, inlined, nested_calls
-from torchrepro.edit.nested_bodies import bypasses, without_ops
+from torchrepro.edit.nested_bodies import branches, bypasses, inlined, nested_calls, without_ops
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 

@@ -11,10 +11,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from torchrepro.edit.shapes.coupling import dimension_table
-from torchrepro.edit.shapes.dimensions import Dimension, DimensionTable
-from torchrepro.edit.shapes.smallest_sizes import smallest_that_runs
-from torchrepro.edit.values.held_tensors import held_tensors
+from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.dimensions import Dimension, DimensionTable, smallest_that_runs
+from torchrepro.edit.held_tensors import held_tensors
 from torchrepro.minify.layouts import drop_ranks, plainer_layouts, squeezed
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.size_search import (

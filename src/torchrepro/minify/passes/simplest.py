@@ -6,12 +6,12 @@ work of all the passes that follow, which find nothing left to ask.
 
 from __future__ import annotations
 
+from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.dimensions import smallest_that_runs
+from torchrepro.edit.held_tensors import held_tensors
+from torchrepro.edit.plain_values import plainest
 from torchrepro.edit.settings import ambient_settings, compiler_settings, gradient_settings, without
-from torchrepro.edit.shapes.coupling import dimension_table
-from torchrepro.edit.shapes.smallest_sizes import smallest_that_runs
 from torchrepro.edit.validity import why_invalid
-from torchrepro.edit.values.held_tensors import held_tensors
-from torchrepro.edit.values.plain_values import plainest
 from torchrepro.minify.layouts import all_contiguous, squeezed
 from torchrepro.minify.passes.dtypes import unusual_dtypes, with_usual_dtypes
 from torchrepro.minify.passes.values import with_form

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchrepro.edit.shapes.coupling import dimension_table
-from torchrepro.edit.shapes.slicing import laid_out_like
-from torchrepro.edit.values.held_tensors import Held, held_tensors, made_like, with_tensors
-from torchrepro.edit.values.plain_values import (
+from torchrepro.edit.cost import OWN_VALUES, cost_of_values
+from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
+from torchrepro.edit.plain_values import (
     FORMS,
     FORMS_OF_ONE,
     Form,
@@ -21,7 +21,6 @@ from torchrepro.edit.values.plain_values import (
     plainest,
     rounder_values,
 )
-from torchrepro.edit.values.value_cost import OWN_VALUES, cost_of_values
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
 

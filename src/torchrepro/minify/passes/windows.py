@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchrepro.cut.failing_windows import alone, failing_one, wrong_ones
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.record_values import Recording
 from torchrepro.cut.subgraph import without_symbols
 from torchrepro.cut.units import Unit
-from torchrepro.cut.windows import Window, by_ambient, windows_of
+from torchrepro.cut.windows import Window, alone, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch.fx import Interpreter, Node
 
-from torchrepro.edit.literals import Literal, literals_of, replaced
-from torchrepro.edit.values.held_tensors import Held
+from torchrepro.edit.arguments import Literal, literals_of, replaced
+from torchrepro.edit.held_tensors import Held
 from torchrepro.graph_text import resolver
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes

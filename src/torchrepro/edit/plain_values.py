@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from torchrepro.edit.shapes.slicing import laid_out_like
-from torchrepro.edit.values.held_tensors import made_like
+from torchrepro.edit.held_tensors import laid_out_like, made_like
 
 Form = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """(tensor, place of the failing element) -> the same tensor with other values."""

@@ -1,0 +1,161 @@
+"""What the order of candidates counts next to nodes and elements: how much it takes to write a repro down.
+
+Of a graph: ops that run, gradients, how plain the arguments are. Of a tensor: zeros and ones are free; one
+value throughout costs its digits; a progression more, seeded noise more than that, and values of its own each
+element's digits. A dtype and a layout that have to be spelled out cost something, and so does every dimension
+beyond the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchrepro.bundle.storage_digests import remembered
+from torchrepro.cut.units import CALLS
+from torchrepro.edit.plain_values import seeded_noise, short_number
+from torchrepro.nouns.repro import Place, Repro
+
+USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)
+"""What torch makes of numbers that are written down."""
+
+
+def count_runs(module: GraphModule) -> int:
+    """Ops as often as they stand to run: those of a nested graph once for each call of it.
+
+    So a call of a graph is never smaller than the ops of that graph put in its place.
+    """
+    total = 0
+    for node in module.graph.nodes:
+        if node.op not in CALLS:
+            continue
+        total += 1
+        called = [node.target] if node.op == "call_module" else _graphs_given_to(node)
+        for path in called:
+            nested = _reach(module, str(path))
+            total += count_runs(nested) if isinstance(nested, GraphModule) else 0
+    return total
+
+
+def asks_for_gradients(repro: Repro) -> int:
+    """0: no gradients. 1: inputs ask for them, though none are computed. 2: there is a backward call, too.
+
+    Below AOT there are none, whatever the inputs say.
+    """
+    if repro.place is Place.AFTER_AOT:
+        return 0
+    given = (*repro.inputs, *repro.graph.parameters())
+    asked = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
+    recorded = repro.ambient.grad_enabled and not repro.ambient.inference_mode
+    return int(asked) + int(asked and recorded and repro.backward is not False)
+
+
+def cost_of_arguments(module: GraphModule) -> int:
+    """How far the numbers in a graph are from those that a person would write first."""
+    own = sum(cost_of(value) for node in module.graph.nodes for value in (*node.args, *node.kwargs.values()))
+    nested = (child for child in module.children() if isinstance(child, GraphModule))
+    return own + sum(cost_of_arguments(child) for child in nested)
+
+
+def cost_of(value: Any) -> int:
+    """Of whole numbers 0, then 1, then the smaller one; of others 1.0, then 0.0, then the shorter one."""
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, int):
+        return abs(value) if abs(value) < 2 else 1 + abs(value).bit_length()
+    if isinstance(value, float):
+        return 0 if value == 1 else 1 if value == 0 else 1 + len(repr(value))
+    if isinstance(value, tuple | list):
+        return sum(map(cost_of, value))
+    if isinstance(value, slice):
+        return cost_of((value.start, value.stop, value.step))
+    if isinstance(value, torch.dtype):
+        return int(value not in USUAL_DTYPES)
+    return 0
+
+
+def _graphs_given_to(node: Node) -> Iterator[Any]:
+    return (operand.target for operand in node.all_input_nodes if operand.op == "get_attr")
+
+
+def _reach(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+_PROGRESSION = 20
+_NOISE = 30
+OWN_VALUES = 60
+"""Where elements are written one by one."""
+_SPELLED_OUT = 40
+_EXOTIC = 10_000
+_FEW = 64
+"""Elements of which each is looked at."""
+_MANY = 1 << 16
+"""Elements above which nobody looks whether it is seeded noise."""
+_UNREAD = 1 << 20
+"""Elements above which all count as irregular where the first ones are: reading them takes longer."""
+_DIGITS = 10
+
+
+def cost_of_tensor(tensor: torch.Tensor) -> int:
+    """The cost of one tensor."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return _EXOTIC
+    if tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or tensor._is_zerotensor():
+        return _EXOTIC
+    unusual = (not tensor.is_contiguous()) + (tensor.dtype not in USUAL_DTYPES)
+    about = _SPELLED_OUT * unusual + max(0, tensor.dim() - 1)
+    return about + cost_of_values(tensor)
+
+
+def cost_of_values(tensor: torch.Tensor) -> int:
+    """The cost of what is in an ordinary tensor, whatever its kind."""
+    if not tensor.numel():
+        return 0
+    window = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj())
+    return remembered(tensor, ("cost", window), lambda: _cost_of_values(tensor))
+
+
+@torch.no_grad()
+def _cost_of_values(tensor: torch.Tensor) -> int:
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype.itemsize < 2 or flat.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        try:
+            flat = flat.to(torch.float32)  # these types lack most operations
+        except (NotImplementedError, RuntimeError):
+            return OWN_VALUES + _DIGITS * flat.numel()  # and these all of them: numbers of four bits
+    head = flat[:_FEW]
+    if _is_uniform(head) and _is_uniform(flat):
+        return cost_of_number(flat[0])
+    if _is_progression(head) and _is_progression(flat):
+        return _PROGRESSION + cost_of_number(flat[0]) + cost_of_number(flat[1] - flat[0])
+    if flat.numel() > _UNREAD:
+        return OWN_VALUES + _DIGITS * flat.numel()
+    if (
+        flat.numel() <= _MANY
+        and flat.dtype.is_floating_point
+        and torch.equal(tensor.detach(), seeded_noise(tensor))
+    ):
+        return _NOISE
+    if flat.numel() <= _FEW:
+        return OWN_VALUES + sum(1 + cost_of_number(number) for number in flat)
+    return OWN_VALUES + int((flat != flat[0]).sum()) * _DIGITS
+
+
+def cost_of_number(number: torch.Tensor) -> int:
+    """The characters of a number beyond those of the plainest ones."""
+    value = number.item()
+    return 0 if value in (0, 1) else len(short_number(value, number.dtype))
+
+
+def _is_uniform(flat: torch.Tensor) -> bool:
+    return bool((flat == flat[0]).all()) or (not flat.is_complex() and bool(flat.isnan().all()))
+
+
+def _is_progression(flat: torch.Tensor) -> bool:
+    return flat.dtype is not torch.bool and bool((flat.diff() == flat[1] - flat[0]).all())

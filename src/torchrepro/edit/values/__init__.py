@@ -1,1 +1,0 @@
-"""Values: what a repro holds, what is plain, and what it costs to write it down."""
