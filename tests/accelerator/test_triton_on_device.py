@@ -17,8 +17,8 @@ from commands import answer, torchrepro
 
 from torchrepro import Compiler, Place, Repro, load_bundle, save_bundle
 from torchrepro.bundle.read import read_manifest
-from torchrepro.graph_text import write_graph
 from torchrepro.graph_text.metadata import symbols_of
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import TorchReproError
 
 MISSING = [

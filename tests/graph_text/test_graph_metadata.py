@@ -9,9 +9,10 @@ import torch
 from capturing import Captured, capture
 from zoo import Transformer
 
-from torchrepro.graph_text import read_graph, write_graph
 from torchrepro.graph_text.annotations import note_of_node
 from torchrepro.graph_text.metadata import fake_inputs, restore_metadata, symbols_of
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
 

@@ -10,10 +10,12 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from capturing import Captured, capture
+from graph_equality import first_difference
 from torch.fx.experimental.proxy_tensor import make_fx
 from zoo import HUGGING_FACE, PLAIN
 
-from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 
 
 def assert_survives(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrepro.graph_text import read_graph, resolver, write_graph
+from torchrepro.graph_text import resolver
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError, TorchReproError
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from graph_equality import first_difference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
-from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import CannotSerialise
 
 

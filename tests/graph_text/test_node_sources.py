@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Linear, Module, ModuleDict, ModuleList, ReLU, Sequential
 
-from torchrepro.graph_text import read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.graph_text.source_lines import module_of, source_of
 
 

@@ -14,8 +14,9 @@ from synthetic import problem_of, targets
 from torchrepro.cut.subgraph import piece
 from torchrepro.edit.fixed_sizes import with_numbers
 from torchrepro.edit.validity import why_invalid
-from torchrepro.graph_text import read_graph, write_graph
 from torchrepro.graph_text.metadata import symbols_of
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.minify.passes.dynamic import make_static
 from torchrepro.nouns.repro import Compiler, Place, Repro
 

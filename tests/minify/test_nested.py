@@ -13,7 +13,7 @@ from test_graph_text_captured import FUNCTIONS
 
 from torchrepro.edit.nested_bodies import inlined, nested_calls
 from torchrepro.edit.validity import why_invalid
-from torchrepro.graph_text import write_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.minify.order import size_of
 from torchrepro.minify.passes.nested import open_nested
 from torchrepro.nouns.repro import Place, Repro

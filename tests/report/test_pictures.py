@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchrepro.graph_text import write_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.watched_graph import op_of
 from torchrepro.nouns.errors import GraphTextError

@@ -18,7 +18,7 @@ from torchrepro.bundle.describe import describe_bundle
 from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.execute.judge_repro import judge_repro
-from torchrepro.graph_text import write_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.trust import CustomOpEntry
 from torchrepro.user_code.custom_ops import describe_op, functions_of, require_registered

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from commands import answer, torchrepro
+from graph_equality import first_difference
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._higher_order_ops.triton_kernel_wrap import (
@@ -26,7 +27,8 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from torchrepro import Compiler, Repro, load_bundle, save_bundle
 from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 
 KERNELS = """

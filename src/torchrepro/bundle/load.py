@@ -15,7 +15,7 @@ from torchrepro.bundle.open import open_bundle_files
 from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, text_of
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
-from torchrepro.graph_text import read_graph
+from torchrepro.graph_text.parser import read_graph
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.repro import Compiler, Repro, Symbol

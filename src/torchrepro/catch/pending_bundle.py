@@ -26,7 +26,7 @@ from torchrepro.catch.rank_watch import announce_unfinished
 from torchrepro.catch.session import Session
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.catch.summary import UNFINISHED
-from torchrepro.graph_text import GraphText
+from torchrepro.graph_text.printer import GraphText
 from torchrepro.nouns.repro import Repro
 from torchrepro.script.save_bundle import manifest_of, members_of, values_of
 from torchrepro.user_code.graph_source import write_with_source

@@ -16,8 +16,9 @@ from torch.fx import GraphModule
 
 from torchrepro.bundle.load import owners
 from torchrepro.execute.graph_numbers import Origins
-from torchrepro.graph_text import GraphText, read_graph, write_graph
 from torchrepro.graph_text.metadata import symbols_of
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.origin import Origin
 from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol, count_ops

@@ -14,7 +14,7 @@ from torchrepro.bundle.load import owners
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.execute.compilers import compile_model
 from torchrepro.execute.judge_repro import phases_of_compilation, synchronise
-from torchrepro.graph_text import GraphText
+from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import Run, named_state, observe_call
 from torchrepro.judge.models import Phase, Subject, true_run

@@ -10,8 +10,9 @@ import torch
 
 from torchrepro.bundle.load import owners
 from torchrepro.execute.graph_numbers import Origins
-from torchrepro.graph_text import read_graph, write_graph
 from torchrepro.graph_text.metadata import symbols_of
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.origin import Origin

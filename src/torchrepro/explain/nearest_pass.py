@@ -13,7 +13,7 @@ from torch.fx import Node
 from torchrepro.explain.experiment import Laboratory
 from torchrepro.explain.ops import varied_ops, with_node
 from torchrepro.explain.variations import Outcome, Trial, Variation
-from torchrepro.graph_text import write_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.explanation import Area, Neighbour
 from torchrepro.nouns.repro import Repro

@@ -19,8 +19,8 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Node
 
 from torchrepro.graph_text import resolver, triton_kernels
-from torchrepro.graph_text.numpy_targets import build_numpy_target, numpy_target
 from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
+from torchrepro.graph_text.syntax import dotted_name, error
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
@@ -69,7 +69,7 @@ class LiteralWriter:
         raise _cannot(value)
 
     def callable(self, target: Callable[..., Any]) -> str:
-        wrapped = numpy_target(target)
+        wrapped = resolver.numpy_target(target)
         if wrapped is not None:
             return f"{wrapped[0]}({quote(wrapped[1])})"
         path = resolver.path_of(target)
@@ -219,25 +219,17 @@ class LiteralReader:
                 return {
                     self.read(k): self.read(v) for k, v in zip(keys, values, strict=True) if k is not None
                 }
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                return slice(*(None if part is None else self.read(part) for part in (lower, upper, step)))
             case ast.Attribute():
-                return self.attribute(tree)
+                return self._attribute(tree)
             case ast.Call(func=function, args=args, keywords=keywords):
                 return self._call(tree, dotted_name(function), args, keywords)
         raise error(
             tree, f"{ast.unparse(tree)} is no value", "write a number, a string, a name or a collection"
         )
 
-    def index(self, tree: ast.expr) -> Any:
-        """What stands in `x[...]`, where slices have their own syntax."""
-        match tree:
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                parts = (lower, upper, step)
-                return slice(*(None if part is None else self.read(part) for part in parts))
-            case ast.Tuple(elts=items):
-                return tuple(self.index(item) for item in items)
-        return self.read(tree)
-
-    def attribute(self, tree: ast.expr) -> Any:
+    def _attribute(self, tree: ast.expr) -> Any:
         """A dotted path: a dtype and its like, or a callable."""
         path = dotted_name(tree)
         if path is None:
@@ -263,23 +255,14 @@ class LiteralReader:
             raise error(tree, f"source.py does not define {name}", "the bundle is damaged: take it again")
         return vars(self._source)[name]
 
-    def user(self, tree: ast.expr, args: list[ast.expr]) -> Any:
-        match args:
-            case [ast.Constant(value=str(path))]:
-                try:
-                    return resolver.resolve_trusted(path, self._trusted)
-                except GraphTextError as failure:
-                    raise at_line(tree, failure) from None
-        raise error(tree, "user(...) takes one string", 'write user("module:function")')
-
-    def numpy(self, tree: ast.expr, word: str, args: list[ast.expr]) -> Any:
-        match args:
-            case [ast.Constant(value=str(name))]:
-                try:
-                    return build_numpy_target(word, name)
-                except GraphTextError as failure:
-                    raise at_line(tree, failure) from None
-        raise error(tree, f"{word}(...) takes one string", f'write {word}("name")')
+    def named_callable(self, word: str, name: str, tree: ast.AST) -> Any:
+        """The callable that `user("module:function")` or a word for NumPy stands for."""
+        try:
+            if word == "user":
+                return resolver.resolve_trusted(name, self._trusted)
+            return resolver.build_numpy_target(word, name)
+        except GraphTextError as failure:
+            raise at_line(tree, failure) from None
 
     def _name(self, name: str, tree: ast.expr) -> Any:
         if name in self.nodes:
@@ -303,8 +286,9 @@ class LiteralReader:
     def _call(
         self, tree: ast.Call, word: str | None, args: list[ast.expr], keywords: list[ast.keyword]
     ) -> Any:
-        if word == "user" and not keywords:
-            return self.user(tree, args)
+        match word, args:
+            case "user", [ast.Constant(value=str(path))] if not keywords:
+                return self.named_callable("user", path, tree)
         if word in ("sym", "symfloat", "symbool") and len(args) == 1:
             hints = {keyword.arg: self.read(keyword.value) for keyword in keywords if keyword.arg}
             try:
@@ -371,28 +355,6 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "triton_constants": triton_kernels.place_of_constants,
     "triton_dtype": triton_kernels.dtype_named,
 }
-
-
-def dotted_name(tree: ast.expr) -> str | None:
-    """`a.b.c` as text, None for any other tree."""
-    parts: list[str] = []
-    while isinstance(tree, ast.Attribute):
-        parts.append(tree.attr)
-        tree = tree.value
-    return ".".join([tree.id, *reversed(parts)]) if isinstance(tree, ast.Name) else None
-
-
-def own_path(tree: ast.expr) -> str | None:
-    """The path of `self.a.b` or `self["a.0"]`, None for any other tree."""
-    match tree:
-        case ast.Subscript(value=ast.Name(id="self"), slice=ast.Constant(value=str(path))):
-            return path
-    name = dotted_name(tree)
-    return name.removeprefix("self.") if name is not None and name.startswith("self.") else None
-
-
-def error(tree: ast.AST, fact: str, next_step: str) -> GraphTextError:
-    return GraphTextError(f"line {getattr(tree, 'lineno', '?')}: {fact}", next_step=next_step)
 
 
 def at_line(tree: ast.AST, failure: GraphTextError) -> GraphTextError:

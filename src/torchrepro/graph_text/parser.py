@@ -1,154 +1,96 @@
-"""Text to GraphModule: walks the syntax tree of the text, state first. The text is never executed."""
+"""Graph text to GraphModule: state first, then one node per line. The text is never executed."""
 
 from __future__ import annotations
 
 import ast
+import keyword
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx.node import Node
 
-from torchrepro.graph_text.annotations import read_note
+from torchrepro.graph_text import resolver
+from torchrepro.graph_text.allowed import ATTRIBUTES
+from torchrepro.graph_text.annotations import NOTE_KEY, read_note
 from torchrepro.graph_text.leaf_modules import build_leaf_module
-from torchrepro.graph_text.literals import LiteralReader, at_line, dotted_name, error, own_path
-from torchrepro.graph_text.nodes import NodeReader
+from torchrepro.graph_text.literals import LiteralReader, at_line
+from torchrepro.graph_text.printer import RESERVED, is_placeholder_target
+from torchrepro.graph_text.source_lines import annotations_of
 from torchrepro.graph_text.symbols import Symbols
+from torchrepro.graph_text.syntax import (
+    GraphSyntax,
+    Line,
+    Operation,
+    State,
+    dotted_name,
+    error,
+    operation,
+    own_path,
+    read_syntax,
+)
 from torchrepro.nouns.errors import GraphTextError
 
-_VERSION = re.compile(r"# torchrepro graph (\d+)\b")
 _ATTRIBUTE_PATH = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)
+_ROOTS = ("torch", "operator", "math", "builtins", "source")
+_KINDS = ("parameter", "buffer", "temporary_buffer", "const")
+_OPAQUE = (torch.Tensor, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def parse_module(
+def read_graph(
     text: str,
     constants: Mapping[str, Any],
-    trusted: Collection[str],
-    source: ModuleType | None = None,
+    *,
+    trusted: Collection[str] = (),
     kernels: Mapping[str, Any] | None = None,
+    source: ModuleType | None = None,
 ) -> GraphModule:
-    """The GraphModule that a whole text describes. `source` is the bundle's own code, where it may run."""
-    tree = _syntax_tree(text)
-    comments = {
-        number: line.strip().removeprefix("#").strip()
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip().startswith("#")
-    }
-    match tree.body:
-        case [ast.ClassDef(name="Graph", bases=[], keywords=[]) as definition]:
-            reader = _ModuleReader(constants, tuple(trusted), comments, Symbols(), source, kernels or {})
-            try:
-                return reader.module(definition)
-            except RecursionError:
-                raise GraphTextError(
-                    "the graph's text is nested too deeply", next_step="flatten it"
-                ) from None
-    raise GraphTextError("the text holds no graph", next_step="it must be one class named Graph")
+    """Return the graph that a text describes; GraphTextError with the line on anything it may not hold.
 
+    `trusted` names modules whose code the graph may call; they are imported when it does. `kernels` are the
+    user's Triton kernels (`GraphText.kernels`), `source` the bundle's own code, if somebody vouches for it.
+    """
+    symbols = Symbols()
 
-def _syntax_tree(text: str) -> ast.Module:
-    version = _VERSION.match(text)
-    if version is not None and int(version[1]) > 1:
-        raise GraphTextError(
-            f"the graph is of format {version[1]} and this version reads format 1",
-            next_step="upgrade torchrepro",
-        )
-    # A carriage return ends a line for Python but not for us: a comment could hide code in what FX generates.
-    strange = next(
-        (character for character in text if not character.isprintable() and character != "\n"), None
-    )
-    if strange is not None:
-        raise GraphTextError(
-            f"the graph's text holds the control character {strange!r}", next_step="write it as an escape"
-        )
+    def literals() -> LiteralReader:
+        return LiteralReader(constants, tuple(trusted), symbols, source, kernels)
+
     try:
-        return ast.parse(text)
-    except SyntaxError as failure:
-        raise GraphTextError(
-            f"line {failure.lineno}: {failure.msg}", next_step="correct the text, or take the bundle again"
-        ) from None
-    except (ValueError, RecursionError, MemoryError) as failure:
-        raise GraphTextError(
-            f"the graph's text cannot be parsed: {failure}", next_step="shorten it"
-        ) from None
+        return _ModuleReader(constants, literals).module(read_syntax(text))
+    except RecursionError:
+        raise GraphTextError("the graph's text is nested too deeply", next_step="flatten it") from None
 
 
 class _ModuleReader:
     """Builds one GraphModule; a reader of its own for each nested one."""
 
-    def __init__(
-        self,
-        constants: Mapping[str, Any],
-        trusted: tuple[str, ...],
-        comments: Mapping[int, str],
-        symbols: Symbols,
-        source: ModuleType | None,
-        kernels: Mapping[str, Any],
-    ) -> None:
-        self._source = source
+    def __init__(self, constants: Mapping[str, Any], literals: Callable[[], LiteralReader]) -> None:
         self._constants = constants
-        self._trusted = trusted
-        self._comments = comments
-        self._symbols = symbols
-        self._kernels = kernels
-        self._literals = LiteralReader(constants, trusted, symbols, source, kernels)
+        self._new_literals = literals
+        self._literals = literals()
         self._module = GraphModule(torch.nn.Module(), Graph())
 
-    def module(self, definition: ast.ClassDef) -> GraphModule:
-        if definition.decorator_list or getattr(definition, "type_params", None):
-            raise error(definition, "a graph's class has no decorators", "remove them")
-        forward: ast.FunctionDef | None = None
-        for statement in definition.body:
-            match statement:
-                case ast.ClassDef():
-                    self._nested(statement)
-                case ast.FunctionDef(name="forward") if forward is None:
-                    forward = statement
-                case ast.Assign(targets=[target], value=value):
-                    self._state(target, value)
-                case ast.AnnAssign(target=target, annotation=annotation, value=ast.expr() as value):
-                    read_note(annotation)
-                    self._state(target, value)
-                case _:
-                    raise error(
-                        statement, "a graph's class holds state, graphs and one forward", "remove this line"
-                    )
-        if forward is None:
-            raise error(definition, f"the graph {definition.name} has no forward", "add one")
-        graph = NodeReader(self._literals, self._comments, self._known).read(forward)
-        return _with_graph(self._module, graph)
+    def module(self, graph: GraphSyntax) -> GraphModule:
+        for item in graph.state:
+            if isinstance(item, State):
+                self._state(item)
+            elif item.same_as is not None:
+                self._assign(item.path, self._reach(item.same_as, item.tree), item.tree)
+            else:
+                nested = _ModuleReader(self._constants, self._new_literals)
+                self._assign(item.path, nested.module(item), item.tree)
+        nodes = _NodeReader(self._literals, self._known)
+        for line in graph.lines:
+            nodes.read(line)
+        return _with_graph(self._module, nodes.graph)
 
-    # State
-
-    def _nested(self, definition: ast.ClassDef) -> None:
-        options: dict[str | None, str] = {}
-        for option in definition.keywords:
-            match option:
-                case ast.keyword(arg="at" | "same_as", value=ast.Constant(value=str(path))):
-                    options[option.arg] = path
-                case _:
-                    raise error(
-                        definition, "a nested graph takes at= and same_as= alone", "remove the others"
-                    )
-        if definition.bases:
-            raise error(definition, "a graph's class has no bases", "remove them")
-        path = options.get("at", definition.name)
-        if "same_as" in options:
-            self._assign(path, self._reach(options["same_as"], definition), definition)
-            return
-        nested = _ModuleReader(
-            self._constants, self._trusted, self._comments, self._symbols, self._source, self._kernels
-        )
-        self._assign(path, nested.module(definition), definition)
-
-    def _state(self, target: ast.expr, value: ast.expr) -> None:
-        path = own_path(target)
-        if path is None:
-            raise error(
-                target, f"{ast.unparse(target)} is no attribute of the graph", "write self.name = ..."
-            )
+    def _state(self, state: State) -> None:
+        path, value = state.path, state.value
+        if state.note is not None:
+            read_note(state.note)
         match value:
             case ast.Call(func=ast.Name(id=kind), args=[ast.Constant(value=str(key))], keywords=[]) if (
                 kind in _KINDS
@@ -219,6 +161,89 @@ class _ModuleReader:
         return path
 
 
+class _NodeReader:
+    """Builds the nodes of one graph, line by line."""
+
+    def __init__(self, literals: LiteralReader, known_attribute: Callable[[str, ast.AST], str]) -> None:
+        self.graph = Graph()
+        self._literals = literals
+        self._known_attribute = known_attribute
+
+    def read(self, line: Line) -> None:
+        if not line.variable:
+            assert line.value is not None
+            self._create(line, "output", "output", (self._literals.read(line.value),))
+            return
+        variables = self._literals.nodes
+        node = self._node(line, operation(line, variables))
+        if line.variable in variables or line.variable in RESERVED:
+            raise error(line.tree, f"the name {line.variable} is taken", "use another name")
+        variables[line.variable] = node
+        if line.note is not None:
+            node.meta[NOTE_KEY] = read_note(line.note)
+        node.meta.update(annotations_of(line.comment))
+
+    def _node(self, line: Line, found: Operation) -> Node:
+        target = found.target
+        if found.op == "placeholder":
+            return self._placeholder(line, found)
+        args = tuple(self._literals.read(arg) for arg in found.args)
+        kwargs = {str(item.arg): self._literals.read(item.value) for item in found.keywords}
+        if found.op in ("get_attr", "call_module"):
+            return self._create(line, found.op, self._known_attribute(target, line.tree), args, kwargs)
+        if found.op == "call_method":
+            if not resolver.is_method(target):
+                fact = f".{target}(...) is no method of tensors that a graph may call"
+                raise error(line.tree, fact, "remove the node")
+            return self._create(line, "call_method", target, args, kwargs)
+        return self._create(line, "call_function", self._function(line, found), args, kwargs)
+
+    def _function(self, line: Line, found: Operation) -> Any:
+        target = found.target
+        if found.word:
+            return self._literals.named_callable(found.word, target, line.tree)
+        if target in ("getattr", "torch._dynamo.utils.numpy_attr_wrapper"):
+            # Both read an attribute: no more than the data attributes of a tensor.
+            match found.args:
+                case [_, ast.Constant(value=str(attribute))] if attribute in ATTRIBUTES:
+                    pass
+                case _:
+                    fact = "a graph may read only the data attributes of a tensor"
+                    raise error(line.tree, fact, "remove the node")
+        if target == "getattr":
+            return getattr
+        if target.split(".")[0] not in _ROOTS:
+            raise error(line.tree, f"{target} is nothing that a graph can call", "call a torch function")
+        return self._literals.resolve(target, line.tree)
+
+    def _placeholder(self, line: Line, found: Operation) -> Node:
+        target = line.name
+        match found.args:
+            case ():
+                pass
+            case (ast.Constant(value=str(target)),):
+                pass
+            case _:
+                raise error(line.tree, "arg(...) takes the name of an input", 'write arg("name")')
+        default = tuple(self._literals.read(item.value) for item in found.keywords if item.arg == "default")
+        if len(default) != len(found.keywords):
+            raise error(line.tree, "arg(...) takes default= alone", "remove the others")
+        if not is_placeholder_target(target) or keyword.iskeyword(target):
+            raise error(line.tree, f"{target!r} is no name of an input", "use an identifier")
+        return self._create(line, "placeholder", target, default)
+
+    def _create(
+        self, line: Line, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Node:
+        # FX writes names into the code it generates, so only identifiers may pass.
+        if not resolver.IDENTIFIER.match(line.name) or keyword.iskeyword(line.name):
+            raise error(line.tree, f"{line.name!r} is no name for a node", "use an identifier")
+        node = self.graph.create_node(op, target, args, kwargs or {}, name=line.name)
+        if node.name != line.name:
+            node.name = line.name
+        return node
+
+
 def _with_graph(module: GraphModule, graph: Graph) -> GraphModule:
     """The module with this graph; interpreted where FX cannot generate code for it.
 
@@ -236,10 +261,6 @@ def _with_graph(module: GraphModule, graph: Graph) -> GraphModule:
     if opaque:
         module.__dict__["forward"] = lambda *args: Interpreter(module).run(*args)
     return module
-
-
-_OPAQUE = (torch.Tensor, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool)
-_KINDS = ("parameter", "buffer", "temporary_buffer", "const")
 
 
 def _holds(module: Any, name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import keyword
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,72 +18,75 @@ from torchrepro.graph_text.allowed import ATTRIBUTES, MODULES
 from torchrepro.graph_text.annotations import note_of_node, note_of_value, write_note
 from torchrepro.graph_text.leaf_modules import leaf_module_arguments
 from torchrepro.graph_text.literals import LiteralWriter, quote
-from torchrepro.graph_text.numpy_targets import WORDS
 from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
+from torchrepro.graph_text.syntax import HEADER, INFIX, NUMPY_WORDS, PREFIX
 from torchrepro.graph_text.triton_kernels import WORDS as triton_words
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.fake import PyTreeCodeGen
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
-HEADER = "# torchrepro graph 1. Data in the shape of Python: it is parsed, never executed."
 _INDENT = "    "
 _WIDTH = 110
-
-INFIX: dict[Callable[..., Any], str] = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-    operator.matmul: "@",
-    operator.and_: "&",
-    operator.or_: "|",
-    operator.xor: "^",
-    operator.lshift: "<<",
-    operator.rshift: ">>",
-    operator.eq: "==",
-    operator.ne: "!=",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-}
-PREFIX: dict[Callable[..., Any], str] = {
-    operator.neg: "-",
-    operator.pos: "+",
-    operator.invert: "~",
-    operator.not_: "not ",
-}
 
 # A node with one of these names is written by another one: they mean something else to the reader.
 RESERVED = frozenset(
     {
-        *(
-            "torch",
-            "operator",
-            "math",
-            "builtins",
-            "self",
-            "inf",
-            "nan",
-            "named",
-            "arg",
-            "const",
-            "user",
-            "source",
-            "enum",
-        ),
+        *("torch", "operator", "math", "builtins", "self", "inf", "nan", "named", "arg", "const", "user"),
+        *("source", "enum"),
         *("sym", "symfloat", "symbool", "named_tuple", "call_method", "call_module", "get_attr", "node"),
         *("call", "slice", "range", "complex", "set", "frozenset", "bytes", "getattr", "parameter", "buffer"),
-        *("temporary_buffer", "at", "same_as", *WORDS, *triton_words),
+        *("temporary_buffer", "at", "same_as", *NUMPY_WORDS, *triton_words),
         *MODULES["builtins"],  # type: ignore[misc]
     }
 )
 
 
-class Constants:
+@dataclass(frozen=True)
+class GraphText:
+    """A graph as text, and beside it what is data and not text."""
+
+    text: str
+    constants: Mapping[str, Any]
+    """Tensors, parameters, buffers (key: their path) and generators; the same object has one key."""
+    needs_trust: tuple[str, ...] = ()
+    """Callables that a stranger reads only on `--trust`: the user's functions, operators of own libraries."""
+    custom_ops: tuple[OpOverload, ...] = ()
+    """Operators that do not come with torch."""
+    kernels: Mapping[str, Any] = field(default_factory=dict)
+    """The user's Triton kernels by the names that the text has for them."""
+    source: str = ""
+    """The user's code that the text refers to as `source.NAME`; empty where it needs none."""
+    notes: tuple[str, ...] = ()
+
+
+def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOverload, ...]:
+    """The operators behind what a graph calls, each once."""
+    found: dict[str, OpOverload] = {}
+    for target in targets:
+        if isinstance(target, OpOverloadPacket):
+            found.update(
+                {op.name(): op for op in (getattr(target, overload) for overload in target.overloads())}
+            )
+        else:
+            found[target.name()] = target
+    return tuple(found.values())
+
+
+def write_graph(module: GraphModule, source: Callable[[Any], str | None] = lambda value: None) -> GraphText:
+    """The text of a graph; CannotSerialise, naming it, if something in it cannot be kept as data.
+
+    `source` gives the names of what stands in a source text (see `user_code/graph_source.py`).
+    """
+    constants = _Constants()
+    printer = _GraphPrinter(module, constants, source=source)
+    text = "\n".join([HEADER, *(line.rstrip() for line in printer.lines())]) + "\n"
+    trust = {name: used for used in printer.literals.used if (name := resolver.needs_trust(used))}
+    custom = overloads_of(used for used in trust.values() if isinstance(used, OpOverload | OpOverloadPacket))
+    return GraphText(text, constants.by_key, tuple(trust), custom, constants.kernels)
+
+
+class _Constants:
     """Tensors and generators of a graph by key: each object once."""
 
     def __init__(self) -> None:
@@ -113,13 +117,13 @@ class Constants:
         return key
 
 
-class GraphPrinter:
+class _GraphPrinter:
     """Prints one graph and, nested in it, the graphs that it calls."""
 
     def __init__(
         self,
         module: GraphModule,
-        constants: Constants,
+        constants: _Constants,
         prefix: str = "",
         name: str = "Graph",
         source: Callable[[Any], str | None] = lambda value: None,
@@ -206,7 +210,7 @@ class GraphPrinter:
             yield f"class {header}:"
             yield f"{_INDENT}pass"
             return
-        nested = GraphPrinter(value, self._constants, f"{self._prefix}{path}.", header, self.literals.source)
+        nested = _GraphPrinter(value, self._constants, f"{self._prefix}{path}.", header, self.literals.source)
         yield from nested.lines()
         self.literals.used.extend(nested.literals.used)
         yield ""

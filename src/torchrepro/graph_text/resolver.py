@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -29,6 +30,7 @@ from torchrepro.graph_text.allowed import (
 )
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modes import C
 from torchrepro.torch_api.ops import (
     HigherOrderOperator,
@@ -39,6 +41,12 @@ from torchrepro.torch_api.ops import (
 )
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_NUMPY_MODULES = {
+    "": "torch._numpy",
+    "linalg": "torch._numpy.linalg",
+    "fft": "torch._numpy.fft",
+    "random": "torch._numpy.random",
+}
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
 _TORCH_NAMESPACES = frozenset(
     {
@@ -319,3 +327,64 @@ def _walk(owner: Any, qualified: str) -> Any:
 def is_builtin(name: str) -> bool:
     """Whether a graph may name this builtin."""
     return name in MODULES["builtins"]  # type: ignore[operator]
+
+
+# NumPy: Dynamo traces `np.sin(x)` as an object that wraps torch's own version of the function. The objects
+# have no name of their own, so the text names what they wrap: `numpy_function("linalg.norm")(x)`.
+
+
+def numpy_target(target: Any) -> tuple[str, str] | None:
+    """The word and the name for a wrapper of Dynamo, None for others. Checked on torch 2.11 to 2.15."""
+    if type(target).__module__ != "torch._dynamo.utils":
+        return None
+    match type(target).__name__:
+        case "numpy_to_tensor_wrapper":
+            return "numpy_function", _numpy_name(target.f)
+        case "numpy_method_wrapper":
+            return "numpy_method", target.method
+        case "numpy_operator_wrapper":
+            return "numpy_operator", target.op.__name__
+    return None
+
+
+def build_numpy_target(word: str, name: str) -> Callable[..., Any]:
+    """The wrapper that a word and a name stand for. Checked on torch 2.11 to 2.15."""
+    wrappers: Any = dynamo.numpy_wrappers
+    made: Callable[..., Any]
+    if word == "numpy_function":
+        made = wrappers.numpy_to_tensor_wrapper(_numpy_function(name))
+    elif word == "numpy_method":
+        arrays = getattr(dynamo.torch_numpy, "ndarray", None)
+        if name.startswith("_") or not callable(getattr(arrays, name, None)):
+            raise GraphTextError(f"numpy arrays have no method {name} in torch", next_step="remove the node")
+        made = wrappers.numpy_method_wrapper(name)
+    else:
+        allowed = not name.startswith("__") and name not in REFUSED["operator"]
+        function = getattr(operator, name, None) if allowed else None
+        if not isinstance(function, BuiltinFunctionType):
+            raise GraphTextError(f"operator has no function {name} for arrays", next_step="remove the node")
+        made = wrappers.numpy_operator_wrapper(function)
+    return made
+
+
+def _numpy_name(function: Any) -> str:
+    for prefix, module in _NUMPY_MODULES.items():
+        name = getattr(function, "__name__", "")
+        if getattr(sys.modules.get(module), name, None) is function:
+            return f"{prefix}.{name}" if prefix else name
+    return getattr(function, "__name__", "unknown")
+
+
+def _numpy_function(name: str) -> Any:
+    prefix, _, last = name.rpartition(".")
+    module = sys.modules.get(_NUMPY_MODULES.get(prefix, ""))
+    found = None if module is None or last.startswith("_") else getattr(module, last, None)
+    # Universal functions are objects; all others are functions that torch._numpy defines.
+    own = isinstance(found, FunctionType) or type(found).__module__.startswith("torch._numpy")
+    if (
+        not own
+        or isinstance(found, type)
+        or not str(getattr(found, "__module__", "")).startswith("torch._numpy")
+    ):
+        raise GraphTextError(f"torch has no version of numpy.{name}", next_step="remove the node")
+    return found

@@ -1,16 +1,17 @@
 """Where in the user's program a node comes from: `model.py:12 in forward of encoder.fc: y = self.fc(x)`.
 
 `source_of` and `module_of` answer alike for graphs of a compiler and graphs that were read from a text. In
-the text both stand in one comment: `comment_of` writes it, `annotations_of` reads it.
+the text both stand in one comment: `comment_of` writes it, `annotations_of` and `origin_in` read it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.fx.node import Node
+if TYPE_CHECKING:
+    from torch.fx.node import Node
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n\s*(?P<code>[^\n]*)'
@@ -61,15 +62,29 @@ def comment_of(node: Node) -> str:
 def annotations_of(comment: str | None) -> dict[str, Any]:
     """For `node.meta`: what the comment says, in the form in which torch keeps it and hands it on."""
     found: dict[str, Any] = {}
-    source = _COMMENT.match(comment or "")
+    source, module = _told(comment)
     if source is not None:
         file, line, function, code = source.group("file", "line", "function", "code")
         found["stack_trace"] = f'File "{file}", line {line}, in {function}\n    {code or ""}'
-    told = source or _MODULE_ALONE.match(comment or "")
-    if told is not None and told["module"]:
+    if module:
         # As torch.export writes it: names of classes, no classes.
-        found["nn_module_stack"] = {told["module"]: (told["module"], "")}
+        found["nn_module_stack"] = {module: (module, "")}
     return found
+
+
+def origin_in(comment: str | None) -> tuple[str, str]:
+    """The source line and the module that a comment names, empty where it names none. Needs no torch."""
+    source, module = _told(comment)
+    if source is None:
+        return "", module
+    file, line, function, code = source.group("file", "line", "function", "code")
+    return f"{file}:{line} in {function}: {code or ''}".rstrip(), module
+
+
+def _told(comment: str | None) -> tuple[re.Match[str] | None, str]:
+    source = _COMMENT.match(comment or "")
+    told = source or _MODULE_ALONE.match(comment or "")
+    return source, (told["module"] or "") if told is not None else ""
 
 
 def _frame_of(node: Node) -> dict[str, str] | None:

@@ -1,6 +1,6 @@
 """From the text of a graph to its picture. The text is parsed as Python, never run, and needs no torch.
 
-A reader of graphs (`bundle/graph_text/`) wants the operators themselves, a picture only their names. So a
+A reader of graphs (`graph_text/parser.py`) wants the operators themselves, a picture only their names. So a
 stranger's bundle, with operators that are not installed here, is drawn like any other, in milliseconds.
 """
 
@@ -10,144 +10,57 @@ import ast
 import re
 from collections.abc import Iterator
 
-from torchrepro.nouns.errors import GraphTextError
+from torchrepro.graph_text.source_lines import origin_in
+from torchrepro.graph_text.syntax import GraphSyntax, Line, Operation, operation, read_syntax
 from torchrepro.report.contents import Node, Picture
 
-# As `graph_text/source_lines.py` writes where a node comes from; a test holds the two together.
-_COMMENT = re.compile(
-    r"(?P<where>.+?:\d+ in .+?)(?: of (?P<module>\S+))?(?P<code>: .*|:)\Z|source unknown, in (?P<alone>\S+)\Z"
-)
 _DTYPE = re.compile(r"(bf|f|i|u|c)(\d+)")
 _DTYPES = {"bf": "bfloat", "f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 def picture_of(title: str, graph_text: str, *, guilty: str = "") -> Picture:
-    """The picture of a graph; nested graphs stand in it under their names, like modules."""
-    try:
-        tree = ast.parse(graph_text)
-        match tree.body:
-            case [ast.ClassDef(name="Graph") as definition]:
-                return Picture(title, tuple(_Reader(graph_text, guilty).nodes(definition)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as failure:
-        raise GraphTextError(
-            f"the graph cannot be drawn: {failure}", next_step="take the bundle again"
-        ) from None
-    raise GraphTextError("the text holds no graph", next_step="take the bundle again")
+    """Return the picture of a graph; nested graphs stand in it under their names, like modules."""
+    return Picture(title, tuple(_nodes(read_syntax(graph_text), guilty)))
 
 
-class _Reader:
-    """Reads one text, line by line."""
-
-    def __init__(self, text: str, guilty: str) -> None:
-        self._lines = text.split("\n")
-        self._guilty = guilty
-
-    def nodes(self, definition: ast.ClassDef, prefix: str = "") -> Iterator[Node]:
-        for statement in definition.body:
-            if isinstance(statement, ast.ClassDef) and not _is_repeated(statement):
-                yield from self.nodes(statement, f"{prefix}{_path_of(statement)}.")
-            elif isinstance(statement, ast.FunctionDef):
-                yield from self._forward(statement, prefix)
-
-    def _forward(self, definition: ast.FunctionDef, prefix: str) -> Iterator[Node]:
-        names: dict[str, str] = {}
-        around = prefix.rstrip(".")
-        for parameter in definition.args.args[1:]:
-            names[parameter.arg] = prefix + parameter.arg
-            yield Node(
-                prefix + parameter.arg, "input", "input", module=around, shape=_shape(parameter.annotation)
-            )
-        line, source, module = definition.lineno, "", ""
-        for statement in definition.body:
-            for number in range(line, statement.lineno):
-                source, module = _told(self._lines[number - 1], source, module)
-            line = statement.lineno
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=variable)], value=value):
-                    annotation = None
-                case ast.AnnAssign(target=ast.Name(id=variable), value=ast.expr() as value):
-                    annotation = statement.annotation
-                case ast.Return(value=ast.expr() as value):
-                    yield Node(f"{prefix}output", "output", "output", _reads(value, names), module=around)
-                    continue
-                case _:
-                    continue
-            name, value = _named(variable, value)
-            op, kind = _operation(value, names)
-            yield Node(
-                name=prefix + name,
-                op=op,
-                kind=kind,
-                inputs=_reads(value, names),
-                module=".".join(part for part in (around, module if kind == "op" else "") if part),
-                source=source if kind == "op" else "",
-                shape=_shape(annotation),
-                guilty=bool(self._guilty) and not prefix and name == self._guilty,
-            )
-            names[variable] = prefix + name
+def _nodes(graph: GraphSyntax, guilty: str, prefix: str = "") -> Iterator[Node]:
+    for item in graph.state:
+        if isinstance(item, GraphSyntax) and item.same_as is None:
+            yield from _nodes(item, "", f"{prefix}{item.path}.")
+    names: dict[str, str] = {}
+    for line in graph.lines:
+        yield _node(line, names, prefix, guilty)
+        names[line.variable] = prefix + line.name
 
 
-def _is_repeated(definition: ast.ClassDef) -> bool:
-    """Whether a nested graph is said to be the same as another, which is drawn already."""
-    return any(keyword.arg == "same_as" for keyword in definition.keywords)
+def _node(line: Line, names: dict[str, str], prefix: str, guilty: str) -> Node:
+    reads = () if line.value is None else _reads(line.value, names)
+    op, kind = ("output", "output") if not line.variable else _label(operation(line, names))
+    source, module = origin_in(line.comment) if kind == "op" else ("", "")
+    return Node(
+        name=prefix + line.name,
+        op=op,
+        kind=kind,
+        inputs=reads,
+        module=".".join(part for part in (prefix.rstrip("."), module) if part),
+        source=source,
+        shape=_shape(line.note),
+        guilty=bool(guilty) and line.name == guilty,
+    )
 
 
-def _path_of(definition: ast.ClassDef) -> str:
-    for keyword in definition.keywords:
-        if keyword.arg == "at" and isinstance(keyword.value, ast.Constant):
-            return str(keyword.value.value)
-    return definition.name
-
-
-def _told(line: str, source: str, module: str) -> tuple[str, str]:
-    """The source and the module that a comment tells; as before where the line is none."""
-    text = line.strip()
-    if not text.startswith("#"):
-        return source, module
-    found = _COMMENT.match(text.removeprefix("#").strip())
-    if found is None:
-        return "", ""
-    if found["alone"]:
-        return "", found["alone"]
-    return (found["where"] + found["code"]).rstrip(), found["module"] or ""
-
-
-def _named(variable: str, value: ast.expr) -> tuple[str, ast.expr]:
-    """A node whose name could not be a variable is written `named("name", ...)`."""
-    match value:
-        case ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=str(name)), inner]):
-            return name, inner
-    return variable, value
-
-
-def _operation(value: ast.expr, names: dict[str, str]) -> tuple[str, str]:
+def _label(found: Operation) -> tuple[str, str]:
     """What a node computes, in the words of `GuiltyOp.op`, and its kind."""
-    match value:
-        case ast.BinOp(op=operator) | ast.UnaryOp(op=operator):
-            return f"operator.{_OPERATORS.get(type(operator), type(operator).__name__.lower())}", "op"
-        case ast.Compare(ops=[operator]):
-            return f"operator.{_OPERATORS.get(type(operator), type(operator).__name__.lower())}", "op"
-        case ast.Subscript():
-            return "operator.getitem", "op"
-        case ast.Call(func=ast.Name(id="get_attr"), args=[ast.Constant(value=str(path)), *_]):
-            return path, "constant"
-        case ast.Call(func=ast.Name(id="call_method"), args=[ast.Constant(value=str(method)), *_]):
-            return f".{method}", "op"
-        case ast.Call(func=ast.Name(id="call_module"), args=[ast.Constant(value=str(path)), *_]):
-            return path, "op"
-        case ast.Call(func=ast.Name(id="arg")):
+    match found:
+        case Operation(op="placeholder"):
             return "input", "input"
-        case ast.Call(func=ast.Call(args=[ast.Constant(value=str(function)), *_])):
-            return function, "op"  # user("package.module:function")(...)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=method)) if base in names:
+        case Operation(op="get_attr", target=path):
+            return path, "constant"
+        case Operation(op="call_method", target=method):
             return f".{method}", "op"
-        case ast.Call(func=function):
-            return ast.unparse(function).removeprefix("torch.ops.").removeprefix("self."), "op"
-        case ast.Attribute(value=ast.Name(id=base), attr=attribute) if base in names:
+        case Operation(target="getattr", args=[_, ast.Constant(value=str(attribute))]):
             return f"getattr {attribute}", "op"
-        case ast.Attribute():
-            return ast.unparse(value).removeprefix("self."), "constant"
-    return ast.unparse(value), "op"
+    return found.target.removeprefix("torch.ops.").removeprefix("builtins."), "op"
 
 
 def _reads(value: ast.expr, names: dict[str, str]) -> tuple[str, ...]:
@@ -184,20 +97,3 @@ def _dtype(short: str) -> str:
         return "bool"
     found = _DTYPE.fullmatch(short)
     return short if found is None else _DTYPES[found[1]] + found[2]
-
-
-# Those whose name in `operator` is not that of the syntax tree.
-_OPERATORS: dict[type[ast.AST], str] = {
-    ast.Mult: "mul",
-    ast.Div: "truediv",
-    ast.MatMult: "matmul",
-    ast.BitAnd: "and_",
-    ast.BitOr: "or_",
-    ast.BitXor: "xor",
-    ast.NotEq: "ne",
-    ast.LtE: "le",
-    ast.GtE: "ge",
-    ast.USub: "neg",
-    ast.UAdd: "pos",
-    ast.Not: "not_",
-}

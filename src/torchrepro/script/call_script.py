@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.user_calls import call_in
-from torchrepro.graph_text import GraphText
+from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.verdict import Kind, Verdict

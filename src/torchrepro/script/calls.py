@@ -19,7 +19,7 @@ import torch
 from torch.fx import Node
 
 from torchrepro.graph_text import resolver
-from torchrepro.graph_text.printer import INFIX, PREFIX
+from torchrepro.graph_text.syntax import INFIX, PREFIX
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.script.literals import ATOM, Text, Unwritable, Writer
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.graph_text import GraphText, overloads_of
+from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro

@@ -12,7 +12,7 @@ from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
 from torchrepro.bundle.read import GRAPH, OPERATORS, SCRIPT, SOURCE, TENSORS, VALUES
 from torchrepro.bundle.storage_file import write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values
-from torchrepro.graph_text import GraphText
+from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.plain import as_data

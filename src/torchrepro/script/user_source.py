@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from torchrepro.graph_text import GraphText
+from torchrepro.graph_text.printer import GraphText
 from torchrepro.script.inputs import Inputs
 from torchrepro.user_code.custom_ops import registration_name
 from torchrepro.user_code.graph_source import SOURCE_PREFIX

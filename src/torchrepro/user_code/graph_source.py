@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from torchrepro.graph_text import GraphText, read_graph, resolver, write_graph
+from torchrepro.graph_text import resolver
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.trust import SOURCE_TRUST

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.graph_text import GraphText
+from torchrepro.graph_text.printer import GraphText
 from torchrepro.graph_text.triton_kernels import autotuner_text
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.trust import CustomOpEntry

@@ -9,13 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from frontend_recording import calls, capture, new_recorder, replay
+from graph_equality import first_difference
 from torch import nn
 
 from torchrepro import Repro, load_bundle, save_bundle
 from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.source import Local
 from torchrepro.frontend.trace.recorder import Recorder
-from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.graph_text.source_lines import module_of, source_of
 
 

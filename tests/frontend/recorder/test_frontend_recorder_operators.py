@@ -8,10 +8,12 @@ import itertools
 import pytest
 import torch
 from frontend_recording import capture, replay
+from graph_equality import first_difference
 from torch.utils import _pytree as pytree
 
 from torchrepro.frontend.graph_breaks import Break
-from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 
 SAMPLES = 3
 SEED = 42

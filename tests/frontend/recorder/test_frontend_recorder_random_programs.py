@@ -8,11 +8,13 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from frontend_recording import capture, replay
+from graph_equality import first_difference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro.frontend.graph_breaks import Break
-from torchrepro.graph_text import first_difference, read_graph, write_graph
+from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.printer import write_graph
 
 Operation = Callable[[list[torch.Tensor], int, int], torch.Tensor]
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from torch.fx.node import Node
 
 from torchrepro.graph_text.annotations import expression_of
-from torchrepro.graph_text.numpy_targets import numpy_target
+from torchrepro.graph_text.resolver import numpy_target
 from torchrepro.graph_text.triton_kernels import ConstantsPlace, calls_kernel, with_places
 
 
