@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchrepro.catch import settings as sampling
+from torchrepro.catch import session as sampling
 from torchrepro.catch.session import Sampler, Session
 from torchrepro.catch.settings import WatchSettings
 

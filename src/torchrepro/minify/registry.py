@@ -50,13 +50,13 @@ _PASSES = (
     Pass(
         "simplest", "simplest:guess_simplest", "sizes, values and settings, all as plain as can be", once=True
     ),
-    Pass("sequence", "sequence:shorten_sequence", "earlier calls that are not needed"),
+    Pass("sequence", "settings:shorten_sequence", "earlier calls that are not needed"),
     Pass("shapes", "shapes:shrink_dimensions", "the smallest sizes that still fail"),
     Pass("values", "values:plain_values", "zeros, ones, a constant where the values do not matter"),
     Pass("dtypes", "dtypes:usual_dtypes", "float32 and int64 where the dtype does not matter"),
     Pass("arguments", "arguments:plainer_arguments", "arguments left out, or plainer"),
-    Pass("ambient", "ambient:reset_ambient", "modes, configs and environment back to default"),
-    Pass("compiler", "compiler:reset_compiler", "options of the compiler back to default"),
+    Pass("ambient", "settings:reset_ambient", "modes, configs and environment back to default"),
+    Pass("compiler", "settings:reset_compiler", "options of the compiler back to default"),
 )
 
 

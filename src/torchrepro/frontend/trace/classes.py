@@ -13,6 +13,8 @@ import torch
 
 _HEAP_TYPE = 1 << 9
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
+OWN_MODULES = ("torchrepro.frontend.", "torchrepro.second_opinion.")
+"""The tracer and what wraps it: never traced itself."""
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
 
 IN_C = (
@@ -44,7 +46,7 @@ def _is_python_class(kind: Any) -> bool:
         return True  # nothing but a `__dict__`
     if not kind.__flags__ & _HEAP_TYPE or kind in _CLASSES_IN_C or issubclass(kind, torch.Tensor):
         return False
-    if kind.__module__.startswith("torchrepro.frontend."):
+    if kind.__module__.startswith(OWN_MODULES):
         return False  # what the trace puts in place of an object is not stepped itself
     # A class in C has no namespace that Python code filled: every one made by `class` knows its module by a
     # plain entry and can be subclassed without a `tp_new` of its own, or has a function of Python in it.

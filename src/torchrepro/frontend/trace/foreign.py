@@ -19,10 +19,9 @@ from typing import Any
 from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.raw_access import is_a
-from torchrepro.frontend.trace.classes import is_python_class, is_trusted_file
+from torchrepro.frontend.trace.classes import OWN_MODULES, is_python_class, is_trusted_file
 from torchrepro.frontend.trace.native import looks_at_frames, why_not
 
-_OWN = "torchrepro.frontend"
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -98,7 +97,7 @@ class _Watch:
         self._stepping = 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        own = str(frame.f_globals.get("__name__", "")).startswith(_OWN)
+        own = str(frame.f_globals.get("__name__", "")).startswith(OWN_MODULES)
         if own:
             # A stepped callable or iterator: what it runs is followed.
             # (The first return is that of the function which began to watch.)

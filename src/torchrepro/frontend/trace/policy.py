@@ -11,7 +11,7 @@ import typing
 from typing import Any
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
-from torchrepro.frontend.trace.classes import is_trusted_file
+from torchrepro.frontend.trace.classes import OWN_MODULES, is_trusted_file
 
 _OUTSIDE = frozenset(
     [
@@ -117,7 +117,7 @@ def _module_policy(module: str) -> str:
     top = module.partition(".")[0]
     if top in _OUTSIDE:
         return "outside"
-    if top in _NATIVE or module == AUTOCAST or module.startswith("torchrepro.frontend."):
+    if top in _NATIVE or module == AUTOCAST or module.startswith(OWN_MODULES):
         return "native"
     return ""
 
@@ -142,7 +142,7 @@ def runs_natively(function: Any) -> bool:
         return False
     # A wrapper, or what a library has made for the user, may say that it is of the library.
     if isinstance(function, types.FunctionType):
-        code, ours = function.__code__, module.startswith("torchrepro.frontend.")
+        code, ours = function.__code__, module.startswith(OWN_MODULES)
         return ours or (code is not _CALL_OF_GENERIC and is_trusted_file(code.co_filename))
     known = sys.modules.get(module)
     return not isinstance(function, type) or getattr(known, function.__qualname__, None) is function
