@@ -6,7 +6,6 @@ otherwise than before, and a failure that needs the fusion vanishes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,8 +17,6 @@ from torchrepro.cut.record_values import Recording
 from torchrepro.cut.units import CALLS
 from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
-
-_OUTPUT = re.compile(r"out\[(\d+)\]\Z")
 
 
 def values_in(graph: Graph, recording: Recording) -> list[str]:
@@ -55,8 +52,7 @@ def watched_in(comparison: Comparison, repro: Repro, names: Sequence[str]) -> di
     """What was found out about each watched value, by the name of its node."""
     outputs: Any = repro.graph.graph.output_node().args[0]
     first = len(outputs) - len(names)
-    places = ((_OUTPUT.match(leaf.path), leaf) for leaf in comparison.leaves)
-    found = {int(place[1]): leaf for place, leaf in places if place is not None}
+    found = {leaf.where.output: leaf for leaf in comparison.leaves if not leaf.where.rest}
     return {name: found[first + place] for place, name in enumerate(names) if first + place in found}
 
 

@@ -6,7 +6,6 @@ distinct ops next to one another, run on the values of every layer; other failur
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,7 +94,6 @@ def _described(value: Any) -> str:
 
 _ROUNDS = 64
 _WORST = 4
-_PLACE = re.compile(r"\b(out|inputs)\[(\d+)\]")
 
 Rounds = Callable[[Repro], Sequence[Verdict]]
 """A verdict for each set of inputs of one compilation (`rounds.py`)."""
@@ -124,7 +122,7 @@ def wrong_ones(
     worst: dict[int, tuple[float, Unit]] = {}
     for (layer, units), verdict in zip(alike, rounds(whole), strict=False):
         for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
-            name = _owner(leaf, layer)
+            name = leaf.where.owner(layer.outputs, layer.inputs)
             place = next((place for place, unit in enumerate(units) if unit.name == name), None)
             if place is not None and _badness(leaf) > worst.get(place, (-1.0,))[0]:
                 worst[place] = (_badness(leaf), units[place])
@@ -139,16 +137,6 @@ def _instance(window: Window, turn: int, count: int) -> Unit:
 
 def _shape(layer: SideBySide) -> tuple[int, int]:
     return len(layer.inputs), len(layer.outputs)
-
-
-def _owner(leaf: LeafComparison, layer: SideBySide) -> str | None:
-    """The op to which a result, a gradient or an input that was written to belongs."""
-    found = _PLACE.search(leaf.path)
-    if found is None:
-        return None
-    owners = layer.outputs if found[1] == "out" else layer.inputs
-    place = int(found[2])
-    return owners[place] if place < len(owners) else None
 
 
 def _badness(leaf: LeafComparison) -> float:

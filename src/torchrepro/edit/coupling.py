@@ -8,7 +8,6 @@ candidate that does not run, and costs no query.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,8 +24,6 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 
 _MANY_ELEMENTS = 1 << 24
-_INPUT = re.compile(r"inputs\W*\[(\d+)\]")
-_RESULT = re.compile(r"out(?:\[(\d+)\])?")
 
 
 def failing_position(
@@ -68,15 +65,13 @@ def _along(
     leaf: LeafComparison, traced: Traced, names: Mapping[Axis | Literal, str], held: Sequence[Held]
 ) -> list[str | None]:
     """The unknown along each axis of the leaf that differs."""
-    given = _INPUT.search(leaf.path)
-    if given is not None:
-        index = int(given[1])
-        number = next((number for number, each in enumerate(held) if each.index == index), None)
+    where = leaf.where
+    if where.input is not None:
+        number = next((number for number, each in enumerate(held) if each.index == where.input), None)
         if number is None:
             return []
         return [names.get(Axis(number, axis)) for axis in range(held[number].tensor.dim())]
-    result = _RESULT.match(leaf.path)
-    return list(traced.results.get(int(result[1] or 0), ())) if result is not None else []
+    return list(traced.results.get(where.output or 0, ())) if where.part == "out" else []
 
 
 _TAKES_SIZES = (

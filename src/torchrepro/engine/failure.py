@@ -47,9 +47,5 @@ class Failure:
 
 def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
     """The first words of the paths of leaves that differ in this way; of gradients, if there is no other."""
-    found = {
-        leaf.path.partition(".")[0].partition("[")[0]
-        for leaf in comparison.differing
-        if leaf.difference is difference
-    }
+    found = {leaf.where.part for leaf in comparison.differing if leaf.difference is difference}
     return frozenset(found - {_GRADIENT} or found)

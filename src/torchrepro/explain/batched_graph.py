@@ -6,7 +6,6 @@ repro itself is always one of them. If it does not fail in this company, nothing
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,9 +18,6 @@ from torchrepro.judge.models import verdict_of_comparison
 from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-
-# `out[3]`, `inputs[3]`, `grad["inputs[3]"]`: the place of a leaf among all outputs or inputs.
-_PLACE = re.compile(r'(out|inputs|grad\["inputs)\[(\d+)\]')
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,19 +35,11 @@ class Together:
             return None
         leaves: list[list[LeafComparison]] = [[] for _ in range(self.count)]
         for leaf in verdict.comparison.leaves:
-            owner = self._owner(leaf.path)
+            owner = leaf.where.owner(self.outputs, self.inputs)
             if owner is None:
                 return None
             leaves[owner].append(leaf)
         return tuple(verdict_of_comparison(Comparison(tuple(own))) for own in leaves)
-
-    def _owner(self, path: str) -> int | None:
-        found = _PLACE.match(path)
-        if found is None:
-            return None
-        owners = self.outputs if found.group(1) == "out" else self.inputs
-        place = int(found.group(2))
-        return owners[place] if place < len(owners) else None
 
 
 def can_stand_together(repro: Repro) -> bool:

@@ -8,7 +8,6 @@ some again. With one value at a time that is a bisection of the graph, as git do
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from torchrepro.nouns.located import Birth, Growth
 
 _FEWER = 8
 """By how much fewer values are watched where so many were too many."""
-_OUTPUT = re.compile(r"out\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,7 @@ def _behind_wrong_results(watching: Watching) -> list[str]:
         return []
     bits = 0
     for leaf in comparison.differing:
-        place = _OUTPUT.match(leaf.path)
-        result = results[int(place[1])] if place is not None and int(place[1]) < len(results) else None
+        result = leaf.where.owner(results, ())
         if isinstance(result, Node):
             bits |= watching.ancestry.before(result.name)
     return watching.ancestry.among(watching.values, bits)

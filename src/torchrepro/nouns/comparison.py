@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class Blame(StrEnum):
@@ -32,10 +35,62 @@ class Difference(StrEnum):
     RAISED = "raised"
 
 
+_LEAF = re.compile(
+    r"""(?P<part>[^.\[]*)(?:\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<name>.*?)(?P=quote)\])?(?P<rest>.*)""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPath:
+    """Where a value lies in what a run left: `out[0]`, `grad["inputs[3]"]`, `python["globals.x"][2]`."""
+
+    text: str = ""
+    part: str = ""
+    """`out`, `grad`, `inputs`, `state` or `python`."""
+    index: int | None = None
+    """The number of the output or of the input (of the input for `grad["inputs[3]"]` too)."""
+    name: str = ""
+    """The name of a parameter, a buffer or a Python object; the key of an output that is in a dict."""
+    rest: str = ""
+    """The steps from there on, as Python writes them."""
+
+    @classmethod
+    def parse(cls, text: str) -> LeafPath:
+        """Take apart what the judge wrote (`judge/compare.py`): the only reader of such a text."""
+        found = _LEAF.fullmatch(text)
+        assert found is not None, "the pattern matches every text"
+        part, index, name, rest = found["part"], found["index"], found["name"] or "", found["rest"]
+        if part == "grad" and name.startswith("inputs["):
+            given = cls.parse(name)
+            if given.index is not None:
+                return cls(text, part, given.index, "", given.rest + rest)
+        return cls(text, part, None if index is None else int(index), name, rest)
+
+    @property
+    def output(self) -> int | None:
+        """The number of the output that the value lies in; None where it lies in none."""
+        return self.index if self.part == "out" else None
+
+    @property
+    def input(self) -> int | None:
+        """The number of the input that the value, or what it is the gradient of, lies in; None for none."""
+        return self.index if self.part in ("inputs", "grad") else None
+
+    def owner(self, outputs: Sequence[_T], inputs: Sequence[_T]) -> _T | None:
+        """Return the entry for the output or input that this value belongs to; None where there is none."""
+        index, owners = (self.output, outputs) if self.part == "out" else (self.input, inputs)
+        return owners[index] if index is not None and index < len(owners) else None
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, slots=True)
 class LeafComparison:
     """One leaf of the two results: what differs, where it is worst, and by how much.
 
+    `path` is text, which crosses processes and goes into JSON as it is; `where` is the same taken apart.
     `index` is the worst element; `max_rel`, `max_ulp` and so on are over the elements that are finite on
     both sides. The two RMSE values are against the float64 truth and None where there is none.
     """
@@ -60,6 +115,10 @@ class LeafComparison:
     @property
     def same(self) -> bool:
         return self.difference is Difference.NONE
+
+    @property
+    def where(self) -> LeafPath:
+        return LeafPath.parse(self.path)
 
     def __str__(self) -> str:
         where = self.path or "the value"

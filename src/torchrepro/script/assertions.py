@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from dataclasses import dataclass
 
@@ -113,7 +112,7 @@ def _difference(leaf: LeafComparison) -> str:
         "inputs": "leaves an input in a wrong state",
         "state": "leaves a buffer in a wrong state",
         "python": "loses a side effect",
-    }.get(re.split(r"[.\[]", leaf.path)[0], "gives a wrong result")
+    }.get(leaf.where.part, "gives a wrong result")
     if leaf.difference in (Difference.VALUE, Difference.NON_FINITE) and leaf.res_value:
         truth = f" (float64: {leaf.truth_value})" if _tells_more(leaf) else ""
         return f"{what}: {leaf.res_value}, where eager gives {leaf.ref_value}{truth}"

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import torch
 
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.leaves import tensors_in
+from torchrepro.nouns.comparison import LeafComparison, LeafPath
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.assertions import Compared, assertion, raised_comment, worst_leaf
@@ -37,14 +37,6 @@ from torchrepro.script.preamble import (
 from torchrepro.script.tensors import Surroundings
 from torchrepro.script.user_source import source_lines
 from torchrepro.user_code.graph_source import write_with_source
-
-_GRADIENT = re.compile(r"""grad\[['"]inputs\[(?P<number>\d+)\]['"]\]$""")
-_INPUT = re.compile(r"inputs\[(?P<number>\d+)\]$")
-_GLOBAL = re.compile(r"""python\[['"]globals\.(?P<name>\w+)['"]\](?P<rest>.*)$""")
-_ATTRIBUTE = re.compile(
-    r"""(?:python|state)\[['"](?:model\.)?(?P<name>(?!closure|globals)[\w.]+)['"]\](?P<rest>.*)$"""
-)
-
 
 Part = tuple[list[str], list[list[str]]]
 """The lines at the end of a script, and functions that they need."""
@@ -162,7 +154,7 @@ class _CallScript:
 
     def _plain(self, function: str, compiled: str, arguments: str) -> list[str]:
         path = self._leaf.path
-        if not path.startswith("out"):
+        if self._leaf.where.part != "out":
             raise Unwritable("a difference outside of the results")
         calls = [f"eager = {function}({arguments})", f"compiled = {compiled}({arguments})"]
         where = path.removeprefix("out")
@@ -172,7 +164,7 @@ class _CallScript:
     def _two_runs(self, function: str, given: str, arguments: str) -> Part:
         """A function that puts everything back, makes the inputs anew and returns what is compared."""
         raising = self.verdict.kind in RAISING
-        before, after, seen = ([], [], "") if raising else self._observed(function, self._leaf.path)
+        before, after, seen = ([], [], "") if raising else self._observed(function, self._leaf.where)
         call = f"{function}({arguments})"
         lines = [*before, *self.inputs.lines]
         if seen.startswith("out") and not after:
@@ -193,23 +185,22 @@ class _CallScript:
             calls = [f"eager = {eager}", f"compiled = {compiled}", check]
         return calls, [[f"def run({function}):", *body]]
 
-    def _observed(self, function: str, path: str) -> tuple[list[str], list[str], str]:
+    def _observed(self, function: str, where: LeafPath) -> tuple[list[str], list[str], str]:
         """Lines before the call, lines after it, and the expression of what is compared."""
-        found = _GRADIENT.match(path)
-        if found:
-            return [], [f"out{self._backward()}"], f"{self._names[int(found['number'])]}.grad"
-        found = _INPUT.match(path)
-        if found:
-            return [], [], self._names[int(found["number"])]
-        found = _GLOBAL.match(path)
-        if found:
-            return self._put_back(found["name"]), [], f"{found['name']}{found['rest']}"
-        found = _ATTRIBUTE.match(path)
-        if found:
-            return [], [], f"{function}.{found['name']}{found['rest']}"
-        if path.startswith("out"):
-            return [], [], path
-        raise Unwritable(f"a difference in {path}")
+        if where.input is not None and not where.rest:
+            given = self._names[where.input]
+            return (
+                ([], [f"out{self._backward()}"], f"{given}.grad") if where.part == "grad" else ([], [], given)
+            )
+        if where.part == "out":
+            return [], [], str(where)
+        scope, _, name = where.name.partition(".")
+        if where.part == "python" and scope == "globals" and name.isidentifier():
+            return self._put_back(name), [], f"{name}{where.rest}"
+        name = where.name.removeprefix("model.")
+        if where.part in ("python", "state") and re.fullmatch(r"(?!closure|globals)[\w.]+", name):
+            return [], [], f"{function}.{name}{where.rest}"
+        raise Unwritable(f"a difference in {where}")
 
     def _put_back(self, name: str) -> list[str]:
         """Lines that put a global back as it was when the user's code was loaded.
@@ -241,7 +232,7 @@ class _CallScript:
         return ".sum().backward()" if asked else ""
 
     @cached_property
-    def _leaf(self) -> Any:
+    def _leaf(self) -> LeafComparison:
         leaf = worst_leaf(self.verdict)
         if leaf is None:
             raise Unwritable(f"a verdict without a comparison ({self.verdict.kind.value})")

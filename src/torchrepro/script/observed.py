@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import torch
@@ -13,33 +12,26 @@ from torchrepro.script.assertions import Compared, worst_leaf
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.plan import Manner, Plan
 
-_GRADIENT_OF_INPUT = re.compile(r"""grad\[['"]inputs\[(?P<number>\d+)\](?P<rest>.*)['"]\]$""")
-_GRADIENT_OF_STATE = re.compile(r"""grad\[['"](?P<name>[\w.]+)['"]\]$""")
-_INPUT = re.compile(r"inputs\[(?P<number>\d+)\](?P<rest>.*)$")
-_STATE = re.compile(r"""state\[['"](?P<name>[\w.]+)['"]\]$""")
-
 
 def result_suffix(plan: Plan) -> str:
     """What is appended to the outputs to reach the one that differs."""
-    path, results = plan.leaf_path, plan.body.results
+    path, results = str(plan.leaf_path), plan.body.results
     best = max((known for known in results if path.startswith(known)), key=len, default=None)
     return "" if best is None else results[best] + path[len(best) :]
 
 
 def observed(plan: Plan) -> str:
     """The expression of what is compared, where the outputs are called `out`."""
-    for pattern, end in ((_GRADIENT_OF_INPUT, ".grad"), (_INPUT, "")):
-        found = pattern.match(plan.leaf_path)
-        if found:
-            name = plan.body.parameters.get(plan.placeholders[int(found["number"])])
-            if name is None:
-                raise Unwritable("an input that the graph does not use")
-            return f"{name}{found['rest']}{end}"
-    for pattern, end in ((_GRADIENT_OF_STATE, ".grad"), (_STATE, "")):
-        found = pattern.match(plan.leaf_path)
-        if found:
-            known = {place: name for name, place in plan.body.state.items()}
-            return f"model.{known.get(found['name'], found['name'])}{end}"
+    where = plan.leaf_path
+    end = ".grad" if where.part == "grad" else ""
+    if where.input is not None:
+        name = plan.body.parameters.get(plan.placeholders[where.input])
+        if name is None:
+            raise Unwritable("an input that the graph does not use")
+        return f"{name}{where.rest}{end}"
+    if where.part in ("grad", "state") and where.name and not where.rest:
+        known = {place: name for name, place in plan.body.state.items()}
+        return f"model.{known.get(where.name, where.name)}{end}"
     return f"out{result_suffix(plan)}"
 
 
@@ -73,10 +65,8 @@ def may_be_nan(leaf: LeafComparison, inputs: Iterable[object]) -> bool:
 
 def _dtype(plan: Plan) -> torch.dtype | None:
     """Of what is compared: an input and its gradient have the same."""
-    for pattern in (_GRADIENT_OF_INPUT, _INPUT):
-        found = pattern.match(plan.leaf_path)
-        if found:
-            value = plan.repro.inputs[int(found["number"])]
-            return value.dtype if isinstance(value, torch.Tensor) else None
-    tensor = dict(tensors_in(plan.traced.output, "out")).get(plan.leaf_path)
+    if plan.leaf_path.input is not None:
+        value = plan.repro.inputs[plan.leaf_path.input]
+        return value.dtype if isinstance(value, torch.Tensor) else None
+    tensor = dict(tensors_in(plan.traced.output, "out")).get(str(plan.leaf_path))
     return None if tensor is None else tensor.dtype

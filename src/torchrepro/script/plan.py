@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.leaves import tensors_in
+from torchrepro.nouns.comparison import LeafPath
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.assertions import worst_leaf
@@ -150,20 +151,21 @@ class Plan:
         return "model" if self.is_module else "f"
 
     @cached_property
-    def leaf_path(self) -> str:
-        """Where the results differ, in the judge's words; empty where nothing was compared."""
+    def leaf_path(self) -> LeafPath:
+        """Where the results differ; the empty path where nothing was compared."""
         leaf = worst_leaf(self.verdict)
-        if leaf is not None and leaf.path.startswith("python"):
+        where = LeafPath() if leaf is None else leaf.where
+        if where.part == "python":
             raise Unwritable("a side effect on Python objects")
-        return "" if leaf is None else leaf.path
+        return where
 
     @cached_property
     def runs_backward(self) -> bool:
         if self.repro.place is Place.AFTER_AOT or self.repro.backward is False:
             return False
-        if self.verdict.kind not in RAISING and not self.leaf_path.startswith("grad"):
+        if self.verdict.kind not in RAISING and self.leaf_path.part != "grad":
             return False
-        if not self.traced.complete and self.leaf_path:
+        if not self.traced.complete and self.leaf_path.text:
             raise Unwritable("gradients of a graph whose sizes depend on data")
         return any(tensor.requires_grad for _, tensor in tensors_in(self.traced.output))
 
@@ -174,4 +176,4 @@ class Plan:
             return not self.repro.earlier  # what a call leaves behind hardly changes how the next compiles
         gradients = self.runs_backward and self.verdict.kind not in RAISING
         changes = bool(self.traced.mutated) or self.traced.random or bool(self.repro.earlier)
-        return not (gradients or changes or self.leaf_path.startswith(("inputs", "state", "grad")))
+        return not (gradients or changes or self.leaf_path.part in ("inputs", "state", "grad"))
