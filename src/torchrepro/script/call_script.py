@@ -189,9 +189,9 @@ class _CallScript:
         """Lines before the call, lines after it, and the expression of what is compared."""
         if where.input is not None and not where.rest:
             given = self._names[where.input]
-            return (
-                ([], [f"out{self._backward()}"], f"{given}.grad") if where.part == "grad" else ([], [], given)
-            )
+            if where.part == "grad":
+                return [], [f"out{self._backward()}"], f"{given}.grad"
+            return [], [], given
         if where.part == "out":
             return [], [], str(where)
         scope, _, name = where.name.partition(".")
