@@ -30,7 +30,8 @@ def test_a_mask_of_infinities_is_meant() -> None:
         masked = torch.sin(x).masked_fill(x > 0.5, float("-inf"))
         return torch.softmax(masked, 0) + 1 / torch.relu(x + 1)
 
-    assert born_in(model, torch.linspace(0, 1, 8), compiler="log_of_nothing") == Birth(eager="", compiled="truediv")
+    given = torch.linspace(0, 1, 8)
+    assert born_in(model, given, compiler="log_of_nothing") == Birth(eager="", compiled="truediv")
 
 
 def test_an_overflow_that_float64_does_not_have_is_a_birth_in_eager() -> None:
