@@ -21,9 +21,8 @@ from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.repro import Compiler, Repro, Symbol
 from torchrepro.nouns.trust import SOURCE_TRUST
 from torchrepro.user_code.closure import load_source
-from torchrepro.user_code.custom_ops import require_registered
 from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
-from torchrepro.user_code.operators import run_kernels, run_registrations
+from torchrepro.user_code.operators import require_registered, run_kernels, run_registrations
 
 
 def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:

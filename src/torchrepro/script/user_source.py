@@ -9,9 +9,8 @@ import torch
 
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.script.inputs import Inputs
-from torchrepro.user_code.custom_ops import registration_name
 from torchrepro.user_code.graph_source import SOURCE_PREFIX
-from torchrepro.user_code.operators import OPERATORS, Operators
+from torchrepro.user_code.operators import OPERATORS, Operators, registration_name
 
 _TENSOR = re.compile(r"""_tensor\(['"](?P<name>\w+)['"]\)""")
 _SIMPLE = re.compile(r"import [\w.]+")

@@ -28,7 +28,7 @@ from torchrepro.nouns.repro import Compiler, Frontend, Repro
 from torchrepro.nouns.signature import Signature
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
-from torchrepro.user_code.closure.locals import EMPTY, contents
+from torchrepro.user_code.closure.live_objects import EMPTY, contents
 from torchrepro.user_code.graph_source import write_with_source
 
 OWN_CAPTURE = Compiler(frontend=Frontend.TORCHREPRO)

@@ -1,4 +1,7 @@
-"""The user's operators and Triton kernels that a graph calls: who registers them, and their source.
+"""The user's operators and Triton kernels that a graph calls: what registers them, and their source.
+
+Registering an operator runs code of the user. So a bundle says which module, library or source of its own
+does it, and on replay that happens only if the operator is not there yet and the code is trusted.
 
 The source is one module of plain Python, kept as `operators.py` in a bundle and run only on `--trust source`:
 the functions with all that they need, then a table of what registers each operator, and one of the kernels.
@@ -6,21 +9,42 @@ the functions with all that they need, then a table of what registers each opera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+import inspect
+import mmap
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
+import torch
 
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.graph_text.triton_kernels import autotuner_text
-from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.nouns.trust import CustomOpEntry
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.nouns.errors import BundleError, CannotSerialise
+from torchrepro.nouns.trust import SOURCE_TRUST, CustomOpEntry
+from torchrepro.torch_api.ops import (
+    OpOverload,
+    custom_op_definition,
+    parse_schema,
+    registrations_of,
+    registry_entry,
+    schema_of,
+)
 from torchrepro.user_code.closure import SourceClosure, load_source, source_closure
 from torchrepro.user_code.closure.origin import is_installed_module
-from torchrepro.user_code.custom_ops import describe_op, functions_of, registration_name, registration_text
 
+Registrations = Callable[[], dict[str, Callable[[], Any]]]
+"""Runs the bundle's own source and returns what registers an operator, by the operator's name."""
+
+_REGISTERED_AT = re.compile(r"^debug: registered at (.*):\d+$", re.MULTILINE)
+_TORCH = Path(torch.__file__).parent
+_REGISTRATION = (b"5torch7Library", b"torch_library_init", b"aoti_torch_library")
+"""Symbols in what registers operators: `torch::Library`, and the two forms of the stable C interface."""
 OPERATORS = "torchrepro_operators"
 KERNELS = "torchrepro_kernels"
 
@@ -133,3 +157,253 @@ def _text(closure: SourceClosure, entries: Sequence[CustomOpEntry], written: _Wr
     return (
         "\n\n\n".join(part for part in (closure.text.rstrip(), own_import, *blocks, *tables) if part) + "\n"
     )
+
+
+def describe_op(op: OpOverload) -> CustomOpEntry:
+    """What a reader must know to have this operator as well. Checked on torch 2.11 to 2.15 (`_schema`)."""
+    name = op.name()
+    module, file = _origin(name)
+    library = ""
+    if not module and custom_op_definition(name) is None:
+        module, library = _native_origin(op)
+    return CustomOpEntry(op=name, schema=str(op._schema), module=module, file=file, library=library)
+
+
+def functions_of(name: str) -> dict[str, Callable[..., Any]]:
+    """The user's functions behind a `torch.library.custom_op`, by role; none for any other operator.
+
+    Roles: `kernel` for every device or `kernel DEVICE`, `triton` for a `triton_op`, `fake`, `backward`,
+    `setup_context`. Checked on torch 2.11 to 2.15 (`_backend_fns`, `_abstract_fn`, `_backward_fn`,
+    `_setup_context_fn`, `_torch_dispatch_fns`).
+    """
+    definition = custom_op_definition(name)
+    if definition is None:
+        return {}
+    if definition._torch_dispatch_fns:
+        found = {"triton": definition._init_fn}
+    else:
+        found = {
+            "kernel" if device is None else f"kernel {device}": function
+            for device, function in definition._backend_fns.items()
+        }
+    if "triton" not in found:  # which is its own fake form
+        found["fake"] = definition._abstract_fn
+    found["backward"] = definition._backward_fn
+    found["setup_context"] = definition._setup_context_fn
+    return {role: _users_own(function) for role, function in found.items() if function is not None}
+
+
+def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
+    """A function, as source, that registers the operator; `names` are those of its functions, by role."""
+    function = registration_name(entry)
+    schema = entry.schema[entry.schema.index("(") :]
+    arguments = [f"mutates_args={_mutated(entry.schema)!r}", f"schema={schema!r}"]
+    kernels = {
+        role.partition(" ")[2]: name for role, name in names.items() if role.startswith(("kernel", "triton"))
+    }
+    (device, first), *others = kernels.items()
+    arguments += [f"device_types={device!r}"] if device else []
+    constructor = "triton_op" if "triton" in names else "custom_op"
+    lines = [
+        f"def {function}():",
+        f"    op = torch.library.{constructor}({entry.op!r}, {first}, {', '.join(arguments)})",
+    ]
+    lines += [f"    op.register_kernel({other or None!r}, {kernel})" for other, kernel in others]
+    lines += [f"    op.register_fake({names['fake']})"] if "fake" in names else []
+    if "backward" in names:
+        setup = f", setup_context={names['setup_context']}" if "setup_context" in names else ""
+        lines.append(f"    op.register_autograd({names['backward']}{setup})")
+    effect = _effect(entry.op)
+    lines += [f"    op.register_effect(torch._library.effects.EffectType.{effect})"] if effect else []
+    return "\n".join([*lines, "    return op"])
+
+
+def registration_name(entry: CustomOpEntry) -> str:
+    return "torchrepro_register_" + re.sub(r"\W", "_", entry.op)
+
+
+def require_registered(
+    entries: Iterable[CustomOpEntry], trusted: Collection[str], registrations: Registrations, bundle: Path
+) -> None:
+    """Have every operator of a bundle in this process, with the schema that it had; else a BundleError."""
+    for entry in entries:
+        found = _schema_here(entry.op)
+        if found is None:
+            if not _register(entry, trusted, registrations):
+                raise BundleError(
+                    f"the operator {entry.op} is not registered here; {_registrar(entry)} registers it",
+                    next_step=_how_to_trust(entry, bundle),
+                )
+            found = _schema_here(entry.op)
+        if found is None:
+            raise BundleError(
+                f"{_registrar(entry)} does not register the operator {entry.op}",
+                next_step="install the version that the bundle was taken with",
+            )
+        if found != entry.schema:
+            raise BundleError(
+                f"the operator {entry.op} is {found} here and was {entry.schema}",
+                next_step="install the version that the bundle was taken with",
+            )
+
+
+def _register(entry: CustomOpEntry, trusted: Collection[str], registrations: Registrations) -> bool:
+    """Run what registers an operator, if that is trusted."""
+    if entry.in_source and SOURCE_TRUST in trusted:
+        # Kept by the module of the source: torch itself refers to an operator only weakly.
+        registrations()[entry.op]()
+    elif entry.module and entry.module != "__main__" and _covers(trusted, entry.module):
+        _import(entry)
+    elif entry.library and entry.library in trusted:
+        _load_library(entry)
+    else:
+        return False
+    return True
+
+
+def _import(entry: CustomOpEntry) -> None:
+    try:
+        importlib.import_module(entry.module)
+    except ImportError as error:
+        raise BundleError(
+            f"the module {entry.module}, which registers {entry.op}, cannot be imported ({error})",
+            next_step=f"install it or run where it lies ({entry.file or 'its directory'})",
+        ) from error
+
+
+def _load_library(entry: CustomOpEntry) -> None:
+    try:
+        torch.ops.load_library(entry.library)
+    except OSError as error:
+        raise BundleError(
+            f"the library {entry.library}, which registers {entry.op}, cannot be loaded ({error})",
+            next_step="build it for this machine, at this path",
+        ) from error
+
+
+def _registrar(entry: CustomOpEntry) -> str:
+    if entry.library:
+        return f"the library {entry.library}"
+    if entry.module == "__main__":
+        return f"the script {entry.file}"
+    where = f" ({entry.file})" if entry.file else ""
+    return f"the module {entry.module}{where}" if entry.module else "an unknown module"
+
+
+def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
+    command = f"torchrepro check {bundle} --trust"
+    if entry.in_source:
+        return (
+            f"its source is in the bundle: read it with torchrepro show --source {bundle}, "
+            f"allow it with {command} {SOURCE_TRUST}"
+        )
+    if entry.module == "__main__" or not (entry.module or entry.library):
+        return f"move what registers it into a module, and allow that with {command} MODULE"
+    return f"if you trust it, allow it with {command} {entry.library or entry.module}"
+
+
+def _schema_here(name: str) -> str | None:
+    """The schema of a registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
+    qualified, _, overload = name.partition(".")
+    return schema_of(qualified, overload)
+
+
+def _mutated(schema: str) -> tuple[str, ...]:
+    """Names of the arguments that an operator writes to. Checked on torch 2.11 to 2.15 (`parse_schema`)."""
+    arguments = parse_schema(schema).arguments
+    return tuple(item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write)
+
+
+def _effect(name: str) -> str:
+    """The kind of side effect that an operator is registered with, empty for one without.
+
+    Checked on torch 2.11 to 2.15 (`simple_registry`, `register_effect`).
+    """
+    effect = registry_entry(name).effect.effect
+    return "" if effect is None else str(effect.name)
+
+
+def _users_own(function: Any) -> Callable[..., Any]:
+    """The function that the user wrote, inside those that torch put around it."""
+    while str(getattr(function, "__module__", None)).partition(".")[0] == "torch":
+        inner = inspect.unwrap(function)
+        if not inspect.isfunction(inner):
+            break  # an operator or a builtin of torch's, which the user has named as it is
+        held = inspect.getclosurevars(inner).nonlocals
+        if "fn" not in held:
+            break
+        function = held["fn"]
+    found: Callable[..., Any] = function
+    return found
+
+
+def _origin(name: str) -> tuple[str, str]:
+    """Module and file of the Python code that registered an operator, as far as torch can tell."""
+    definition = custom_op_definition(name)
+    if definition is not None:
+        function: Any = _users_own(definition._init_fn)
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            return function.__module__ or "", code.co_filename
+    files = _files_in_torchs_records(name)
+    for file in files:
+        module = next((known for known, path in _files(".py") if path == file), "")
+        if module:
+            return module, file
+    if files:
+        return "", files[0]  # C++
+    # `torch.library.define` leaves no trace of its caller.
+    mentioning = (
+        (module, file)
+        for module, file in _files(".py")
+        if not Path(file).is_relative_to(_TORCH) and _holds(file, name.encode())
+    )
+    return next(mentioning, ("", ""))
+
+
+def _files_in_torchs_records(name: str) -> list[str]:
+    """Files that defined the operator or its fake form, torch's own left out.
+
+    Checked on torch 2.11 to 2.15 (`_dispatch_dump`, `simple_registry`).
+    """
+    found = _REGISTERED_AT.findall(registrations_of(name))
+    fake = registry_entry(name).fake_impl
+    found += [kernel.source.rpartition(":")[0] for kernel in fake.kernels]
+    return [file for file in found if not Path(file).is_relative_to(_TORCH)]
+
+
+def _native_origin(op: OpOverload) -> tuple[str, str]:
+    """The extension module or the library of `torch.ops.load_library` that holds the operator's name."""
+    namespace, _, name = op.name().partition(".")[0].encode().partition(b"::")
+    for library in sorted(torch.ops.loaded_libraries):
+        if _holds(library, name):
+            return "", library
+    for module, file in _files(".so"):
+        if Path(file).is_relative_to(_TORCH) or not (_holds(file, name) and _holds(file, namespace)):
+            continue
+        # numpy's extensions hold many a short name; one that registers operators also names torch's library.
+        if any(_holds(file, symbol) for symbol in _REGISTRATION):
+            return module, ""
+    return "", ""
+
+
+def _files(suffix: str) -> Iterator[tuple[str, str]]:
+    """Loaded modules that come from a file of this kind."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        if isinstance(file, str) and file.endswith(suffix):
+            yield name, file
+
+
+def _holds(path: str, wanted: bytes) -> bool:
+    """Whether a file has these bytes; no for one that cannot be read."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(wanted) >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def _covers(trusted: Collection[str], module: str) -> bool:
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in trusted for count in range(1, len(parts) + 1))

@@ -1,35 +1,32 @@
-"""Pieces of the user's files, cut out with the names that they take from outside called as in the closure."""
+"""Pieces of the user's files, cut out with the names that they take from outside as the closure calls them.
+
+Every other character stays as it was, except for the indentation.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.user_code.closure.facts import live_value, same_literal, user_module_attributes
-from torchrepro.user_code.closure.files import SourceFile
+from torchrepro.user_code.closure.live_objects import same_literal
 from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition, deferred_names
-from torchrepro.user_code.closure.snippets import Cutter, Edit, Snippet
-from torchrepro.user_code.closure.user_modules import UserModule
-from torchrepro.user_code.closure.values import ValueWriter
+from torchrepro.user_code.closure.user_modules import SourceFile, UserModule
 
+if TYPE_CHECKING:
+    from torchrepro.user_code.closure.writer import ClosureWriter
 
-class Lookup(Protocol):
-    """What a piece asks the closure for."""
+INDENT = "    "
+_NAME_OF_DEFINITION = re.compile(rb"(?:async\s+)?(?:def|class)\s+(\w+)")
 
-    def global_name(self, module: UserModule, name: str, *, eager: bool) -> str | None:
-        """What a global of the user's module is called; None for builtins and names that are not bound."""
-
-    def alias(self, expression: str) -> str:
-        """Another name for something, which no local variable can hide."""
-
-    def note(self, note: str) -> None:
-        """Something that a reader must know."""
+Edit = tuple[int, int, str]
+"""New text for the bytes between two offsets of a file."""
 
 
 @dataclass(frozen=True)
@@ -48,38 +45,51 @@ class Piece:
     """Another name for what the definition binds."""
 
 
+@dataclass(frozen=True)
+class Snippet:
+    """Lines without indentation. Lines inside a string are never indented: that would change it."""
+
+    lines: tuple[str, ...]
+    fixed: frozenset[int]
+
+    def text(self, depth: int = 0) -> str:
+        return "\n".join(
+            line if number in self.fixed or not line.strip() else INDENT * depth + line
+            for number, line in enumerate(self.lines)
+        )
+
+
 class PieceWriter:
     """Cuts pieces and has everything defined that they need."""
 
-    def __init__(self, lookup: Lookup, values: ValueWriter) -> None:
-        self._lookup = lookup
-        self._values = values
-        self._cutters: dict[str, Cutter] = {}
+    def __init__(self, closure: ClosureWriter) -> None:
+        self._closure = closure
 
     def statement(self, module: UserModule, node: ast.stmt, name: str, as_name: str) -> str:
-        """An assignment at the top level of a module, under another name."""
+        """Return an assignment at the top level of a module, under another name."""
         file = module.file(name)
-        edits = self._edits(module, file, node, {}, set(), {name: as_name})
-        return self._cutter(file).cut(node, edits).text()
+        return _cut(file, node, self._edits(module, file, node, {}, set(), {name: as_name})).text()
 
     def definition(self, piece: Piece, own: Mapping[str, str]) -> tuple[Snippet, list[str]]:
-        """The text of a definition, and what has to be assigned to its attributes: defaults as they are now.
+        """Return the text of a definition, and assignments to its attributes: defaults as they are now.
 
         `own` are names that stand for the definition itself.
         """
-        node, cutter = piece.node, self._cutter(piece.file)
+        node, file = piece.node, piece.file
         skipped: list[ast.AST] = [] if piece.decorators else list(getattr(node, "decorator_list", []))
         edits: list[Edit] = []
         after: list[str] = []
         if piece.live is not None and not isinstance(node, ast.ClassDef):
             replaced, after = self._defaults(piece.module, node.args, piece.live)
             skipped += replaced
-            edits += [cutter.replace(default, "None") for default in replaced]
+            edits += [_replacement(file, default, "None") for default in replaced]
         if piece.as_name is not None and isinstance(node, DEFINITIONS) and node.name != piece.as_name:
-            edits.append(cutter.rename(node, piece.as_name))
+            found = _NAME_OF_DEFINITION.match(file.text.encode(), *_span(file, node))
+            assert found is not None, "a definition begins with its keyword"
+            edits.append((found.start(1), found.end(1), piece.as_name))
         passed_over = {child for part in skipped for child in ast.walk(part)}
-        edits += self._edits(piece.module, piece.file, node, piece.variables, passed_over, own)
-        return cutter.cut(node, edits, decorators=piece.decorators), after
+        edits += self._edits(piece.module, file, node, piece.variables, passed_over, own)
+        return _cut(file, node, edits, decorators=piece.decorators), after
 
     def _edits(
         self,
@@ -90,11 +100,11 @@ class PieceWriter:
         passed_over: set[ast.AST],
         own: Mapping[str, str],
     ) -> list[Edit]:
-        """New names where they are needed. Everything that the piece refers to is defined on the way."""
+        """Rename where that is needed. Everything that the piece refers to is defined on the way."""
         inside = set(ast.walk(node)) - passed_over
-        edits = self._quoted_annotations(file, inside)
+        edits = _quoted_annotations(file, inside)
         owners, deferred = file.names.owners, deferred_names(node)
-        attributes = {root: attribute for attribute, root in user_module_attributes(inside, module, file)}
+        attributes = dict(_user_module_attributes(inside, module, file))
         names = [child for child in inside if isinstance(child, ast.Name) and child in owners]
         hidden = {name.id for name in names if owners[name] in inside} | set(variables)
         renamed = dict(own)
@@ -104,65 +114,42 @@ class PieceWriter:
                 if owner not in inside and name.id not in variables:
                     raise _lost_variable(node, name.id)
                 continue
-            place: ast.expr = attributes.get(name, name)
+            place = attributes.get(name, name)
             found = own.get(name.id) or self._reference(module, place, eager=name not in deferred)
             if found is None or (place is name and found == name.id):
                 continue
             if found.partition(".")[0] in hidden:
-                found = self._lookup.alias(found)
+                found = self._closure.alias(found)
             if place is name:
                 renamed[name.id] = found
-            edits.append(self._cutter(file).replace(place, found))
+            edits.append(_replacement(file, place, found))
+        for child in inside:
+            if isinstance(child, ast.Global) and any(name in renamed for name in child.names):
+                names_now = ", ".join(renamed.get(name, name) for name in child.names)
+                edits.append(_replacement(file, child, f"global {names_now}"))
         self._note_inner_imports(module, inside)
-        return edits + self._global_statements(file, inside, renamed)
-
-    def _reference(self, module: UserModule, place: ast.expr, *, eager: bool) -> str | None:
-        """A global, or `module.name` where the module is one of the user's."""
-        if isinstance(place, ast.Attribute):
-            other = UserModule(vars(live_value(module, place.value)))
-            return self._lookup.global_name(other, place.attr, eager=eager)
-        assert isinstance(place, ast.Name)
-        return self._lookup.global_name(module, place.id, eager=eager)
-
-    def _quoted_annotations(self, file: SourceFile, inside: set[ast.AST]) -> list[Edit]:
-        """Where the file postpones annotations they are strings here, and what they name is not needed."""
-        edits = []
-        for annotation in file.names.annotations if file.postpones_annotations else ():
-            if annotation in inside:
-                inside -= set(ast.walk(annotation))
-                if not isinstance(annotation, ast.Constant):
-                    text = self._cutter(file).text_of(annotation)
-                    edits.append(self._cutter(file).replace(annotation, repr(text)))
         return edits
 
-    def _global_statements(
-        self, file: SourceFile, inside: set[ast.AST], renamed: Mapping[str, str]
-    ) -> list[Edit]:
-        return [
-            self._cutter(file).replace(
-                node, f"global {', '.join(renamed.get(name, name) for name in node.names)}"
-            )
-            for node in inside
-            if isinstance(node, ast.Global) and any(name in renamed for name in node.names)
-        ]
+    def _reference(self, module: UserModule, place: ast.expr, *, eager: bool) -> str | None:
+        """Name a global, or `module.name` where the module is one of the user's."""
+        if isinstance(place, ast.Attribute):
+            other = UserModule(vars(_live_value(module, place.value)))
+            return self._closure.global_name(other, place.attr, eager=eager)
+        assert isinstance(place, ast.Name)
+        return self._closure.global_name(module, place.id, eager=eager)
 
     def _note_inner_imports(self, module: UserModule, inside: set[ast.AST]) -> None:
         for node in inside:
-            match node:
-                case ast.ImportFrom():
-                    named = [module.absolute(node)]
-                case ast.Import(names=aliases):
-                    named = [alias.name for alias in aliases]
-                case _:
-                    continue
+            named = [module.absolute(node)] if isinstance(node, ast.ImportFrom) else []
+            named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in named:
                 if name in sys.modules and not is_installed_module(name):
-                    self._lookup.note(f"the code imports {name}, a module of the user, while it runs")
+                    self._closure.note(f"the code imports {name}, a module of the user, while it runs")
 
     def _defaults(
-        self, module: UserModule, arguments: ast.arguments, live: types.FunctionType
+        self, module: UserModule, arguments: ast.arguments, live: Any
     ) -> tuple[list[ast.expr], list[str]]:
-        """All defaults and the assignments that set them, if the text of one does not give its value."""
+        """Return all defaults and assignments that set them, if the text of one does not give its value."""
         positional, named = live.__defaults__ or (), live.__kwdefaults__ or {}
         pairs = [
             *zip(arguments.defaults, positional, strict=False),
@@ -173,24 +160,114 @@ class PieceWriter:
             ),
         ]
         same_number = len(positional) == len(arguments.defaults)
-        if same_number and all(self._stays(module, default, value) for default, value in pairs):
+        if same_number and all(_stays(module, default, value) for default, value in pairs):
             return [], []
         where = f"a default of {live.__qualname__}"
         after = []
         if positional or arguments.defaults:
-            after.append(f"__defaults__ = {self._values.write(live.__defaults__, where)}")
+            after.append(f"__defaults__ = {self._closure.values.write(live.__defaults__, where)}")
         if named:
-            after.append(f"__kwdefaults__ = {self._values.write(named, where)}")
+            after.append(f"__kwdefaults__ = {self._closure.values.write(named, where)}")
         return [default for default, _ in pairs], after
 
-    def _stays(self, module: UserModule, default: ast.expr, value: Any) -> bool:
-        """Whether the text of a default gives the value that it has: a literal, or a global by its name."""
-        if isinstance(default, ast.Name) and default.id in module.globals:
-            return module.globals[default.id] is value
-        return same_literal(default, value)
 
-    def _cutter(self, file: SourceFile) -> Cutter:
-        return self._cutters.setdefault(file.path, Cutter(file))
+def _stays(module: UserModule, default: ast.expr, value: Any) -> bool:
+    """Whether the text of a default gives the value that it has: a literal, or a global by its name."""
+    if isinstance(default, ast.Name) and default.id in module.globals:
+        return module.globals[default.id] is value
+    return same_literal(default, value)
+
+
+def _quoted_annotations(file: SourceFile, inside: set[ast.AST]) -> list[Edit]:
+    """Quote annotations where the file postpones them; what they name is then not needed."""
+    edits = []
+    for annotation in file.names.annotations if file.postpones_annotations else ():
+        if annotation in inside:
+            inside -= set(ast.walk(annotation))
+            if not isinstance(annotation, ast.Constant):
+                text = ast.get_source_segment(file.text, annotation)
+                edits.append(_replacement(file, annotation, repr(text)))
+    return edits
+
+
+def _user_module_attributes(
+    nodes: set[ast.AST], module: UserModule, file: SourceFile
+) -> Iterator[tuple[ast.Name, ast.expr]]:
+    """Yield `module.name` wherever the module is one of the user's, after the name it begins with."""
+    for node in nodes:
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if root is node or not isinstance(root, ast.Name) or file.names.owners.get(root, root) is not None:
+            continue
+        assert isinstance(node, ast.Attribute)
+        if _is_user_module(_live_value(module, node.value)) and not _is_user_module(
+            _live_value(module, node)
+        ):
+            yield root, node
+
+
+def _live_value(module: UserModule, node: ast.expr) -> Any:
+    """Return what a dotted name of a module stands for now, None where nothing."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_live_value(module, node.value), node.attr, None)
+    return module.globals.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def _is_user_module(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) and not is_installed_module(value.__name__)
+
+
+def _cut(
+    file: SourceFile, node: ast.expr | ast.stmt, edits: list[Edit], *, decorators: bool = False
+) -> Snippet:
+    """Cut out a node with the edits made, as lines that begin at the margin."""
+    data = file.text.encode()
+    start, end = _span(file, node)
+    if decorators and isinstance(node, DEFINITIONS) and node.decorator_list:
+        start = data.rindex(b"@", 0, _span(file, node.decorator_list[0])[0])
+    text, position = b"", start
+    for first, last, new in sorted(edits):
+        if position <= first and last <= end:
+            text += data[position:first] + new.encode()
+            position = last
+    lines = (text + data[position:end]).decode().split("\n")
+    first_line = data.count(b"\n", 0, start) + 1
+    in_strings = {
+        line - first_line
+        for part in ast.walk(node)
+        if isinstance(part, ast.JoinedStr)
+        or (isinstance(part, ast.Constant) and isinstance(part.value, str | bytes))
+        for line in range(part.lineno + 1, (part.end_lineno or part.lineno) + 1)
+    }
+    before = data[data.rfind(b"\n", 0, start) + 1 :]
+    margin = len(before) - len(before.lstrip(b" \t"))
+    return Snippet(
+        tuple(
+            line if number in in_strings or number == 0 else line[min(margin, _indentation(line)) :]
+            for number, line in enumerate(lines)
+        ),
+        frozenset(in_strings),
+    )
+
+
+def _replacement(file: SourceFile, node: ast.expr | ast.stmt, text: str) -> Edit:
+    """Replace a node by a text that has as many lines, so that those below keep their numbers."""
+    start, end = _span(file, node)
+    lines = (node.end_lineno or node.lineno) - node.lineno - text.count("\n")
+    # A node of several lines stands in parentheses, where line breaks are free, or is a statement.
+    return start, end, text + ("\\\n" if isinstance(node, ast.stmt) else "\n") * lines
+
+
+def _span(file: SourceFile, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    lines = file.line_offsets
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _lost_variable(node: ast.AST, name: str) -> CannotSerialise:

@@ -1,4 +1,4 @@
-"""Whose local every name of a file is: what a piece of it takes from outside follows from that."""
+"""The scope that owns every name of a file: what a piece of it takes from outside follows from that."""
 
 from __future__ import annotations
 
@@ -56,10 +56,6 @@ class _Scope:
     bound: set[str] = field(default_factory=set)
     declared_global: set[str] = field(default_factory=set)
 
-    @property
-    def is_class(self) -> bool:
-        return isinstance(self.node, ast.ClassDef)
-
 
 class _Resolver(ast.NodeVisitor):
     def __init__(self, tree: ast.Module) -> None:
@@ -72,22 +68,13 @@ class _Resolver(ast.NodeVisitor):
 
     def _owner(self, name: str) -> ast.AST | None:
         for distance, scope in enumerate(reversed(self._stack[1:])):
-            if scope.is_class and distance:
+            if isinstance(scope.node, ast.ClassDef) and distance:
                 continue  # the body of a class is no scope to the functions in it
             if name in scope.declared_global:
                 return None
             if name in scope.bound:
                 return scope.node
         return None
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._function(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._function(node)
 
     def _function(self, node: Function) -> None:
         arguments = node.args
@@ -104,6 +91,8 @@ class _Resolver(ast.NodeVisitor):
         scope = self._scope(node, body)
         scope.bound |= {argument.arg for argument in every} | _type_parameters(node)
         self._inside(scope, body)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_all([*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)])
@@ -185,9 +174,8 @@ def _bound(statement: ast.AST) -> Iterator[str]:
                 ast.ExceptHandler(name=str(name))
                 | ast.MatchAs(name=str(name))
                 | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
             ):
-                yield name
-            case ast.MatchMapping(rest=str(name)):
                 yield name
 
 

@@ -1,17 +1,17 @@
-"""The text under construction: names given out once each, imports, and blocks in the order they must run.
-
-Functions that a source closure brings along where it makes objects without their constructors.
-"""
+"""The text under construction: names given out once each, imports, and blocks in the order they must run."""
 
 from __future__ import annotations
 
 import builtins
 import keyword
 import re
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
 
+from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.origin import top_level_package
 
-HELPERS = {
+_HELPERS = {
     "_instance": '''\
 def _instance(class_, attributes):
     """An object as it was: its constructor does not run."""
@@ -32,45 +32,31 @@ def _module(class_, attributes, parameters={}, buffers={}, modules={}, temporary
     return made
 ''',
 }
-"""Text by name. `_tensor`, which finds a tensor that is kept beside the text, is bound by who runs it."""
-
-NAMES = (*HELPERS, "_tensor")
-
+"""Functions that a text brings along where it makes objects without their constructors, by name."""
 
 _HEADER = """\
 # Code of the user that a torchrepro bundle calls: what it needs, and nothing else. Running it runs this code.
 """
 
-# What the standalone script of a bundle defines around this text, see templates/repro.py.j2.
-_NAMES_OF_THE_SCRIPT = frozenset(
-    {
-        "ExitStack",
-        "Path",
-        "inf",
-        "nan",
-        "HERE",
-        "storage",
-        "strided",
-        "generated",
-        "kept",
-        "value",
-        "reach",
-        "attach",
-    }
-    | {"MAKERS", "Graph", "main", "run"}
-    | {"compiled_from", "weights", "leaves", "observe", "differs", "LIMITS", "TYPE", "WORDS", "file", "plain"}
-    | {"python_state", "reproduced", "SOURCE_NAMES", "_header", "_data", "_values"}
+# What the standalone script of a bundle defines around this text; `_tensor` finds a tensor kept next to it.
+_RESERVED = re.findall(
+    r"\w+",
+    """
+    ExitStack Path inf nan HERE storage strided generated kept value reach attach MAKERS Graph main run
+    compiled_from weights leaves observe differs LIMITS TYPE WORDS file plain python_state reproduced
+    SOURCE_NAMES _header _data _values _tensor
+    """,
 )
-
 _IMPORTS_OF_THE_SCRIPT = frozenset({"os", "json", "math", "operator", "sys", "torch"})
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class ModuleText:
     """Collects the parts of one module."""
 
     def __init__(self) -> None:
-        self._taken = {*keyword.kwlist, *dir(builtins), *NAMES, *_NAMES_OF_THE_SCRIPT}
-        self._taken |= _IMPORTS_OF_THE_SCRIPT
+        self._taken = {*keyword.kwlist, *dir(builtins), *_HELPERS, *_RESERVED, *_IMPORTS_OF_THE_SCRIPT}
         self._imports: dict[str, None] = {}
         self._packages: dict[str, None] = {}
         self._modules: dict[str, str] = {}
@@ -79,7 +65,7 @@ class ModuleText:
         self.blocks: list[str] = []
 
     def take(self, wanted: str) -> str:
-        """A name that nothing else in the text has, the wanted one if possible."""
+        """Return a name that nothing else in the text has, the wanted one if possible."""
         wanted = re.sub(r"\W", "_", wanted) or "value"
         wanted = f"_{wanted}" if wanted[0].isdigit() else wanted
         name, count = wanted, 1
@@ -90,7 +76,7 @@ class ModuleText:
         return name
 
     def import_module(self, module: str, wanted: str | None = None) -> str:
-        """The expression for an installed module; one import, however many refer to it."""
+        """Return the expression for an installed module; one import, however many refer to it."""
         if module in self._modules:
             return self._modules[module]
         self._note_package(module)
@@ -99,7 +85,7 @@ class ModuleText:
             # `import a.b` binds a: one name for the package, whatever of it is used.
             base = self._modules.get(root) or self._import_root(root)
             if dot and base == root:
-                self._imports[f"import {module}"] = None
+                self.also_import(module)
                 self._modules[module] = f"{base}.{rest}"
                 return self._modules[module]
             if not dot:
@@ -110,11 +96,11 @@ class ModuleText:
         return name
 
     def also_import(self, module: str) -> None:
-        """A submodule that is reached through its package."""
+        """Import a submodule that is reached through its package."""
         self._imports[f"import {module}"] = None
 
     def import_from(self, module: str, attribute: str, wanted: str) -> str:
-        """The name of something that an installed module defines."""
+        """Return the name of something that an installed module defines."""
         key = (module, attribute)
         if key not in self._attributes:
             self._note_package(module)
@@ -124,29 +110,24 @@ class ModuleText:
         return self._attributes[key]
 
     def helper(self, name: str) -> str:
-        """The name of a helper, which the text then brings along."""
+        """Return the name of a helper, which the text then brings along."""
         self._helpers[name] = None
         if name == "_module":
             self.import_module("torch")
         return name
 
     def finished(self) -> tuple[str, tuple[str, ...]]:
-        """The whole text, and the packages that must be installed to run it."""
+        """Return the whole text, and the packages that must be installed to run it."""
         plain = [line for line in self._imports if line.startswith("import ")]
         parts = ["\n".join([*sorted(plain), *sorted(set(self._imports) - set(plain))])]
-        parts += [HELPERS[name].rstrip() for name in self._helpers if name in HELPERS]
-        body = "\n\n\n".join(part for part in [*parts, *self._grouped()] if part)
-        return f"{_HEADER}{body}\n", tuple(sorted(self._packages))
-
-    def _grouped(self) -> list[str]:
-        """Blocks, lines of assignments next to one another."""
-        grouped: list[str] = []
+        parts += [_HELPERS[name].rstrip() for name in self._helpers]
         for block in self.blocks:
-            if grouped and _is_line(block) and _is_line(grouped[-1].splitlines()[-1]):
-                grouped[-1] += f"\n{block}"
+            if len(parts) > 1 and _is_line(block) and _is_line(parts[-1].splitlines()[-1]):
+                parts[-1] += f"\n{block}"  # lines of assignments stand next to one another
             else:
-                grouped.append(block)
-        return grouped
+                parts.append(block)
+        body = "\n\n\n".join(part for part in parts if part)
+        return f"{_HEADER}{body}\n", tuple(sorted(self._packages))
 
     def _import_root(self, root: str) -> str:
         name = root if root in _IMPORTS_OF_THE_SCRIPT else self.take(root)
@@ -162,3 +143,72 @@ class ModuleText:
 
 def _is_line(block: str) -> bool:
     return "\n" not in block and not block.startswith((" ", "def ", "class ", "@"))
+
+
+class Definitions(Generic[Key]):
+    """Calls `define` once for each key: at once where something needs it, else after everything else."""
+
+    def __init__(self, define: Callable[[Key], None]) -> None:
+        self._define = define
+        self._waiting: dict[Key, None] = {}
+        self._started: set[Key] = set()
+        self._done: set[Key] = set()
+
+    def later(self, key: Key) -> None:
+        """Define it anywhere in the text: it is needed when functions are called."""
+        if key not in self._done and key not in self._started:
+            self._waiting[key] = None
+
+    def now(self, key: Key) -> None:
+        """Define it before the next statement, which may call it, with all that it needs in its turn."""
+        if key not in self._done:
+            others = set(self._waiting) - {key}
+            try:
+                self._begin(key)
+            except _StillBeingDefined:
+                if self._started:
+                    raise
+                raise _need_one_another([key]) from None  # nothing is left that could be defined first
+            self.those_waiting(besides=others)
+
+    def _begin(self, key: Key) -> None:
+        if key in self._started:
+            raise _StillBeingDefined(key)
+        self._started.add(key)
+        self._waiting.pop(key, None)
+        try:
+            self._define(key)
+        except _StillBeingDefined:
+            self._waiting[key] = None
+            raise
+        finally:
+            self._started.discard(key)
+        self._done.add(key)
+
+    def those_waiting(self, besides: Iterable[Key] = ()) -> None:
+        """Define everything that waits, except what needs a definition that has only begun."""
+        passed_over = set(besides)
+        while ready := [key for key in self._waiting if key not in passed_over]:
+            try:
+                self._begin(ready[0])
+            except _StillBeingDefined:
+                passed_over.add(ready[0])
+
+    def all(self) -> None:
+        """Define everything, to the last."""
+        while self._waiting:
+            before = set(self._waiting)
+            self.those_waiting()
+            if set(self._waiting) == before:
+                raise _need_one_another(before)
+
+
+class _StillBeingDefined(Exception):
+    """A definition needs another one that is waiting for it; it is tried again later."""
+
+
+def _need_one_another(keys: Iterable[Hashable]) -> CannotSerialise:
+    return CannotSerialise(
+        f"the definitions of {', '.join(map(str, keys))} need one another before they exist",
+        next_step="define one of them inside a function",
+    )

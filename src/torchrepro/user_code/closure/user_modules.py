@@ -1,17 +1,151 @@
-"""The user's modules behind live objects: their globals, their file, and how each global came about."""
+"""The user's source files and modules behind live objects: definitions, and how each global came about."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import linecache
 import sys
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.user_code.closure.files import SourceFile, functions_of_class, source_file
 from torchrepro.user_code.closure.origin import is_installed_file, is_installed_module
+from torchrepro.user_code.closure.scopes import DEFINITIONS, Function, Names, bound_names, resolve_names
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """One parsed file."""
+
+    path: str
+    text: str
+    names: Names
+    qualified: dict[ast.AST, str]
+    """`__qualname__` of every function and class."""
+    postpones_annotations: bool
+    bound: dict[str, list[ast.stmt]]
+    """The statements of the module itself that bind each global name, those inside `if` and `try` too."""
+
+    @functools.cached_property
+    def line_offsets(self) -> list[int]:
+        """Where each line begins, in bytes."""
+        lengths = (len(line) for line in self.text.encode().splitlines(keepends=True))
+        return list(itertools.accumulate(lengths, initial=0))
+
+    def function(self, code: types.CodeType) -> Function | None:
+        """Return the `def` or `lambda` compiled to this code; None where the file has changed since."""
+        here = [node for node in self.qualified if _first_line(node) == code.co_firstlineno]
+        named = [
+            node
+            for node in here
+            if not isinstance(node, ast.ClassDef) and getattr(node, "name", "<lambda>") == code.co_name
+        ]
+        if len(named) > 1:  # lambdas on one line: the expression begins where its first instruction does
+            place = _first_place(code)
+            named = [node for node in named if _place(getattr(node, "body", None)) == place]
+        return named[0] if len({ast.dump(node) for node in named}) == 1 else None  # type: ignore[return-value]
+
+    def class_(self, type_: type) -> ast.ClassDef | None:
+        """Return the statement that made a class: of several of that name, the one around its methods."""
+        found = [
+            node
+            for node, name in self.qualified.items()
+            if isinstance(node, ast.ClassDef) and name == type_.__qualname__
+        ]
+        lines = [
+            function.__code__.co_firstlineno
+            for function in functions_of_class(type_)
+            if function.__code__.co_filename == self.path
+        ]
+        around = [node for node in found if any(node.lineno <= line <= _last_line(node) for line in lines)]
+        return next(reversed(around or found), None)
+
+
+def source_file(path: str, what: str) -> SourceFile:
+    """Parse the file at a path, or what `linecache` has under it; `what` names its user in an error."""
+    lines = linecache.getlines(path)
+    if not lines:
+        raise CannotSerialise(
+            f"{what} has no source text ({path})", next_step="define it in a file and run that"
+        )
+    return _parsed(path, "".join(lines))
+
+
+def functions_of_class(type_: type) -> Iterator[types.FunctionType]:
+    """Yield the functions in the body of a class, out of their static, class and property wrappers."""
+    for value in vars(type_).values():
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
+        yield from (part for part in parts if isinstance(part, types.FunctionType))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: str, text: str) -> SourceFile:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as failure:
+        raise CannotSerialise(
+            f"{path} cannot be parsed any more ({failure.msg})", next_step="restore it, or run it again"
+        ) from failure
+    postponed = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and any(alias.name == "annotations" for alias in node.names)
+        for node in tree.body
+    )
+    bound: dict[str, list[ast.stmt]] = {}
+    for statement in _statements(tree.body):
+        for name in dict.fromkeys(bound_names([statement])):
+            bound.setdefault(name, []).append(statement)
+    return SourceFile(path, text, resolve_names(tree), dict(_qualified(tree, "")), postponed, bound)
+
+
+def _qualified(node: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, str]]:
+    for child in ast.iter_child_nodes(node):
+        inside = prefix
+        if isinstance(child, (*DEFINITIONS, ast.Lambda)):
+            name = prefix + getattr(child, "name", "<lambda>")
+            yield child, name
+            inside = f"{name}." if isinstance(child, ast.ClassDef) else f"{name}.<locals>."
+        yield from _qualified(child, inside)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements at module level; compound ones are opened."""
+    for statement in body:
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            parts = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+            parts += [handler.body for handler in getattr(statement, "handlers", [])]
+            yield from (inner for part in parts for inner in _statements(part))
+        else:
+            yield statement
+
+
+def _first_line(node: ast.AST) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return int(decorators[0].lineno if decorators else node.lineno)  # type: ignore[attr-defined]
+
+
+def _last_line(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _place(node: Any) -> tuple[int, int] | None:
+    return (node.lineno, node.col_offset) if isinstance(node, ast.expr) else None
+
+
+def _first_place(code: types.CodeType) -> tuple[int, int] | None:
+    places = [
+        (line, column)
+        for line, end_line, column, end_column in code.co_positions()
+        if line is not None and column is not None and (line, column) != (end_line, end_column)
+    ]
+    return min(places, default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,50 +163,45 @@ class UserModule:
         return str(self.globals.get("__file__") or f"<{self.name}>")
 
     def bindings(self, name: str) -> list[ast.stmt]:
-        """The statements that bind a global; none where the module has no text (typed in, a notebook)."""
+        """Return the statements that bind a global, else the imports of everything.
+
+        There are none where the module has no text (typed in, a notebook).
+        """
         try:
-            return self.file(name).bindings(name)
+            bound = self.file(name).bound
         except CannotSerialise:
             return []
+        return bound.get(name) or bound.get("*", [])
 
     def file(self, what: str) -> SourceFile:
         return source_file(self.path, f"{self.name}.{what}")
 
     def absolute(self, statement: ast.ImportFrom) -> str:
-        """The module that a `from ... import` names, relative ones included."""
+        """Return the module that a `from ... import` names, relative ones included."""
         if not statement.level:
             return statement.module or ""
-        package = str(self.globals.get("__package__") or "")
-        base = package.split(".")[: len(package.split(".")) - statement.level + 1]
+        package = str(self.globals.get("__package__") or "").split(".")
+        base = package[: len(package) - statement.level + 1]
         return ".".join([*base, *([statement.module] if statement.module else [])])
 
 
-@dataclass(frozen=True)
-class ImportedFrom:
-    """A global that `from module import attribute` has bound."""
-
-    module: str
-    attribute: str
-
-
-def import_of(module: UserModule, name: str) -> ImportedFrom | None:
-    """Where a global was imported from, if the import is what still stands there."""
+def import_of(module: UserModule, name: str) -> tuple[str, str] | None:
+    """Return (module, attribute) that a global was imported from, if it still is what the import bound."""
     value = module.globals[name]
     for statement in reversed(module.bindings(name)):
         if not isinstance(statement, ast.ImportFrom):
             continue
         source = module.absolute(statement)
-        found = sys.modules.get(source)
         for alias in statement.names:
             attribute = name if alias.name == "*" else alias.name
             bound = name if alias.name == "*" else alias.asname or alias.name
-            if found is not None and bound == name and getattr(found, attribute, _MISSING) is value:
-                return ImportedFrom(source, attribute)
+            if bound == name and getattr(sys.modules.get(source), attribute, _MISSING) is value:
+                return source, attribute
     return None
 
 
 def dotted_imports(module: UserModule, name: str) -> list[str]:
-    """The submodules that `import package.part` statements load under a package's name."""
+    """Return the submodules that `import package.part` statements load under a package's name."""
     return [
         alias.name
         for statement in module.bindings(name)
@@ -83,7 +212,7 @@ def dotted_imports(module: UserModule, name: str) -> list[str]:
 
 
 def module_of(value: types.FunctionType | type) -> UserModule:
-    """The module in which a function or class of the user was defined."""
+    """Return the module in which a function or class of the user was defined."""
     if isinstance(value, types.FunctionType):
         return UserModule(value.__globals__)
     for function in functions_of_class(value):
@@ -107,7 +236,7 @@ def is_user_class(value: Any) -> bool:
 
 
 def file_of(value: types.FunctionType | type) -> SourceFile:
-    """The file with the definition of a function or class."""
+    """Return the file with the definition of a function or class."""
     if isinstance(value, types.FunctionType):
         return source_file(value.__code__.co_filename, value.__qualname__)
     for function in functions_of_class(value):
@@ -115,6 +244,12 @@ def file_of(value: types.FunctionType | type) -> SourceFile:
         if function.__module__ == value.__module__ and linecache.getlines(function.__code__.co_filename):
             return source_file(function.__code__.co_filename, value.__qualname__)
     return source_file(module_of(value).path, value.__qualname__)
+
+
+def definition_of(value: types.FunctionType | type) -> Function | ast.ClassDef | None:
+    """Return the statement that made a function or class, None where there is none."""
+    file = file_of(value)
+    return file.class_(value) if isinstance(value, type) else file.function(value.__code__)
 
 
 @dataclass(frozen=True)
@@ -128,7 +263,7 @@ class Home:
 
 
 def home_of(value: Any) -> Home | None:
-    """The home of a function, class or decorated function; None for one that lives in variables alone."""
+    """Return the home of a function, class or decorated function; None for one that only variables hold."""
     named = value if is_user_class(value) else inner_function(value)
     if named is None:
         return None
@@ -161,7 +296,7 @@ def _attribute(owner: Any, path: list[str]) -> Any:
 
 
 def _class_around(value: Any) -> type | None:
-    """The class whose method this is, told by the cell that `super()` uses."""
+    """Return the class whose method this is, told by the cell that `super()` uses."""
     if not isinstance(value, types.FunctionType) or "__class__" not in value.__code__.co_freevars:
         return None
     owner = (value.__closure__ or ())[value.__code__.co_freevars.index("__class__")].cell_contents
@@ -169,14 +304,11 @@ def _class_around(value: Any) -> type | None:
 
 
 def inner_function(value: Any) -> types.FunctionType | None:
-    """The user's function inside a decorated object, such as a Triton kernel or a cached function."""
+    """Return the user's function inside a decorated object, such as a Triton kernel or a cached function."""
     for _ in range(8):
-        if is_user_function(value):
+        if value is None or is_user_function(value):
             return value  # type: ignore[no-any-return]
-        deeper = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
-        if deeper is None:
-            return None
-        value = deeper
+        value = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
     return None
 
 

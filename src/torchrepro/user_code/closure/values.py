@@ -7,8 +7,8 @@ import enum
 import functools
 import math
 import types
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_fake
 
+if TYPE_CHECKING:
+    from torchrepro.user_code.closure.writer import ClosureWriter
+
 _LARGEST_IN_TEXT = 64
-"""Elements. A larger tensor makes no text that anybody reads, and is kept beside it."""
+"""Elements. A larger tensor makes no text that anybody reads, and is kept next to it."""
 _DEPTH = 32
 SCALARS = (bool, int, float, complex, str, bytes, type(None), type(...))
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
@@ -34,43 +37,18 @@ CODE = (
 )
 
 
-class Surroundings(Protocol):
-    """What writing a value needs from the text that it becomes a part of."""
-
-    def refer(self, value: Any) -> str:
-        """The expression for code."""
-
-    def is_code(self, value: Any) -> bool:
-        """Whether a value is a function, a class, or what a decorator has made of one."""
-
-    def module(self, name: str) -> str:
-        """The expression for an installed module."""
-
-    def helper(self, name: str) -> str:
-        """The name of one of the functions in `helpers.py`."""
-
-    def keep(self, tensor: torch.Tensor, wanted: str) -> str:
-        """The name under which a tensor is kept beside the text."""
-
-    def hoist(self, wanted: str, write: Callable[[str], str]) -> str:
-        """A line of its own for an expression, which is told its name first."""
-
-    def note(self, note: str) -> None:
-        """Something that a reader must know."""
-
-
 class ValueWriter:
     """Writes expressions; a list, dict or object that is met again is referred to, so that it stays one."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, closure: ClosureWriter) -> None:
+        self._closure = closure
         self._known: dict[int, str] = {}
         self._alive: list[Any] = []  # an id is only good while its object lives
         self._open: set[int] = set()
         self._postponed: list[tuple[str, str, Any]] = []
 
     def remember(self, value: Any, expression: str) -> None:
-        """From now on this very object is written as the given expression."""
+        """Write this very object as the given expression from now on."""
         if not isinstance(value, SCALARS):
             self._known.setdefault(id(value), expression)
             self._alive.append(value)
@@ -80,17 +58,17 @@ class ValueWriter:
         return id(value) in self._known
 
     def write(self, value: Any, where: str, place: str | None = None) -> str:
-        """`where` names the value in an error; `place` is the expression by which it is found afterwards."""
-        if self._around.is_code(value):
-            return self._around.refer(value)
+        """Write a value. `where` names it in an error; `place` is the expression that finds it afterwards."""
+        if self._closure.is_code(value):
+            return self._closure.refer(value)
         if id(value) in self._known:
             return self._known[id(value)]
         if id(value) in self._open or len(self._open) > _DEPTH:
-            raise refused(value, where, "it contains itself, or is nested too deeply")
+            raise _refused(value, where, "it contains itself, or is nested too deeply")
         if isinstance(value, SCALARS):
             return self._scalar(value)
         if isinstance(value, torch.nn.Module) and place is None:
-            return self._around.hoist(
+            return self._closure.hoist(
                 type(value).__name__.lower(), lambda name: self.write(value, name, name)
             )
         self._open.add(id(value))
@@ -104,7 +82,7 @@ class ValueWriter:
 
     def _scalar(self, value: Any) -> str:
         if isinstance(value, enum.Enum):
-            return f"{self._around.refer(type(value))}[{value.name!r}]"
+            return f"{self._closure.refer(type(value))}[{value.name!r}]"
         if type(value) is float:
             return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
         if type(value) is complex:
@@ -112,53 +90,63 @@ class ValueWriter:
         return "..." if value is ... else repr(value)
 
     def _written(self, value: Any, where: str, place: str | None) -> str:
-        kind = type(value)
         if isinstance(value, _TORCH_CONSTANTS):
-            return f"{self._around.module('torch')}.{str(value).removeprefix('torch.')}"
+            return f"{self._module('torch')}.{str(value).removeprefix('torch.')}"
         if isinstance(value, enum.Enum):
             return self._scalar(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value, where)
         if isinstance(value, torch.nn.Module):
-            return self._module(value, place or where)
+            return self._torch_module(value, place or where)
         if isinstance(value, types.MethodType):
             return f"{self.write(value.__self__, where)}.{value.__name__}"
         if isinstance(value, np.ndarray) and value.dtype != object and value.size <= _LARGEST_IN_TEXT:
-            numpy = self._around.module("numpy")
-            return f"{numpy}.array({self.write(value.tolist(), where)}, dtype={str(value.dtype)!r})"
-        writer = _CONTAINERS.get(kind)
-        if writer is not None:
-            return writer(self, value, where, place)
-        if isinstance(value, tuple) and hasattr(kind, "_make"):
-            return f"{self._around.refer(kind)}._make({self._list(list(value), where, place)})"
-        return self._reduced(value, where) or self._object(value, where, place)
+            items = self.write(value.tolist(), where)
+            return f"{self._module('numpy')}.array({items}, dtype={str(value.dtype)!r})"
+        if isinstance(value, tuple) and hasattr(value, "_make"):
+            return f"{self._closure.refer(type(value))}._make([{self._items(value, where, place)}])"
+        return (
+            self._container(value, where, place)
+            or self._reduced(value, where)
+            or self._object(value, where, place)
+        )
 
-    # Containers
+    def _module(self, name: str) -> str:
+        return self._closure.text.import_module(name)
 
-    def _items(self, value: Any, where: str, place: str | None) -> list[str]:
-        return [
+    def _container(self, value: Any, where: str, place: str | None) -> str | None:
+        """Write a container of exactly one of the known types; None for anything else."""
+        kind = type(value)
+        if kind is list:
+            return f"[{self._items(value, where, place)}]"
+        if kind is tuple:
+            return f"({self._items(value, where, place)}{',' if len(value) == 1 else ''})"
+        if kind is torch.Size:
+            return f"{self._module('torch')}.Size({list(value)!r})"
+        if kind is set or kind is frozenset:
+            return f"{kind.__name__}([{', '.join(sorted(self.write(item, where) for item in value))}])"
+        if kind is range:
+            return repr(value)
+        if kind is slice:
+            return f"slice({self._items((value.start, value.stop, value.step), where, None)})"
+        if kind is functools.partial:
+            parts = [self._items((value.func, *value.args), where, None)]
+            parts += [f"{name}={self.write(item, where)}" for name, item in value.keywords.items()]
+            return f"{self._module('functools')}.partial({', '.join(parts)})"
+        if kind is dict:
+            return self._dict(value, where, place)
+        if kind is collections.OrderedDict:
+            return f"{self._module('collections')}.OrderedDict({self._dict(value, where, place)})"
+        if kind is collections.defaultdict:
+            factory = self.write(value.default_factory, where)
+            return f"{self._module('collections')}.defaultdict({factory}, {self._dict(value, where, place)})"
+        return None
+
+    def _items(self, value: Any, where: str, place: str | None) -> str:
+        return ", ".join(
             self.write(item, f"{where}[{index}]", None if place is None else f"{place}[{index}]")
             for index, item in enumerate(value)
-        ]
-
-    def _list(self, value: Any, where: str, place: str | None) -> str:
-        return f"[{', '.join(self._items(value, where, place))}]"
-
-    def _tuple(self, value: Any, where: str, place: str | None) -> str:
-        items = self._items(value, where, place)
-        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-    def _size(self, value: Any, where: str, place: str | None) -> str:
-        return f"{self._around.module('torch')}.Size({list(value)!r})"
-
-    def _set(self, value: Any, where: str, place: str | None) -> str:
-        return f"{type(value).__name__}([{', '.join(sorted(self._items(value, where, None)))}])"
-
-    def _range(self, value: Any, where: str, place: str | None) -> str:
-        return repr(value)
-
-    def _slice(self, value: slice, where: str, place: str | None) -> str:
-        return f"slice({', '.join(self._items((value.start, value.stop, value.step), where, None))})"
+        )
 
     def _dict(self, value: Any, where: str, place: str | None) -> str:
         pairs = []
@@ -168,36 +156,23 @@ class ValueWriter:
             pairs.append(f"{written}: {self.write(item, f'{where}[{written}]', found)}")
         return "{" + ", ".join(pairs) + "}"
 
-    def _ordered(self, value: Any, where: str, place: str | None) -> str:
-        return f"{self._around.module('collections')}.OrderedDict({self._dict(value, where, place)})"
-
-    def _defaulting(self, value: Any, where: str, place: str | None) -> str:
-        factory = self.write(value.default_factory, where)
-        written = self._dict(value, where, place)
-        return f"{self._around.module('collections')}.defaultdict({factory}, {written})"
-
-    def _partial(self, value: functools.partial[Any], where: str, place: str | None) -> str:
-        parts = self._items((value.func, *value.args), where, None)
-        parts += [f"{name}={self.write(item, where)}" for name, item in value.keywords.items()]
-        return f"{self._around.module('functools')}.partial({', '.join(parts)})"
-
     # Tensors and objects
 
     def _tensor(self, value: torch.Tensor, where: str) -> str:
-        torch_ = self._around.module("torch")
+        torch_ = self._module("torch")
         if not _is_small(value):
-            return f"{self._around.helper('_tensor')}({self._around.keep(value, where)!r})"
+            return f"_tensor({self._closure.keep(value, where)!r})"
         # Every narrower floating value is a Python float exactly, so nothing is rounded on the way.
         items = self.write(value.detach().tolist(), where)
         text = f"{torch_}.tensor({items}, dtype={torch_}.{str(value.dtype).removeprefix('torch.')})"
         return f"{text}.requires_grad_()" if value.requires_grad else text
 
-    def _module(self, value: torch.nn.Module, place: str) -> str:
-        """A module as its class and its parts; each module has a line of its own, the parts first.
+    def _torch_module(self, value: torch.nn.Module, place: str) -> str:
+        """Write a module as its class and its parts; each module has a line of its own, the parts first.
 
         Checked on torch 2.11 to 2.15 (`_parameters`, `_buffers`, `_modules`, `_non_persistent_buffers_set`).
         """
-        class_ = self._around.refer(type(value))
+        class_ = self._closure.refer(type(value))
         own = torch.nn.Module().__dict__.keys() - {"training"}
         arguments = [class_, self._attributes(value, place, own)]
         for kind in ("parameters", "buffers", "modules"):
@@ -209,20 +184,20 @@ class ValueWriter:
             arguments.append(f"temporary={sorted(value._non_persistent_buffers_set)!r}")
         hooks = [name for name in own if "hooks" in name and vars(value).get(name)]
         if hooks:
-            self._around.note(
+            self._closure.note(
                 f"hooks of {place} ({type(value).__name__}) are not kept: {', '.join(sorted(hooks))}"
             )
-        return f"{self._around.helper('_module')}({', '.join(arguments)})"
+        return f"{self._closure.text.helper('_module')}({', '.join(arguments)})"
 
     def _part(self, part: Any, path: str) -> str:
         if isinstance(part, torch.Tensor) and not self.knows(part):
-            self.remember(part, f"{self._around.helper('_tensor')}({self._around.keep(part, path)!r})")
+            self.remember(part, f"_tensor({self._closure.keep(part, path)!r})")
         if isinstance(part, torch.nn.Module) and not self.knows(part) and id(part) not in self._open:
-            return self._around.hoist(path, lambda name: self.write(part, name, name))
+            return self._closure.hoist(path, lambda name: self.write(part, name, name))
         return self.write(part, path)
 
     def _attributes(self, value: torch.nn.Module, place: str, own: Any) -> str:
-        """The attributes of a module. Those that lead back to it follow when it exists."""
+        """Write the attributes of a module. Those that lead back to it follow when it exists."""
         pairs = []
         for name, item in vars(value).items():
             if name in own or name.startswith("_compiled_call"):
@@ -234,16 +209,16 @@ class ValueWriter:
         return "{" + ", ".join(pairs) + "}"
 
     def postponed(self) -> Iterator[str]:
-        """Lines for the attributes that had to wait, once nothing is half written; notes on the rest."""
+        """Yield lines for the attributes that had to wait, once nothing is half written; note the rest."""
         while self._postponed and not self._open:
             place, name, item = self._postponed.pop(0)
             try:
                 yield f"{place}.{name} = {self.write(item, f'{place}.{name}')}"
             except CannotSerialise as failure:
-                self._around.note(f"the attribute {name} of {place} is not kept: {failure.fact}")
+                self._closure.note(f"the attribute {name} of {place} is not kept: {failure.fact}")
 
     def _reduced(self, value: Any, where: str) -> str | None:
-        """`function(*arguments)`, for the objects that are pickled so: paths, loggers, dates."""
+        """Write `function(*arguments)`, for the objects that are pickled so: paths, loggers, dates."""
         kind: Any = type(value)
         if kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__:
             return None
@@ -253,38 +228,23 @@ class ValueWriter:
             return None
         if not isinstance(reduced, tuple) or any(part is not None for part in reduced[2:]):
             return None
-        return f"{self._around.refer(reduced[0])}({', '.join(self._items(reduced[1], where, None))})"
+        return f"{self._closure.refer(reduced[0])}({self._items(reduced[1], where, None)})"
 
     def _object(self, value: Any, where: str, place: str | None) -> str:
-        """An instance of a class that can be named, whose attributes are values in their turn."""
+        """Write an instance of a class that can be named, whose attributes are values in their turn."""
         kind: Any = type(value)
         slots = any(getattr(base, "__slots__", ()) for base in kind.__mro__)
         if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__") or slots or _holds(value):
-            raise refused(value, where, "it is neither data nor code")
-        class_ = self._around.refer(kind)
+            raise _refused(value, where, "it is neither data nor code")
+        class_ = self._closure.refer(kind)
         pairs = [
             f"{name!r}: " + self.write(item, f"{where}.{name}", None if place is None else f"{place}.{name}")
             for name, item in vars(value).items()
         ]
-        return f"{self._around.helper('_instance')}({class_}, {{{', '.join(pairs)}}})"
+        return f"{self._closure.text.helper('_instance')}({class_}, {{{', '.join(pairs)}}})"
 
 
-_CONTAINERS: dict[type, Callable[[ValueWriter, Any, str, str | None], str]] = {
-    list: ValueWriter._list,
-    tuple: ValueWriter._tuple,
-    torch.Size: ValueWriter._size,
-    set: ValueWriter._set,
-    frozenset: ValueWriter._set,
-    range: ValueWriter._range,
-    slice: ValueWriter._slice,
-    dict: ValueWriter._dict,
-    collections.OrderedDict: ValueWriter._ordered,
-    collections.defaultdict: ValueWriter._defaulting,
-    functools.partial: ValueWriter._partial,
-}
-
-
-def refused(value: Any, where: str, why: str) -> CannotSerialise:
+def _refused(value: Any, where: str, why: str) -> CannotSerialise:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return CannotSerialise(
         f"{where} is a {kind} that cannot be written as source: {why}",
@@ -302,16 +262,13 @@ def _holds(value: Any) -> bool:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a line of numbers that shares its memory with no other.
-
-    Checked on torch 2.11 to 2.15 (`is_fake`).
-    """
+    """Whether a tensor is a line of numbers that shares its memory with no other."""
     return (
         type(tensor) is torch.Tensor
+        and not is_fake(tensor)
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.is_quantized
-        and not is_fake(tensor)
         and tensor.dim() == 1
         and tensor.is_leaf
         and tensor.is_contiguous()

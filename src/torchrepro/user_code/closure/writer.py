@@ -13,34 +13,28 @@ from typing import Any
 import torch
 
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.user_code.closure.attributes import changed_attributes
-from torchrepro.user_code.closure.facts import (
-    definition_of,
-    has_state,
-    holds_tensors,
-    is_literal_assignment,
-    is_made_by_package,
-    is_simple_assignment,
-)
-from torchrepro.user_code.closure.locals import (
+from torchrepro.user_code.closure.live_objects import (
     EMPTY,
     Local,
+    assigned_expression,
+    changed_attributes,
     contents,
-    decorated_local,
-    definition_text,
-    factory_text,
     groups_of,
+    has_state,
+    holds_tensors,
     is_decorated,
+    is_made_by_package,
     local_of,
+    require_distinct_names,
+    same_literal,
 )
-from torchrepro.user_code.closure.order import Definitions
 from torchrepro.user_code.closure.origin import installed_path, is_installed_module
-from torchrepro.user_code.closure.pieces import Piece, PieceWriter
+from torchrepro.user_code.closure.pieces import INDENT, Piece, PieceWriter, Snippet
 from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition
-from torchrepro.user_code.closure.text import ModuleText
+from torchrepro.user_code.closure.text import Definitions, ModuleText
 from torchrepro.user_code.closure.user_modules import (
-    Home,
     UserModule,
+    definition_of,
     dotted_imports,
     home_of,
     import_of,
@@ -55,15 +49,15 @@ Key = tuple[int, str]
 
 
 class ClosureWriter:
-    """One closure: the text, and beside it tensors and notes."""
+    """One closure: the text, and next to it tensors and notes."""
 
     def __init__(self) -> None:
         self.text = ModuleText()
         self.tensors: dict[str, torch.Tensor] = {}
         self._kept: dict[int, str] = {}
         self.notes: dict[str, None] = {}
-        self._values = ValueWriter(self)
-        self._pieces = PieceWriter(self, self._values)
+        self.values = ValueWriter(self)
+        self._pieces = PieceWriter(self)
         self._globals: dict[Key, str] = {}
         self._modules: dict[int, UserModule] = {}
         self._definitions = Definitions(self._define_global)
@@ -72,7 +66,7 @@ class ClosureWriter:
         self._alive: list[Any] = []
 
     def write(self, objects: list[Any]) -> tuple[str, ...]:
-        """Define the objects; the names that they have in the text."""
+        """Define the objects and return the names that they have in the text."""
         self._find_groups(objects)
         names = tuple(self._named(value) for value in objects)
         self._definitions.all()
@@ -88,7 +82,7 @@ class ClosureWriter:
     # References
 
     def refer(self, value: Any) -> str:
-        """The expression for a function, class, module or decorated function; defined before it is used."""
+        """Return the expression for a function, class, module or decorated function; define it first."""
         self._alive.append(value)
         if isinstance(value, types.ModuleType):
             if is_installed_module(value.__name__):
@@ -106,16 +100,14 @@ class ClosureWriter:
         if id(value) in self._code:
             return self._code[id(value)]
         home = home_of(value)
-        return self._at_home(home) if home is not None else self._local(value)
-
-    def _at_home(self, home: Home) -> str:
+        if home is None:
+            return self._local(value)
         if isinstance(home.owner, type):
             return f"{self.refer(home.owner)}{home.path}"
-        name = self.global_name(home.owner, home.name, eager=True)
-        return f"{name}{home.path}"
+        return f"{self.global_name(home.owner, home.name, eager=True)}{home.path}"
 
     def alias(self, expression: str) -> str:
-        """A name of its own for an expression."""
+        """Give an expression a name of its own, which no local variable can hide."""
         name = self.text.take(expression.replace(".", "_"))
         self._definitions.those_waiting()
         self._add(f"{name} = {expression}")
@@ -124,7 +116,7 @@ class ClosureWriter:
     # Globals of the user's modules
 
     def global_name(self, module: UserModule, name: str, *, eager: bool) -> str | None:
-        """What a global is called in the text; None for builtins and names that are not bound.
+        """Return what a global is called in the text; None for builtins and names that are not bound.
 
         It is eager where the module itself needs it while it runs; else it can follow.
         """
@@ -143,7 +135,7 @@ class ClosureWriter:
         return self._globals[key]
 
     def _imported(self, module: UserModule, name: str, *, eager: bool) -> str | None:
-        """What is imported keeps its origin: a package, or the user's module that defines it."""
+        """Keep the origin of what is imported: a package, or the user's module that defines it."""
         value = module.globals[name]
         if isinstance(value, types.ModuleType):
             if not is_installed_module(value.__name__):
@@ -154,9 +146,9 @@ class ClosureWriter:
         source = import_of(module, name)
         if source is None:
             return None
-        if is_installed_module(source.module):
-            return self.text.import_from(source.module, source.attribute, name)
-        return self.global_name(UserModule(vars(sys.modules[source.module])), source.attribute, eager=eager)
+        if is_installed_module(source[0]):
+            return self.text.import_from(*source, name)
+        return self.global_name(UserModule(vars(sys.modules[source[0]])), source[1], eager=eager)
 
     def _define_global(self, key: Key) -> None:
         module, name, as_name = self._modules[key[0]], key[1], self._globals[key]
@@ -167,9 +159,6 @@ class ClosureWriter:
             self._define_code(module, value, only, as_name)
         elif isinstance(only, DEFINITIONS):
             self._define_by_definition(module, only, as_name, value, decorators=True)
-        elif is_literal_assignment(only, value):
-            assert only is not None
-            self._define_by_statement(module, only, name, as_name, value)
         else:
             self._define_value(module, value, only, name, as_name)
 
@@ -204,24 +193,25 @@ class ClosureWriter:
         self, module: UserModule, statement: ast.stmt, name: str, as_name: str, value: Any
     ) -> None:
         self._add(self._pieces.statement(module, statement, name, as_name))
-        self._values.remember(value, as_name)
+        self.values.remember(value, as_name)
         self._code.setdefault(id(value), as_name)
 
     def _define_value(
         self, module: UserModule, value: Any, only: ast.stmt | None, name: str, as_name: str
     ) -> None:
-        statement = only if is_simple_assignment(only, name) else None
-        if statement is not None and is_made_by_package(value):
+        expression = assigned_expression(only)
+        statement = only if expression is not None else None
+        if statement and expression and (same_literal(expression, value) or is_made_by_package(value)):
             self._define_by_statement(module, statement, name, as_name, value)
             return
         try:
-            self._add(f"{as_name} = {self._values.write(value, f'{module.name}.{name}', as_name)}")
-            self._add_all(self._values.postponed())
+            self._add(f"{as_name} = {self.values.write(value, f'{module.name}.{name}', as_name)}")
+            self._add_all(self.values.postponed())
         except CannotSerialise:
             if statement is None or holds_tensors(value) or isinstance(value, list | dict | set):
                 raise
             self._define_by_statement(module, statement, name, as_name, value)
-            self.note(f"{name} is made anew; what was done to it since its statement ran is not kept")
+            self.note(f"{name} is recreated by its statement; what was done to it since is not kept")
 
     # Locals
 
@@ -232,29 +222,26 @@ class ClosureWriter:
                 self._alive.append(local.value)
 
     def _local(self, value: Any, wanted: str | None = None) -> str:
-        """The name of a function or class that no global leads to."""
+        """Return the name of a function or class that no global leads to."""
         if id(value) in self._code:
             return self._code[id(value)]
-        if is_user_function(value) or is_user_class(value):
-            self._find_groups([value])
-            group = self._groups.get(id(value)) or [local_of(value)]
-        elif (decorated := decorated_local(value)) is not None:
-            group = [decorated]
-        else:
+        if not (is_user_function(value) or is_user_class(value)):
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             name = getattr(inner_function(value) or value, "__qualname__", repr(value))
             raise CannotSerialise(
                 f"{name} is a {kind} that no global name leads to",
                 next_step="bind it to a name at the top level of its module",
             )
+        self._find_groups([value])
+        group = self._groups.get(id(value)) or [local_of(value)]
         self._define_group(group, {id(value): wanted} if wanted else {})
         return self._code[id(value)]
 
     def _define_group(self, group: list[Local], wanted: Mapping[int, str]) -> None:
-        """Locals that are made together; by a factory where they have variables."""
-        _require_distinct_variables(group)
+        """Define locals that are made together; by a factory where they have variables."""
+        require_distinct_names(group)
         members = {id(local.value) for local in group}
-        names = [wanted.get(id(local.result)) or self.text.take(local.name) for local in group]
+        names = [wanted.get(id(local.value)) or self.text.take(local.name) for local in group]
         given = {
             name: self._variable(name, cell, local)
             for local in group
@@ -266,52 +253,51 @@ class ClosureWriter:
             self._pieces.definition(_piece(local, name if alone else None), {})
             for local, name in zip(group, names, strict=True)
         ]
-        snippets = [snippet for snippet, _ in pieces]
         if alone:
-            self._add(definition_text(group[0].node, snippets[0], names[0]))
+            self._add(_definition_text(group[0].node, pieces[0][0], names[0]))
         else:
             factory = self.text.take(f"make_{group[0].name}")
-            self._add(factory_text(factory, group, snippets, list(given)))
-            arguments = ", ".join(value for value in given.values() if value)
-            self._add(f"{', '.join(names)} = {factory}({arguments})")
-        self._code.update({id(local.result): name for local, name in zip(group, names, strict=True)})
+            lines = [f"def {factory}({', '.join(given)}):"]
+            for local, (snippet, _) in zip(group, pieces, strict=True):
+                lines += [_definition_text(local.node, snippet, local.name, depth=1), ""]
+            lines.append(f"{INDENT}return {', '.join(local.name for local in group)}")
+            self._add("\n".join(lines))
+            self._add(f"{', '.join(names)} = {factory}({', '.join(given.values())})")
+        self._code.update({id(local.value): name for local, name in zip(group, names, strict=True)})
         for local, name, (_, after) in zip(group, names, pieces, strict=True):
-            self._assign(name, after, local.result, local.node)
+            self._assign(name, after, local.value, local.node)
 
     def _variable(self, name: str, cell: types.CellType, local: Local) -> str:
-        """The argument for a variable; empty for one that is not bound."""
-        value = contents(cell)
-        return "" if value is EMPTY else self._held(value, f"{local.value.__qualname__}: {name}", name)
+        """Return the argument for a variable."""
+        value, where = contents(cell), f"{local.value.__qualname__}: {name}"
+        if value is EMPTY:
+            raise CannotSerialise(
+                f"{local.value.__qualname__} reads the variable {name}, which is not bound now",
+                next_step="define it at the top level of its module, or bind the variable before the call",
+            )
+        return self._held(value, where, name)
 
     def _assign(self, name: str, lines: Iterable[str], value: Any, node: ast.AST) -> None:
-        """Attributes that the definition alone does not give."""
+        """Assign attributes that the definition alone does not give."""
         self._add_all(f"{name}.{line}" for line in lines)
         for attribute, item in changed_attributes(value, node):
             written = self._held(item, f"{value.__qualname__}.{attribute}", attribute)
             self._add(f"{name}.{attribute} = {written}")
 
     def _held(self, value: Any, where: str, wanted: str) -> str:
-        """An expression; an object with an identity gets a name, so that all who hold it hold the same."""
-        if isinstance(value, SCALARS) or self.is_code(value) or self._values.knows(value):
-            return self._values.write(value, where)
-        return self.hoist(wanted, lambda place: self._values.write(value, where, place))
+        """Return an expression; an object with an identity gets a name, so that all holders share one."""
+        if isinstance(value, SCALARS) or self.is_code(value) or self.values.knows(value):
+            return self.values.write(value, where)
+        return self.hoist(wanted, lambda place: self.values.write(value, where, place))
 
-    # What the writer of values asks for
+    # What the writers of values and pieces ask for
 
     def is_code(self, value: Any) -> bool:
         """Whether a value is a function, a class, or what a decorator has made of one."""
         return isinstance(value, CODE) or is_decorated(value)
 
-    def module(self, name: str) -> str:
-        """The expression for an installed module."""
-        return self.text.import_module(name)
-
-    def helper(self, name: str) -> str:
-        """The name of one of the functions in `helpers.py`."""
-        return self.text.helper(name)
-
     def keep(self, tensor: torch.Tensor, wanted: str) -> str:
-        """The name under which a tensor is kept beside the text; the same tensor has one."""
+        """Keep a tensor next to the text and return its name there; the same tensor has one."""
         if id(tensor) in self._kept:
             return self._kept[id(tensor)]
         base = name = re.sub(r"\W+", "_", wanted)
@@ -324,14 +310,14 @@ class ClosureWriter:
         return name
 
     def hoist(self, wanted: str, write: Callable[[str], str]) -> str:
-        """A line of its own for an expression, which is told its name first."""
+        """Give an expression a line of its own; `write` is told the name first."""
         place = self.text.take(wanted)
         self._add(f"{place} = {write(place)}")
-        self._add_all(self._values.postponed())
+        self._add_all(self.values.postponed())
         return place
 
     def note(self, note: str) -> None:
-        """Something that a reader must know."""
+        """Add something that a reader must know."""
         self.notes[note] = None
 
     def _add(self, block: str) -> None:
@@ -343,18 +329,14 @@ class ClosureWriter:
 
 
 def _piece(local: Local, as_name: str | None) -> Piece:
-    decorators = isinstance(local.value, type) or local.decorated is not None
-    live = None if decorators else local.value
-    return Piece(local.module, local.file, local.node, live, local.visible, decorators, as_name)
+    live = None if isinstance(local.value, type) else local.value
+    return Piece(local.module, local.file, local.node, live, local.visible, live is None, as_name)
 
 
-def _require_distinct_variables(group: list[Local]) -> None:
-    cells: dict[str, types.CellType] = {}
-    for local in group:
-        for name, cell in local.cells.items():
-            if contents(cells.setdefault(name, cell)) is not contents(cell):
-                raise CannotSerialise(
-                    f"{local.value.__qualname__} shares variables with another function that has"
-                    f" a variable {name} of its own",
-                    next_step="rename one of them",
-                )
+def _definition_text(node: ast.AST, snippet: Snippet, name: str, *, depth: int = 0) -> str:
+    """Return a definition as a statement; a lambda is given a name."""
+    text = snippet.text(depth)
+    if isinstance(node, ast.Lambda):
+        value = f"({text.strip()})" if len(snippet.lines) > 1 else text.strip()
+        return f"{INDENT * depth}{name} = {value}"
+    return text
