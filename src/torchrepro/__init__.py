@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchrepro.catch.wrap_compiler import save_graph_repro as save_graph_repro
     from torchrepro.catch.wrap_compiler import wrap_compiler_debug as wrap_compiler_debug
     from torchrepro.engine.check_bundle import check_bundle as check_bundle
+    from torchrepro.engine.compare_model import compare_model as compare_model
     from torchrepro.execute.judge_repro import repro_common as repro_common
     from torchrepro.execute.judge_repro import repro_run as repro_run
     from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from torchrepro.nouns.verdict import Kind as Kind
     from torchrepro.nouns.verdict import Stage as Stage
     from torchrepro.nouns.verdict import Verdict as Verdict
-    from torchrepro.pipeline import compare_model as compare_model
     from torchrepro.pipeline import locate_bundle as locate_bundle
     from torchrepro.pipeline import minify_bundle as minify_bundle
     from torchrepro.pipeline import report_on as report_on
@@ -85,7 +85,7 @@ _HOMES = {
     "repro_run": "execute.judge_repro",
     "repro_common": "execute.judge_repro",
     "check_bundle": "engine.check_bundle",
-    "compare_model": "pipeline",
+    "compare_model": "engine.compare_model",
     # minifying
     "minify_bundle": "pipeline",
     "MinifySettings": "minify.settings",

@@ -1,117 +1,110 @@
-"""The whole flow in one readable file: from a bundle or a user's model to a verdict and a bundle.
+"""The product's flow on one page: from a program that fails to a verdict, a culprit and a minimal script.
 
-    program ── capture ──► Repro ── judge ──► Verdict ── locate ──► Suspect ── minify ──► Repro ── report
+    program ── catch ──► bundle ── check ──► Verdict ── locate ──► Located ── minify ──► Minified ── report
 
-Each step that runs a compiler does so in a process of its own, so a segfault, a hang or a full memory is a
-verdict like any other and never the end of the tool. Nothing here imports torch: a wrong path is answered at
-once.
+Each step that runs a compiler does so in a process of its own, so that a segfault, a hang or a lack of memory
+is a verdict and not the end of the tool. Nothing here imports torch: a wrong path is an error at once.
+The command line and the Python API call these functions and add only words.
 """
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchrepro.engine.check_bundle import Checked, OnPhase, check_bundle, time_limit_of
+from torchrepro.bundle.read import read_manifest
+from torchrepro.catch.target import CaughtBundle, Target, run_until_caught
+from torchrepro.engine.check_bundle import OnPhase, check_bundle, time_limit_of
+from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.environment import compiler_environment
+from torchrepro.engine.processes.supervise import result_in_isolation
+from torchrepro.engine.search.parent import OnMessage, Search
+from torchrepro.engine.search.run_directory import CAUGHT, place_for
+from torchrepro.locate.settings import LocateSettings, locate_directory
+from torchrepro.minify.registry import chosen_passes
+from torchrepro.minify.run_directory import run_directory
+from torchrepro.minify.settings import MinifySettings
 from torchrepro.nouns.ambient import telling_environment
-from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.errors import DoesNotFail
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.minified import Minified
+from torchrepro.nouns.request import ModelRequest
+from torchrepro.nouns.verdict import Kind
+from torchrepro.second_opinion.explanation import Agreement, CaptureExplanation, Explained
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
-    from torchrepro.engine.search.parent import OnMessage
-    from torchrepro.locate.settings import LocateSettings
-    from torchrepro.minify.settings import MinifySettings
-    from torchrepro.nouns.located import Located
-    from torchrepro.nouns.minified import Minified
-    from torchrepro.nouns.request import ModelRequest
     from torchrepro.report.contents import Contents
-    from torchrepro.second_opinion.explanation import Agreement, CaptureExplanation
+    from torchrepro.report.rerun import Measured
 
-__all__ = [
-    "Checked",
-    "Compared",
-    "Explained",
-    "check_bundle",
-    "compare_model",
-    "explain_model",
-    "locate_bundle",
-    "minify_bundle",
-    "report_on",
-]
+__all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
+__all__ += ["minify_bundle", "report_on"]
+
+# Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The verdict on a user's model, and the bundle that shows it (None: not asked for, or not possible)."""
-
-    verdict: Verdict
-    signature: Signature
-    bundle: Path | None = None
-    notes: tuple[str, ...] = ()
-
-    def _repr_html_(self) -> str:
-        return self.verdict._repr_html_()
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """How a user's model becomes graphs, and what was asked about that."""
-
-    explanation: CaptureExplanation
-    fullgraph: bool = False
-    """Whether it was to be one graph."""
-    verified: Agreement | None = None
-    """With plain Python; None: not asked for."""
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """What was asked for and is not so, each in one line."""
-        told, dynamo = self.explanation, self.explanation.dynamo
-        found = []
-        if self.fullgraph and not told.whole:
-            found.append("it is not one graph, as was asked for")
-        agreements = [] if self.verified is None else [self.verified]
-        agreements += [] if dynamo is None else dynamo.agreements
-        found += [f"{each.who} differs from Python: {each.detail}" for each in agreements if not each.same]
-        return tuple(dict.fromkeys(found))
-
-
-def compare_model(
-    request: ModelRequest,
+def catch(
+    target: str,
     *,
-    save_to: Path | None = None,
-    size_cap: int = 1 << 30,
-    time_limit: float = 300.0,
+    directory_for: Callable[[Path], tuple[Path, str]],
+    fresh: bool = False,
     on_phase: OnPhase = lambda phase: None,
-) -> Compared:
-    """Judge a user's model; where it fails and `save_to` is given, keep the guilty graph as a bundle.
+) -> CaughtBundle:
+    """Return the bundle that a target stands for; run a program, or compare a function, to get one.
 
-    Tensors beyond `size_cap` bytes in total are kept as recipes, and the bundle says which.
+    `directory_for` makes the directory in which it is kept, given the path that its name is derived from, and
+    may have a note about where that is. The same command later finds the bundle there unless `fresh`.
     """
-    from torchrepro.engine.processes.supervise import judged_in_isolation
+    named = Target.parse(target)
+    if named.is_bundle:
+        return CaughtBundle(Path(target))
+    directory, elsewhere = directory_for(named.path)
+    bundle = None if fresh else named.caught_before(directory)
+    if bundle is not None:
+        notes = [f"this is what {named.file} left before; --fresh runs it again"]
+    elif named.file is not None and not named.function:
+        bundle, notes = _catch_in_program(named.file, directory / CAUGHT)
+    else:
+        bundle, notes = _catch_in_function(target, directory / CAUGHT, on_phase)
+    named.remember(bundle, directory)
+    return CaughtBundle(bundle, directory, (*([elsewhere] if elsewhere else []), *notes))
 
-    request = replace(request, environ=telling_environment())
-    verdict = judged_in_isolation(
-        "torchrepro.execute.jobs:compare",
-        msgspec.to_builtins(request),
-        time_limit=time_limit,
-        environ=compiler_environment(),
-        on_phase=on_phase,
-    )
-    compared = Compared(verdict, Signature.of(verdict))
-    if save_to is None or not verdict.fails:
-        return compared
-    bundle, notes = save_guilty_graph(
-        request, verdict, save_to, size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
-    )
-    return replace(compared, bundle=bundle, notes=notes)
+
+def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
+    """Take the first failure of a program: it is most often the cause of the others."""
+    ended = run_until_caught(file, out)
+    if not ended.caught:
+        raise DoesNotFail(
+            f"nothing failed in {file}: every compiled call agreed with eager "
+            f"(its exit code was {ended.exit_code})",
+            next_step="run it where it fails, or see what torchrepro run can catch",
+        )
+    first, *others = ended.caught
+    notes = [f"the first failure of {file}: {first.path}"]
+    return first.path, [*notes, *(f"ignored: {other.path} ({other.signature})" for other in others)]
+
+
+def _catch_in_function(target: str, out: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
+    """Compare a function's model with its compiled self, and save the failing graph, or the whole call."""
+    request = ModelRequest(target)
+    compared = compare_model(request, save_to=out, on_phase=on_phase)
+    compared.verdict.require_testable()
+    if not compared.verdict.fails:
+        raise DoesNotFail(
+            f"it does not fail here: {compared.verdict}",
+            next_step="run it where it fails, or see what else torchrepro compare can vary",
+        )
+    if compared.bundle is not None:
+        return compared.bundle, list(compared.notes)
+    whole = save_whole_call(request, compared.verdict, out, on_phase=on_phase)
+    return whole, [*compared.notes, "so this is about the whole call"]
+
+
+# Judge: `check_bundle` a bundle, `compare_model` a user's model; `explain_model` shows how it is captured.
 
 
 def explain_model(
@@ -122,159 +115,52 @@ def explain_model(
     time_limit: float = 300.0,
     on_phase: OnPhase = lambda phase: None,
 ) -> Explained:
-    """How a user's model becomes graphs by our own front end; nothing but its forward call is run.
+    """Explain how a user's model becomes graphs in torchrepro's front end; run only its forward call.
 
-    `verify` runs it in plain Python beside; `dynamo` asks TorchDynamo for a second opinion.
+    `verify` also runs it in plain Python; `dynamo` asks TorchDynamo for a second opinion.
     """
-    from torchrepro.engine.processes.fresh_process import run_isolated
-    from torchrepro.engine.processes.supervise import raise_reported
-    from torchrepro.second_opinion.explanation import Agreement, CaptureExplanation
-
     request = replace(request, environ=telling_environment())
-    outcome = run_isolated(
+    answer = result_in_isolation(
         "torchrepro.second_opinion.explain_model:explain",
         {"request": msgspec.to_builtins(request), "verify": verify, "dynamo": dynamo},
         time_limit=time_limit,
         environ=compiler_environment(),
         on_phase=on_phase,
+        unfinished=f"{request.target} could not be explained",
+        next_step="raise --time-limit, or try torchrepro compare",
     )
-    raise_reported(outcome)
-    if outcome.result is None:
-        death = f"no end after {time_limit:g} s" if outcome.timed_out else f"it died ({outcome.signal})"
-        raise TorchReproError(
-            f"nothing can be told of {request.target}: {death}",
-            next_step="raise --time-limit" if outcome.timed_out else "try it with torchrepro compare",
-        )
-    verified = outcome.result["verified"]
+    verified = answer["verified"]
     return Explained(
-        CaptureExplanation.from_dict(outcome.result),
-        fullgraph=outcome.result["fullgraph"],
+        CaptureExplanation.from_dict(answer),
+        fullgraph=answer["fullgraph"],
         verified=None if verified is None else msgspec.convert(verified, Agreement),
     )
 
 
-def save_guilty_graph(
-    request: ModelRequest,
-    verdict: Verdict,
-    save_to: Path,
-    *,
-    size_cap: int,
-    time_limit: float,
-    on_phase: OnPhase = lambda phase: None,
-) -> tuple[Path | None, tuple[str, ...]]:
-    """Record the model's graphs, judge each, and save the first that fails in the same way as the whole."""
-    from torchrepro.bundle.archive import new_run_id
-    from torchrepro.bundle.load import load_bundle, trust_own
-    from torchrepro.bundle.read import read_manifest
-    from torchrepro.engine.processes.fresh_process import run_isolated
-    from torchrepro.engine.processes.supervise import raise_reported
-    from torchrepro.script.save_bundle import save_bundle
-
-    with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
-        on_phase("record")
-        outcome = run_isolated(
-            "torchrepro.execute.jobs:record",
-            {"request": msgspec.to_builtins(request), "directory": scratch, "size_cap": size_cap},
-            time_limit=time_limit,
-            environ=compiler_environment(),
-        )
-        raise_reported(outcome)
-        if outcome.result is None:
-            return None, ("no bundle: recording the graphs did not come to an end",)
-        for path in map(Path, outcome.result["bundles"]):
-            trusted = trust_own(read_manifest(path))
-            checked = check_bundle(path, time_limit=time_limit, trusted=trusted, on_phase=on_phase)
-            if checked.verdict.kind is verdict.kind:
-                repro = replace(load_bundle(path, trusted=trusted), expected=checked.signature)
-                target = save_to / f"{new_run_id()}-{verdict.kind.value}"
-                bundle = save_bundle(repro, target, verdict=checked.verdict, size_cap=size_cap)
-                return bundle, tuple(outcome.result["problems"])
-    count = len(outcome.result["bundles"])
-    reason = (
-        f"no bundle: none of the {count} captured graphs fails by itself, so capture is the suspect"
-        if count
-        else "no bundle: no graph could be recorded"
-    )
-    return None, (reason, *outcome.result["problems"])
+# Locate: the failing stage, the culprit in it, the graph, the op, the kernel, a workaround.
 
 
-def save_whole_call(
-    request: ModelRequest,
-    verdict: Verdict,
-    save_to: Path,
-    *,
-    size_cap: int = 1 << 30,
-    time_limit: float = 300.0,
-    on_phase: OnPhase = lambda phase: None,
-) -> Path:
-    """A bundle of the call of a user's model itself, for a failure that none of its graphs shows."""
-    from torchrepro.bundle.archive import new_run_id
-    from torchrepro.engine.processes.fresh_process import run_isolated
-    from torchrepro.engine.processes.supervise import raise_reported
-
-    on_phase("record")
-    path = save_to.absolute() / f"{new_run_id()}-{verdict.kind.value}"
-    request = replace(request, environ=telling_environment())
-    outcome = run_isolated(
-        "torchrepro.execute.jobs:keep_call",
-        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": size_cap},
-        time_limit=time_limit,
-        environ=compiler_environment(),
-    )
-    raise_reported(outcome)
-    if outcome.result is None:
-        raise TorchReproError(
-            "the whole call could not be kept: building the model did not come to an end",
-            next_step="raise the time with torchrepro compare --time-limit",
-        )
-    return path
-
-
-def minify_bundle(
-    bundle: Path,
-    settings: MinifySettings | None = None,
+def locate(
+    target: str,
+    settings: LocateSettings | None = None,
     *,
     out: Path | None = None,
     fresh: bool = False,
+    on_phase: OnPhase = lambda phase: None,
     on_message: OnMessage = lambda message: None,
-) -> Minified:
-    """The smallest repro that fails as the one in the bundle does, with its script, in a run directory.
+) -> Located:
+    """Locate the failure of a bundle, a program or a function."""
 
-    An interrupted run goes on where it was, and a finished one is answered at once; `fresh` starts over. The
-    first Ctrl-C ends the search with the best so far, which is verified, the second raises KeyboardInterrupt.
-    """
-    from torchrepro.bundle.read import read_manifest
-    from torchrepro.engine.search.identity import Identity
-    from torchrepro.engine.search.parent import searched
-    from torchrepro.engine.search.run_directory import held
-    from torchrepro.minify.registry import chosen_passes
-    from torchrepro.minify.run_directory import run_directory
-    from torchrepro.minify.settings import MinifySettings
-    from torchrepro.nouns.minified import Minified
+    def directory_for(path: Path) -> tuple[Path, str]:
+        return place_for(out, path.absolute().with_name(f"{path.name}.located"))
 
-    settings = settings or MinifySettings()
-    read_manifest(bundle)  # a wrong path and a wrong name are answered at once
-    chosen_passes(settings.passes, settings.skip)
-    identity = Identity.of(bundle, oracle=settings.oracle)
-    directory, elsewhere = run_directory(out, beside=bundle)
-    with held(directory) as lock:
-        started_over = directory.begin(identity, fresh=fresh)
-        finished = directory.finished(settings)
-        if finished is not None:
-            return finished
-        answer = searched(
-            "torchrepro.minify.job:minify",
-            bundle,
-            directory,
-            settings,
-            toolchain=identity.toolchain,
-            lock=lock,
-            on_message=on_message,
-            kept=lambda: f"; the best so far is in {directory.best}" if directory.best.exists() else "",
-        )
-        found = msgspec.convert(answer, Minified)
-        notes = (note for note in (elsewhere, started_over) if note)
-        return replace(found, notes=(*notes, *found.notes))
+    try:
+        caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
+        settings = replace(settings or LocateSettings(), own=caught.own)
+        located = locate_bundle(caught.bundle, settings, out=out, fresh=fresh, on_message=on_message)
+    except DoesNotFail as healthy:
+        return Located(bundle=target, kind=Kind.PASS, notes=(str(healthy),))
+    return replace(located, notes=(*caught.notes, *located.notes))
 
 
 def locate_bundle(
@@ -285,38 +171,74 @@ def locate_bundle(
     fresh: bool = False,
     on_message: OnMessage = lambda message: None,
 ) -> Located:
-    """Who is guilty of the failure in a bundle: the stage, what is inside it, the graph, the op, the kernel.
+    """Return what makes a bundle fail: the stage, the part of it, the graph, the op, the kernel.
 
-    The answer is kept in `located/` in the bundle, and given again at once unless `fresh`. The first Ctrl-C
-    ends it with what was found so far, the second raises KeyboardInterrupt.
+    The answer is kept in `located/` in the bundle, and returned again at once unless `fresh`. The first
+    Ctrl-C ends the search with what was found so far, the second raises KeyboardInterrupt.
     """
-    from torchrepro.bundle.read import read_manifest
-    from torchrepro.engine.search.identity import Identity
-    from torchrepro.engine.search.parent import searched
-    from torchrepro.engine.search.run_directory import held
-    from torchrepro.locate.settings import LocateSettings, locate_directory
-    from torchrepro.nouns.located import Located
-
-    settings = settings or LocateSettings()
-    read_manifest(bundle)  # a wrong path is answered at once
-    identity = Identity.of(bundle)
+    read_manifest(bundle)  # a wrong path is an error at once
     directory, elsewhere = locate_directory(out, bundle)
-    with held(directory) as lock:
-        directory.begin(identity, fresh=fresh)
-        finished = directory.finished()
-        if finished is not None:
-            return finished
-        answer = searched(
-            "torchrepro.locate.job:locate",
-            bundle,
-            directory,
-            settings,
-            toolchain=identity.toolchain,
-            lock=lock,
-            on_message=on_message,
-        )
-        found = msgspec.convert(answer, Located, strict=False)
-        return replace(found, notes=(elsewhere, *found.notes)) if elsewhere else found
+    chosen = settings or LocateSettings()
+    search = Search("torchrepro.locate.job:locate", bundle, directory, chosen, fresh=fresh)
+    found = search.answer(Located, directory.finished, on_message=on_message)
+    return replace(found, notes=(elsewhere, *found.notes)) if elsewhere else found
+
+
+# Minify: the smallest repro that fails in the same way, and its script.
+
+
+def minify(
+    target: str,
+    settings: MinifySettings | None = None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    on_phase: OnPhase = lambda phase: None,
+    on_message: OnMessage = lambda message: None,
+) -> Minified:
+    """Minify the failure of a bundle, a program or a function."""
+
+    def directory_for(path: Path) -> tuple[Path, str]:
+        directory, elsewhere = run_directory(out, beside=path)
+        return directory.path, elsewhere
+
+    caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
+    settings = replace(settings or MinifySettings(), own=caught.own)
+    minified = minify_bundle(
+        caught.bundle, settings, out=caught.directory or out, fresh=fresh, on_message=on_message
+    )
+    return replace(minified, notes=(*caught.notes, *minified.notes))
+
+
+def minify_bundle(
+    bundle: Path,
+    settings: MinifySettings | None = None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    on_message: OnMessage = lambda message: None,
+) -> Minified:
+    """Return the smallest repro that fails as the one in the bundle does, with its script.
+
+    An interrupted run continues where it stopped, and a finished one is answered at once; `fresh` starts
+    over. The first Ctrl-C ends the search with the best so far, which is verified, the second raises
+    KeyboardInterrupt.
+    """
+    read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
+    chosen = settings or MinifySettings()
+    chosen_passes(chosen.passes, chosen.skip)
+    directory, elsewhere = run_directory(out, beside=bundle)
+
+    def kept() -> str:
+        return f"; the best so far is in {directory.best}" if directory.best.exists() else ""
+
+    job = "torchrepro.minify.job:minify"
+    search = Search(job, bundle, directory, chosen, fresh=fresh, oracle=chosen.oracle, kept=kept)
+    found = search.answer(Minified, lambda: directory.finished(chosen), on_message=on_message)
+    return replace(found, notes=(elsewhere, *found.notes)) if elsewhere else found
+
+
+# Report: what is known of a bundle, for people.
 
 
 def report_on(
@@ -328,17 +250,17 @@ def report_on(
     time_limit: float | None = None,
     on_phase: OnPhase = lambda phase: None,
 ) -> Contents:
-    """What is known of a bundle, of a directory of `minify`, or of the minimal bundle in it.
+    """Collect what is known of a bundle, of a directory of `minify`, or of the minimal bundle in it.
 
     Only where values are wrong is it `run`, for the map of their errors. `against` names another environment:
-    a bundle, a report in JSON, or `here`. `torchrepro.report.formats.rendered` makes a page or a text of it.
+    a bundle, a report in JSON, or `here`. `torchrepro.rendered` makes a page or a text of it.
     """
     from torchrepro.report.collect import collect
     from torchrepro.report.environments import other_place
-    from torchrepro.report.rerun import Measured, measured
+    from torchrepro.report.rerun import measured
     from torchrepro.report.run_files import surroundings_of
 
-    surroundings_of(bundle)  # a wrong path is answered at once
+    surroundings_of(bundle)  # a wrong path is an error at once
 
     def measure(found: Path, manifest: Manifest) -> Measured:
         return measured(
@@ -351,30 +273,3 @@ def report_on(
 
     other = other_place(against) if against else None
     return collect(bundle, measure=measure if run else None, other=other)
-
-
-def exit_code_of_check(checked: Checked) -> int:
-    """0 passes, 1 fails as recorded, 2 fails otherwise, 125 cannot be tested: as `git bisect run` wants."""
-    if checked.verdict.kind in (Kind.INVALID, Kind.NOT_COMPARABLE):
-        return 125
-    if not checked.verdict.fails:
-        return 0
-    return 1 if checked.reproduces else 2
-
-
-def exit_code_of_compare(compared: Compared) -> int:
-    """0 same, 1 differs or fails, 125 cannot be tested."""
-    if compared.verdict.kind in (Kind.INVALID, Kind.NOT_COMPARABLE):
-        return 125
-    return 1 if compared.verdict.fails else 0
-
-
-def exit_code_of_capture(explained: Explained) -> int:
-    """0 captured, in however many graphs; 1 not as was asked for (one graph, the result of Python)."""
-    return 1 if explained.failed else 0
-
-
-def require_testable(verdict: Verdict) -> None:
-    """Raise for a verdict that says nothing about the compiler, because eager itself fails."""
-    if verdict.kind is Kind.INVALID:
-        raise TorchReproError(verdict.summary, next_step="make it run without torch.compile first")

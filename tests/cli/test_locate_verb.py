@@ -14,7 +14,7 @@ from rich.console import Console
 
 from torchrepro import Repro, save_bundle
 from torchrepro.cli.locate import print_located
-from torchrepro.cli.locate_progress import Lines
+from torchrepro.cli.progress import Lines
 from torchrepro.nouns.located import (
     Confidence,
     GuiltyGraph,
@@ -63,12 +63,13 @@ FOUND = Located(
     compiles=15,
     seconds=31.4,
     confidence=Confidence.VERIFIED,
+    notes=("of the target",),
 )
 
 
 def printed(located: Located) -> list[str]:
     file = io.StringIO()
-    print_located(located, notes=("of the target",), file=file)
+    print_located(located, file=file)
     return file.getvalue().splitlines()
 
 
@@ -119,7 +120,7 @@ def test_in_a_pipe_each_question_is_a_line_once() -> None:
     assert file.getvalue().splitlines() == [
         "torchrepro: loading the bundle",
         "torchrepro: a [stage]",
-        "torchrepro: stopping: giving what was found so far (Ctrl-C again leaves at once)",
+        "torchrepro: stopping: returning what was found so far (Ctrl-C again leaves at once)",
     ]
 
 

@@ -57,16 +57,16 @@ def capture(
     from rich.console import Console
 
     from torchrepro import pipeline
-    from torchrepro.cli.render import progress
+    from torchrepro.cli.progress import progress
     from torchrepro.nouns.repro import Compiler, Frontend
     from torchrepro.nouns.request import ModelRequest
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         compiler = Compiler(backend, fullgraph=fullgraph, frontend=Frontend.TORCHREPRO)
         request = ModelRequest(target=target, compiler=compiler, device=device)
-        with progress(enabled=not json_) as on_phase:
+        with progress(quiet=json_) as shown:
             explained = pipeline.explain_model(
-                request, verify=verify, dynamo=dynamo, time_limit=time_limit, on_phase=on_phase
+                request, verify=verify, dynamo=dynamo, time_limit=time_limit, on_phase=shown.phase
             )
     verified = explained.verified
     if json_:
@@ -85,7 +85,7 @@ def capture(
         for line in explained.failed:
             console.print("[bold red]failed[/]: ", end="")
             console.print(line, markup=False, soft_wrap=True)
-    raise typer.Exit(pipeline.exit_code_of_capture(explained))
+    raise typer.Exit(explained.exit_code)
 
 
 def _print_plainly(rendered: object, width: int) -> None:

@@ -38,12 +38,13 @@ def check(
     from rich.console import Console
 
     from torchrepro import pipeline
-    from torchrepro.cli.render import print_verdict, progress
+    from torchrepro.cli.progress import progress
+    from torchrepro.cli.render import print_verdict
     from torchrepro.nouns.plain import as_data
 
     with (
         failures_as_lines(as_json=json_, show_traceback=traceback),
-        progress(enabled=not json_) as on_phase,
+        progress(quiet=json_) as shown,
     ):
         checked = pipeline.check_bundle(
             bundle,
@@ -52,11 +53,11 @@ def check(
             tolerance=tol,
             trusted=tuple(trust or ()),
             frontend=frontend,
-            on_phase=on_phase,
+            on_phase=shown.phase,
         )
         if not json_:
-            pipeline.require_testable(checked.verdict)
-    code = pipeline.exit_code_of_check(checked)
+            checked.verdict.require_testable()
+    code = checked.exit_code
     if json_:
         answer = {
             "verdict": checked.verdict.kind.value,

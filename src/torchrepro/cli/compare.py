@@ -71,7 +71,8 @@ def compare(
     from rich.console import Console
 
     from torchrepro import pipeline
-    from torchrepro.cli.render import print_verdict, progress
+    from torchrepro.cli.progress import progress
+    from torchrepro.cli.render import print_verdict
     from torchrepro.nouns.plain import as_data
     from torchrepro.nouns.repro import Compiler, Frontend
     from torchrepro.nouns.request import ModelRequest
@@ -88,14 +89,13 @@ def compare(
             tolerance=tol,
             check_stride=stride,
         )
-        with progress(enabled=not json_) as on_phase:
+        with progress(quiet=json_) as shown:
             compared = pipeline.compare_model(
-                request, save_to=save, size_cap=size_cap << 20, time_limit=time_limit, on_phase=on_phase
+                request, save_to=save, size_cap=size_cap << 20, time_limit=time_limit, on_phase=shown.phase
             )
         if not json_:
-            pipeline.require_testable(compared.verdict)
+            compared.verdict.require_testable()
     verdict = compared.verdict
-    code = pipeline.exit_code_of_compare(compared)
     if json_:
         answer = {
             "verdict": verdict.kind.value,
@@ -123,4 +123,4 @@ def compare(
         if compared.bundle is not None:
             console.print(f"bundle: {compared.bundle}", markup=False, soft_wrap=True)
             console.print(f"run it again: torchrepro check {compared.bundle}", markup=False, soft_wrap=True)
-    raise typer.Exit(code)
+    raise typer.Exit(compared.exit_code)

@@ -15,8 +15,6 @@ from torchrepro.cli.options import Json, Traceback, Trust
 if TYPE_CHECKING:
     from torchrepro.nouns.located import Located
 
-_SUFFIX = ".located"
-
 
 def locate(
     target: Annotated[
@@ -55,41 +53,22 @@ def locate(
     Exit code: 0 found, 1 nobody found guilty (it says why), 125 it cannot be tested.
     """
     from torchrepro import pipeline
-    from torchrepro.cli.locate_progress import locate_progress
-    from torchrepro.cli.render import progress as phases
-    from torchrepro.cli.target import bundle_for
-    from torchrepro.engine.search.run_directory import place_for
+    from torchrepro.cli.progress import progress
     from torchrepro.locate.settings import LocateSettings
-    from torchrepro.nouns.errors import DoesNotFail
-    from torchrepro.nouns.located import Located
-    from torchrepro.nouns.verdict import Kind
 
-    def beside_target(beside: Path) -> tuple[Path, str]:
-        return place_for(out, beside.absolute().with_name(beside.name + _SUFFIX))
-
-    notes: tuple[str, ...] = ()
-    with failures_as_lines(as_json=json_, show_traceback=traceback):
-        try:
-            with phases(enabled=not quiet) as on_phase:
-                found = bundle_for(target, directory_for=beside_target, fresh=fresh, on_phase=on_phase)
-            notes = found.notes
-            settings = LocateSettings(
-                jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()), own=found.own
-            )
-            with locate_progress(quiet=quiet) as progress:
-                located = pipeline.locate_bundle(
-                    found.bundle, settings, out=out, fresh=fresh, on_message=progress.show
-                )
-        except DoesNotFail as healthy:
-            located = Located(bundle=target, kind=Kind.PASS, notes=(str(healthy),))
+    with failures_as_lines(as_json=json_, show_traceback=traceback), progress(quiet=quiet) as shown:
+        settings = LocateSettings(jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()))
+        located = pipeline.locate(
+            target, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
+        )
     if json_:
-        print(json.dumps({**located.to_dict(), "notes": [*notes, *located.notes]}))
+        print(json.dumps(located.to_dict()))
     else:
-        print_located(located, notes=notes)
+        print_located(located)
     raise typer.Exit(located.exit_code)
 
 
-def print_located(located: Located, *, notes: tuple[str, ...] = (), file: TextIO | None = None) -> None:
+def print_located(located: Located, *, file: TextIO | None = None) -> None:
     """The answer for a person: who, in plain words; the way around it; the evidence; last of all its path."""
     from rich.console import Console
     from rich.markup import escape
@@ -101,7 +80,7 @@ def print_located(located: Located, *, notes: tuple[str, ...] = (), file: TextIO
         console.print(f"  {name:<12} {escape(value)}", soft_wrap=True)
     for line in _ladder(located):
         console.print(f"  {escape(line)}", soft_wrap=True)
-    for note in (*notes, *located.notes):
+    for note in located.notes:
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     if located.directory:
         print(Path(located.directory) / "result.json", file=file)

@@ -71,26 +71,16 @@ def minify(
     Exit code: 0 minimal and verified, 1 not (it says why), 125 it cannot be tested.
     """
     from torchrepro import pipeline
-    from torchrepro.cli.minify_progress import minify_progress
-    from torchrepro.cli.render import progress as phases
-    from torchrepro.cli.target import bundle_for
-    from torchrepro.minify.run_directory import run_directory
+    from torchrepro.cli.progress import progress
     from torchrepro.minify.settings import MinifySettings
     from torchrepro.nouns.errors import TorchReproError
 
     if list_passes:
         print_passes()
         return
-
-    def beside_target(target: Path) -> tuple[Path, str]:
-        directory, elsewhere = run_directory(out, beside=target)
-        return directory.path, elsewhere
-
-    with failures_as_lines(as_json=json_, show_traceback=traceback):
+    with failures_as_lines(as_json=json_, show_traceback=traceback), progress(quiet=quiet) as shown:
         if target is None:
             raise TorchReproError("nothing to minify", next_step="torchrepro minify BUNDLE")
-        with phases(enabled=not quiet) as on_phase:
-            found = bundle_for(target, directory_for=beside_target, fresh=fresh, on_phase=on_phase)
         settings = MinifySettings(
             jobs=jobs,
             time_limit=time_limit,
@@ -99,22 +89,18 @@ def minify(
             oracle=oracle,
             explain=explain,
             trusted=tuple(trust or ()),
-            own=found.own,
         )
-        with minify_progress(quiet=quiet) as progress:
-            minified = pipeline.minify_bundle(
-                found.bundle, settings, out=found.directory or out, fresh=fresh, on_message=progress.show
-            )
+        minified = pipeline.minify(
+            target, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
+        )
     if json_:
-        print(json.dumps({**minified.to_dict(), "notes": [*found.notes, *minified.notes]}))
+        print(json.dumps(minified.to_dict()))
     else:
-        print_minified(minified, notes=found.notes, stats=stats)
+        print_minified(minified, stats=stats)
     raise typer.Exit(minified.exit_code)
 
 
-def print_minified(
-    minified: Minified, *, notes: tuple[str, ...] = (), stats: bool = False, file: TextIO | None = None
-) -> None:
+def print_minified(minified: Minified, *, stats: bool = False, file: TextIO | None = None) -> None:
     """The result for a person: a few lines, the script itself, and last of all its path."""
     from rich.console import Console
     from rich.markup import escape
@@ -134,7 +120,7 @@ def print_minified(
     say(f"  {'queries':<12} {minified.queries} in {minified.seconds:.1f} s")
     for other in minified.also_seen:
         say(f"  also seen    {escape(other.signature)}: {escape(other.bundle)}")
-    for note in (*notes, *minified.notes):
+    for note in minified.notes:
         say(f"  [dim]note: {escape(note)}[/]")
     if stats:
         console.print(_table(minified))

@@ -1,9 +1,6 @@
-"""Verdicts for a person: one sentence first, then the evidence; and progress while they wait."""
+"""Verdicts for a person: one sentence first, then the evidence."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,34 +9,7 @@ from torchrepro.nouns.comparison import Blame, Comparison
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _COLOURS = {Kind.PASS: "green", Kind.INVALID: "yellow", Kind.NOT_COMPARABLE: "yellow"}
-_PHASES = {
-    "start": "importing torch",
-    "load": "loading the bundle",
-    "build": "building the model",
-    "eager": "running eager, twice",
-    "reference": "running in float64",
-    "compile": "compiling",
-    "run": "running the compiled function",
-    "compare": "comparing",
-    "record": "recording the graphs",
-    "capture": "capturing",
-}
 _LEAVES_SHOWN = 8
-
-
-def error_console() -> Console:
-    return Console(stderr=True, highlight=False)
-
-
-@contextmanager
-def progress(enabled: bool = True) -> Iterator[Callable[[str], None]]:
-    """A spinner with the current phase on a terminal; silence in a pipe."""
-    console = error_console()
-    if not enabled or not console.is_terminal:
-        yield lambda phase: None
-        return
-    with console.status(_PHASES["start"]) as status:
-        yield lambda phase: status.update(_PHASES.get(phase, phase))
 
 
 def headline(verdict: Verdict) -> str:

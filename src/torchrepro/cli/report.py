@@ -70,19 +70,19 @@ def report(
     Exit code: 0 the report is there, 125 it cannot be made.
     """
     from torchrepro import pipeline
-    from torchrepro.cli.render import progress
+    from torchrepro.cli.progress import progress
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         chosen = format_ or _format_of(output)
         target = _target(bundle, output, chosen, to_file=json_ or open_)
-        with progress(enabled=run and not (quiet or json_)) as on_phase:
+        with progress(quiet=quiet or json_ or not run) as shown:
             contents = pipeline.report_on(
                 bundle,
                 run=run,
                 against=against,
                 trusted=tuple(trust or ()),
                 time_limit=time_limit,
-                on_phase=on_phase,
+                on_phase=shown.phase,
             )
         if target == _STANDARD_OUTPUT:
             _print(contents, chosen)

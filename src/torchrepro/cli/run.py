@@ -115,14 +115,14 @@ def _minify(bundle: Path, *, show_traceback: bool) -> None:
     """Minify a bundle of this run. Whatever comes of it, the exit code stays the program's own."""
     from torchrepro import pipeline
     from torchrepro.cli.minify import print_minified
-    from torchrepro.cli.minify_progress import minify_progress
+    from torchrepro.cli.progress import progress
     from torchrepro.minify.settings import MinifySettings
 
     print(f"torchrepro: minifying {bundle}", file=sys.stderr)
     with (
         suppress(typer.Exit),
         failures_as_lines(as_json=False, show_traceback=show_traceback),
-        minify_progress(quiet=False) as progress,
+        progress(quiet=False) as shown,
     ):
-        minified = pipeline.minify_bundle(bundle, MinifySettings(own=True), on_message=progress.show)
+        minified = pipeline.minify_bundle(bundle, MinifySettings(own=True), on_message=shown.show)
         print_minified(minified, file=sys.stderr)

@@ -37,6 +37,15 @@ class Checked:
             return self.verdict.fails
         return self.verdict.fails and self.expected.matches(self.signature)
 
+    @property
+    def exit_code(self) -> int:
+        """0 passes, 1 fails as recorded, 2 fails otherwise, 125 cannot be tested: for `git bisect run`."""
+        if not self.verdict.testable:
+            return 125
+        if not self.verdict.fails:
+            return 0
+        return 1 if self.reproduces else 2
+
 
 def check_bundle(
     bundle: Path,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from torchrepro.nouns.comparison import Blame, Comparison
+from torchrepro.nouns.errors import TorchReproError
 
 
 class Kind(StrEnum):
@@ -86,6 +87,16 @@ class Verdict:
     @property
     def fails(self) -> bool:
         return self.kind.fails
+
+    @property
+    def testable(self) -> bool:
+        """Whether it says anything about the compiler."""
+        return self.kind not in (Kind.INVALID, Kind.NOT_COMPARABLE)
+
+    def require_testable(self) -> None:
+        """Raise if it says nothing about the compiler because eager itself fails."""
+        if self.kind is Kind.INVALID:
+            raise TorchReproError(self.summary, next_step="make it run without torch.compile first")
 
     @property
     def blamed(self) -> Blame:

@@ -85,19 +85,17 @@ def _here() -> Surrounding:
     """Asked in a process of its own: importing torch takes seconds, and asking for GPUs starts CUDA."""
     import os
 
-    from torchrepro.engine.processes.fresh_process import run_isolated
-    from torchrepro.engine.processes.supervise import raise_reported
+    from torchrepro.engine.processes.supervise import result_in_isolation
 
-    payload = {"environ": dict(shareable_environ(os.environ))}
-    outcome = run_isolated("torchrepro.report.jobs:environment_here", payload, time_limit=120.0)
-    raise_reported(outcome)
-    if outcome.result is None:
-        raise TorchReproError(
-            "this machine could not be asked about itself: importing torch did not come to an end",
-            next_step='try python -c "import torch"',
-        )
-    environment = msgspec.convert(outcome.result["environment"], Environment)
-    return Surrounding(environment, outcome.result["settings"], "this machine")
+    told = result_in_isolation(
+        "torchrepro.report.jobs:environment_here",
+        {"environ": dict(shareable_environ(os.environ))},
+        time_limit=120.0,
+        unfinished="the environment of this machine is unknown",
+        next_step='try python -c "import torch"',
+    )
+    environment = msgspec.convert(told["environment"], Environment)
+    return Surrounding(environment, told["settings"], "this machine")
 
 
 def _of_report(path: Path) -> Surrounding:

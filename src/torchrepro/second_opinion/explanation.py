@@ -228,3 +228,31 @@ class CaptureExplanation:
 
         told = ("name", "regions", "breaks", "inlined", "raised", "notes", "dynamo")
         return msgspec.convert({name: data[name] for name in told}, cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """How a user's model becomes graphs, and what was asked about that."""
+
+    explanation: CaptureExplanation
+    fullgraph: bool = False
+    """Whether one graph was asked for."""
+    verified: Agreement | None = None
+    """With plain Python; None: not asked for."""
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What was asked for and does not hold, a line each."""
+        told, dynamo = self.explanation, self.explanation.dynamo
+        found = []
+        if self.fullgraph and not told.whole:
+            found.append("it is not one graph, as --fullgraph asks for")
+        agreements = [] if self.verified is None else [self.verified]
+        agreements += [] if dynamo is None else dynamo.agreements
+        found += [f"{each.who} differs from Python: {each.detail}" for each in agreements if not each.same]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def exit_code(self) -> int:
+        """0 captured, in however many graphs; 1 not as was asked for (one graph, the result of Python)."""
+        return 1 if self.failed else 0

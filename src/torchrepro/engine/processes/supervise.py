@@ -41,6 +41,25 @@ def judged_in_isolation(
     return verdict_of(outcome, time_limit)
 
 
+def result_in_isolation(
+    job: str,
+    payload: Mapping[str, Any],
+    *,
+    time_limit: float,
+    unfinished: str,
+    next_step: str = "raise --time-limit",
+    environ: Mapping[str, str] | None = None,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Any:
+    """Run a job in a fresh process and return its answer; if none comes, raise `unfinished` and why."""
+    outcome = run_isolated(job, payload, time_limit=time_limit, environ=environ, on_phase=on_phase)
+    raise_reported(outcome)
+    if outcome.result is None:
+        reason = f"no answer after {time_limit:g} s" if outcome.timed_out else f"it died ({_death(outcome)})"
+        raise TorchReproError(f"{unfinished}: {reason}", next_step=next_step)
+    return outcome.result
+
+
 def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
     """The verdict a process reported, or the one its death amounts to."""
     if outcome.result is not None:

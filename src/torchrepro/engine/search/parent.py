@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,8 +36,11 @@ from torchrepro.engine.processes.fresh_process import start_interpreter
 from torchrepro.engine.processes.leftovers import end_leftovers, marked
 from torchrepro.engine.processes.outcome import Outcome
 from torchrepro.engine.processes.supervise import raise_reported
-from torchrepro.engine.search.run_directory import RunDirectory
+from torchrepro.engine.search.identity import Identity
+from torchrepro.engine.search.run_directory import RunDirectory, held
 from torchrepro.nouns.errors import HarnessError, TorchReproError
+from torchrepro.nouns.located import Located
+from torchrepro.nouns.minified import Minified
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,34 +161,55 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def searched(
-    job: str,
-    bundle: Path,
-    directory: RunDirectory,
-    settings: Any,
-    *,
-    toolchain: str,
-    lock: int,
-    on_message: OnMessage,
-    kept: Callable[[], str] = lambda: "",
-) -> Any:
-    """What the search process of a job answers, in plain data. Its directory is held by the caller."""
-    end_leftovers(directory.mark)  # of a run that was killed
-    manifest = read_manifest(bundle)
-    request = SearchRequest(
-        job=job,
-        bundle=str(bundle.resolve()),
-        directory=str(directory.path),
-        settings=msgspec.to_builtins(settings),
-        seed=str(cache_directory() / "warm" / toolchain),
-        parent=os.getpid(),
-        lock=lock,
-    )
-    environ = {
-        **compiler_environment(manifest.ambient.environ),
-        "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
-        "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
-    }
-    if not devices_of(manifest):
-        hide_devices(environ)
-    return result_of_search(request, environ=environ, on_message=on_message, kept=kept)
+Answer = TypeVar("Answer", Located, Minified)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search process on a bundle, in a run directory of its own."""
+
+    job: str
+    bundle: Path
+    directory: RunDirectory
+    settings: Any
+    fresh: bool = False
+    """Start over, whatever a former run has left."""
+    oracle: str = ""
+    """The command that judges candidates, where it is not the judge."""
+    kept: Callable[[], str] = lambda: ""
+    """Says what is left of a search whose process died."""
+
+    def answer(
+        self, kind: type[Answer], finished: Callable[[], Answer | None], *, on_message: OnMessage
+    ) -> Answer:
+        """Return the answer of a finished search about the same bundle, else run the search."""
+        identity = Identity.of(self.bundle, oracle=self.oracle)
+        with held(self.directory) as lock:
+            started_over = self.directory.begin(identity, fresh=self.fresh)
+            former = finished()
+            if former is not None:
+                return former
+            told = self._run(identity.toolchain, lock, on_message)
+        found: Answer = msgspec.convert(told, kind, strict=False)
+        return replace(found, notes=(started_over, *found.notes)) if started_over else found
+
+    def _run(self, toolchain: str, lock: int, on_message: OnMessage) -> Any:
+        end_leftovers(self.directory.mark)  # of a run that was killed
+        manifest = read_manifest(self.bundle)
+        request = SearchRequest(
+            job=self.job,
+            bundle=str(self.bundle.resolve()),
+            directory=str(self.directory.path),
+            settings=msgspec.to_builtins(self.settings),
+            seed=str(cache_directory() / "warm" / toolchain),
+            parent=os.getpid(),
+            lock=lock,
+        )
+        environ = {
+            **compiler_environment(manifest.ambient.environ),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.directory.cache),
+            "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
+        }
+        if not devices_of(manifest):
+            hide_devices(environ)
+        return result_of_search(request, environ=environ, on_message=on_message, kept=self.kept)

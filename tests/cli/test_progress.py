@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from torchrepro.cli import minify_progress as shown
-from torchrepro.cli.minify_progress import Lines, Standing, lines_of
+from torchrepro.cli import progress as shown
+from torchrepro.cli.progress import Lines, Status
 
 
 def progress(name: str, best: tuple[int, int, int], queries: int, known: int = 0) -> Mapping[str, Any]:
@@ -26,8 +26,8 @@ def progress(name: str, best: tuple[int, int, int], queries: int, known: int = 0
     }
 
 
-def standing(*messages: Mapping[str, Any]) -> Standing:
-    found = Standing()
+def status(*messages: Mapping[str, Any]) -> Status:
+    found = Status()
     for message in messages:
         found.take(message)
     return found
@@ -37,9 +37,7 @@ PASSES = {"passes": {"windows": "find the op that is wrong by itself", "shapes":
 
 
 def test_it_says_which_pass_runs_what_it_does_and_how_far_it_is() -> None:
-    text = "\n".join(
-        lines_of(standing(PASSES, {"phase": "search"}, progress("windows", (3, 2, 64), 5, known=2)))
-    )
+    text = "\n".join(status(PASSES, {"phase": "search"}, progress("windows", (3, 2, 64), 5, known=2)).lines())
     assert "windows: find the op that is wrong by itself" in text
     assert "340 ops, 12 inputs, 4,096 elements -> 3, 2, 64" in text
     assert "5 queries" in text
@@ -48,8 +46,8 @@ def test_it_says_which_pass_runs_what_it_does_and_how_far_it_is() -> None:
 
 
 def test_each_phase_has_words_before_there_is_anything_to_count() -> None:
-    assert "importing torch" in lines_of(standing())[0]
-    assert "running the original" in lines_of(standing({"phase": "establish"}))[0]
+    assert "importing torch" in status().lines()[0]
+    assert "running the baseline" in status({"phase": "establish"}).lines()[0]
 
 
 def test_an_estimate_is_made_only_once_the_passes_have_been_seen_to_run(
@@ -57,7 +55,7 @@ def test_an_estimate_is_made_only_once_the_passes_have_been_seen_to_run(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    found = standing(PASSES, {"phase": "search"}, progress("windows", (3, 2, 64), 1))
+    found = status(PASSES, {"phase": "search"}, progress("windows", (3, 2, 64), 1))
     now[0] += 4
     found.take(progress("shapes", (3, 2, 64), 2))
     assert found.estimate is None
@@ -69,14 +67,14 @@ def test_an_estimate_is_made_only_once_the_passes_have_been_seen_to_run(
 
 
 def test_ctrl_c_says_what_happens_now_and_how_to_leave_at_once() -> None:
-    assert "Ctrl-C again" in lines_of(standing({"phase": "search"}, {"stopping": True}))[0]
+    assert "Ctrl-C again" in status({"phase": "search"}, {"stopping": True}).lines()[0]
 
 
 def test_on_a_terminal_nothing_is_wider_than_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, highlight=False)
     monkeypatch.setattr(shown, "error_console", lambda: console)
-    with shown.minify_progress(quiet=False) as screen:
+    with shown.progress(quiet=False) as screen:
         screen.show({"passes": {"windows": "word " * 40}})
         screen.show({"phase": "search"})
         screen.show(progress("windows", (10**6, 10**5, 10**9), 10**6))
@@ -102,6 +100,6 @@ def test_in_a_pipe_there_is_a_line_for_an_improvement_at_most_once_a_second(
 
 
 def test_quiet_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    with shown.minify_progress(quiet=True) as silent:
+    with shown.progress(quiet=True) as silent:
         silent.show(progress("windows", (1, 1, 1), 1))
     assert capfd.readouterr() == ("", "")

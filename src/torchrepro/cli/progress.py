@@ -1,0 +1,201 @@
+"""Progress on standard error while a person waits: live on a terminal, a few lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+_PHASES = {
+    "start": "importing torch",
+    "load": "loading the bundle",
+    "warm": "warming up the compiler",
+    "establish": "running the baseline",
+    "build": "building the model",
+    "eager": "running eager, twice",
+    "reference": "running in float64",
+    "compile": "compiling",
+    "run": "running the compiled function",
+    "compare": "comparing",
+    "record": "recording the graphs",
+    "capture": "capturing",
+    "search": "searching",
+    "save": "saving the best",
+    "script": "writing the script, and running it in a fresh process",
+    "explain": "varying the result, to see what matters",
+}
+_SECONDS_BETWEEN_LINES = 1.0
+
+
+def error_console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+@dataclass
+class Status:
+    """What a search process has reported so far."""
+
+    doing: str = _PHASES["start"]
+    passes: Mapping[str, str] = field(default_factory=dict)
+    """The passes that will run, and what each does."""
+    pass_name: str = ""
+    start: list[int] | None = None
+    """Operations, inputs, elements."""
+    best: list[int] | None = None
+    queries: int = 0
+    known: int = 0
+    stopping: str = ""
+    began: float = field(default_factory=time.monotonic)
+    _searching_since: float | None = None
+    _spent: dict[str, float] = field(default_factory=dict)
+    _pass_since: float = 0.0
+    _again: bool = False
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Bring it up to date."""
+        self.passes = message.get("passes", self.passes)
+        if "phase" in message:
+            self.doing = _PHASES.get(message["phase"], message["phase"])
+            if message["phase"] == "search":
+                self._searching_since = time.monotonic()
+        self.doing = str(message.get("step", self.doing))
+        if "progress" in message:
+            self._take_progress(message["progress"])
+        if message.get("stopping"):
+            what = "verifying the best so far" if self.best else "returning what was found so far"
+            self.stopping = f"stopping: {what} (Ctrl-C again leaves at once)"
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds left if nothing more is found; None until every pass has run once."""
+        if not self._again:
+            return None
+        later = list(self.passes)
+        later = later[later.index(self.pass_name) :] if self.pass_name in later else []
+        left = sum(self._spent.get(name, 0.0) for name in later)
+        return max(0.0, left - (time.monotonic() - self._pass_since))
+
+    @property
+    def size(self) -> str:
+        """`340 ops, 12 inputs, 4,096 elements -> 1, 1, 8`; empty before anything was judged."""
+        if self.start is None or self.best is None:
+            return ""
+        words = zip(self.start, ("ops", "inputs", "elements"), strict=True)
+        before = ", ".join(f"{count:,} {word}" for count, word in words)
+        return f"{before} -> {', '.join(f'{count:,}' for count in self.best)}"
+
+    def lines(self) -> list[str]:
+        """What a person wants to know, most important first."""
+        found = [self.stopping or self.doing]
+        if self.best is not None:
+            searching = time.monotonic() - (self._searching_since or self.began)
+            known = f", {self.known} known already" if self.known else ""
+            rate = self.queries / max(searching, 1e-3)
+            found += [self.size, f"{self.queries} queries ({rate:.1f}/s){known}"]
+        left = "unknown" if self.estimate is None else f"about {_clock(self.estimate)}"
+        found.append(f"elapsed {_clock(self.seconds)}" + (f", left {left}" if self.passes else ""))
+        return found
+
+    def _take_progress(self, progress: Mapping[str, Any]) -> None:
+        self.start, self.best = progress["start"], progress["best"]
+        self.queries, self.known = progress["queries"], progress["known"]
+        name = progress["pass"]
+        if name and name != self.pass_name:
+            now = time.monotonic()
+            if self.pass_name:
+                self._spent[self.pass_name] = now - self._pass_since
+            self._again = name in self._spent
+            self.pass_name, self._pass_since = name, now
+            self.doing = ": ".join(part for part in (name, self.passes.get(name, "")) if part)
+
+
+class Silent:
+    """Shows nothing."""
+
+    def show(self, message: Mapping[str, Any]) -> None:
+        """Take a message of a search process."""
+
+    def phase(self, name: str) -> None:
+        """Take the phase of a single run."""
+
+
+class Lines(Silent):
+    """Prints a line for each phase and step of a search, and for an improvement at most once a second."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = Status()
+        self._shown = ""
+        self._last = 0.0
+
+    def show(self, message: Mapping[str, Any]) -> None:
+        status = self._status
+        status.take(message)
+        if message.keys() & {"phase", "step", "stopping"}:
+            self._print(status.stopping or status.doing)
+        elif status.best != status.start and time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._print(status.size, f" ({status.queries} queries, {status.seconds:.0f} s)")
+
+    def _print(self, text: str, more: str = "") -> None:
+        """Print a line unless the last one began in the same way."""
+        if text != self._shown:
+            self._shown, self._last = text, time.monotonic()
+            self._console.print(f"torchrepro: {text}{more}", markup=False, soft_wrap=True)
+
+
+class Screen(Silent):
+    """Keeps a few lines in place, drawn four times a second from the first message on."""
+
+    def __init__(self, console: Console) -> None:
+        self._status = Status()
+        self._width = max(10, console.width - 1)
+        self._live = Live(get_renderable=self.__rich__, console=console, refresh_per_second=4, transient=True)
+
+    def show(self, message: Mapping[str, Any]) -> None:
+        self._status.take(message)
+        self._live.start()  # not before: a watched program may still be printing
+
+    def phase(self, name: str) -> None:
+        self.show({"phase": name})
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def __rich__(self) -> Text:
+        """Draw each line cut to the width: one that wraps and unwraps would make the screen jump."""
+        drawn = [Text(line) for line in self._status.lines()]
+        for line in drawn:
+            line.truncate(self._width, overflow="ellipsis")
+        return Text("\n").join(drawn)
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Silent]:
+    """Show progress on standard error in the form that fits where it goes."""
+    console = error_console()
+    if quiet:
+        yield Silent()
+    elif not console.is_terminal:
+        yield Lines(console)
+    else:
+        screen = Screen(console)
+        try:
+            yield screen
+        finally:
+            screen.stop()
+
+
+def _clock(seconds: float) -> str:
+    """`8 s`, `2 min 05 s`."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
