@@ -72,7 +72,7 @@ def step_test(test: unittest.TestCase, counts: Counts) -> None:
 
 def _stepping(method: Callable[[], Any]) -> Callable[[], Any]:
     def run() -> Any:
-        return Interpreter().call_function(method, (), {})
+        return Interpreter().calls.call(method, (), {})
 
     return run
 

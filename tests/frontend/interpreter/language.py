@@ -29,7 +29,7 @@ def native(function: Callable[[], Any]) -> Any:
 
 
 def stepped(function: Callable[[], Any]) -> Any:
-    return Interpreter().call_function(function, (), {})
+    return Interpreter().calls.call(function, (), {})
 
 
 def observed(function: Callable[[], Any], run: Callable[[Callable[[], Any]], Any]) -> Any:

@@ -26,7 +26,7 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind, Control
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.interpreter import Interpreter
-from torchrepro.frontend.interpreter.operations import Operations
+from torchrepro.frontend.interpreter.operations import Calls
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -54,6 +54,9 @@ def test_a_stepped_function_does_what_the_function_does_on_every_python(
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+PARTS = ("variables", "attributes", "operators", "items", "calls")
+
+
 # Control of the front end
 
 
@@ -61,13 +64,19 @@ def _break() -> None:
     raise Break(BreakKind.DATA, "stop here")
 
 
-class Breaking(Interpreter):
-    """A tracer that cannot go on where `_break` is called."""
+class BreakingCalls(Calls):
+    """A part of a tracer that cannot go on where `_break` is called."""
 
-    def call_function(self, function: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    def call(self, function: Any, args: Sequence[Any], kwargs: Any) -> Any:
         if function is _break:
             _break()
-        return super().call_function(function, args, kwargs)
+        return super().call(function, args, kwargs)
+
+
+class Breaking(Interpreter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = BreakingCalls(self)
 
 
 def test_a_break_passes_the_handlers_of_the_user() -> None:
@@ -99,7 +108,7 @@ def test_a_break_passes_the_handlers_of_the_user() -> None:
                 events.append("finally")
 
     with pytest.raises(Break, match="stop here"):
-        Breaking().call_function(function, (), {})
+        Breaking().calls.call(function, (), {})
     assert events == ["enter"]
 
 
@@ -114,7 +123,7 @@ def test_a_break_thrown_into_a_generator_by_native_code_passes_too() -> None:
         finally:
             events.append("finally")
 
-    it = Interpreter().call_function(generator, (), {})
+    it = Interpreter().calls.call(generator, (), {})
     next(it)
     with pytest.raises(Control):
         it.throw(Break(BreakKind.DATA, "stop"))
@@ -147,7 +156,7 @@ def test_an_interrupt_goes_to_the_handler_of_the_user() -> None:
 
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert Interpreter().call_function(function, (), {}) == "interrupted"
+        assert Interpreter().calls.call(function, (), {}) == "interrupted"
     finally:
         signal.signal(signal.SIGINT, previous)
 
@@ -220,11 +229,11 @@ def test_called_functions_are_stepped_and_know_their_caller() -> None:
             seen.append((frame.program.code.co_name, caller))
             return super().run(frame)
 
-    assert Watching().call_function(outer, (), {}) == 2
+    assert Watching().calls.call(outer, (), {}) == 2
     assert seen == [("outer", ""), ("inner", "outer")]
 
 
-def test_everything_that_happens_to_values_goes_through_operations() -> None:
+def test_everything_that_happens_to_values_goes_through_the_parts() -> None:
     def function(x: Any, items: list[int], table: dict[str, int]) -> Any:
         class Manager:
             def __enter__(self) -> int:
@@ -248,27 +257,36 @@ def test_everything_that_happens_to_values_goes_through_operations() -> None:
         return [*items, *table], dict(**table), text, os.sep, (lambda: total)(), items[0:1]
 
     used: Counter[str] = Counter()
-    methods = {name for name in vars(Operations) if not name.startswith("_")}
+    interpreter = Interpreter()
+    methods = {
+        f"{part}.{name}"
+        for part in PARTS
+        for name in vars(type(getattr(interpreter, part)))
+        if not name.startswith("_")
+    }
 
-    def counted(name: str) -> Any:
-        def method(self: Any, *args: Any) -> Any:
-            used[name] += 1
-            return getattr(super(watching, self), name)(*args)
+    def counted(part: Any, label: str, name: str) -> None:
+        method = getattr(part, name)
 
-        return method
+        def count(*args: Any) -> Any:
+            used[f"{label}.{name}"] += 1
+            return method(*args)
 
-    watching = type("Watching", (Interpreter,), {name: counted(name) for name in methods})
+        setattr(part, name, count)
+
+    for method in methods:
+        label, _, name = method.partition(".")
+        counted(getattr(interpreter, label), label, name)
     thing = type("Thing", (), {})()
-    interpreter = watching()
-    result = interpreter.call_function(function, (thing, [1, 2, 3], {"b": 1, "c": 2}), {})
+    result = interpreter.calls.call(function, (thing, [1, 2, 3], {"b": 1, "c": 2}), {})
     assert result == function(thing, [1, 2, 3], {"b": 1, "c": 2})
     assert methods - set(used) == {
-        "store_global",
-        "delete_global",
-        "delete_cell",
-        "load_super_attr",
-        "import_from",
-        "call_method",
+        "variables.store_global",
+        "variables.delete_global",
+        "variables.delete_cell",
+        "variables.import_from",
+        "attributes.load_super",
+        "calls.call_method",
     }
 
 
@@ -282,7 +300,7 @@ def test_a_generator_is_not_stepped_before_it_is_asked() -> None:
         events.append(1)
         yield
 
-    made = Interpreter().call_function(generator, (), {})
+    made = Interpreter().calls.call(generator, (), {})
     assert type(made) is SteppedGenerator
     assert events == []
     next(made)
@@ -294,7 +312,7 @@ def test_a_stepped_generator_cannot_be_copied() -> None:
         yield
 
     with pytest.raises(TypeError, match="cannot pickle"):
-        copy.copy(Interpreter().call_function(generator, (), {}))
+        copy.copy(Interpreter().calls.call(generator, (), {}))
 
 
 def test_a_handled_error_keeps_nothing_alive() -> None:
@@ -319,7 +337,7 @@ def test_a_handled_error_keeps_nothing_alive() -> None:
         del thing
         return there()  # without a run of the garbage collector
 
-    assert Interpreter().call_function(function, (), {}) is None
+    assert Interpreter().calls.call(function, (), {}) is None
 
 
 def test_the_traceback_of_a_stepped_function_can_be_printed() -> None:
@@ -332,4 +350,4 @@ def test_the_traceback_of_a_stepped_function_can_be_printed() -> None:
         except ValueError:
             return traceback.format_exc()
 
-    assert Interpreter().call_function(function, (), {}).endswith("ValueError: printed\n")
+    assert Interpreter().calls.call(function, (), {}).endswith("ValueError: printed\n")

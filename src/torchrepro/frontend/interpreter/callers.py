@@ -1,15 +1,16 @@
-"""Builtins that ask about their caller: the answer is the stepped frame, not the interpreter's own."""
+"""Builtins that ask about their caller: the answer is the interpreted frame. And the `class` statement."""
 
 from __future__ import annotations
 import __future__
 
 import builtins
+import types
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.interpreter.classes import build_class
+from torchrepro.frontend.bytecode.reading import program_of
 from torchrepro.frontend.interpreter.frame import Frame
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ def super_of(interpreter: Interpreter, frame: Frame) -> Any:
     if name in frame.cells:
         value = _contents(interpreter, frame, name, "super(): arg[0] deleted")
     elif name in frame.locals:
-        value = interpreter.load_local(frame, name)
+        value = interpreter.variables.load_local(frame, name)
     else:
         raise RuntimeError("super(): arg[0] deleted")
     if "__class__" not in frame.cells:
         raise RuntimeError("super(): __class__ cell not found")
     start = _contents(interpreter, frame, "__class__", "super(): empty __class__ cell")
-    return interpreter.call_function(super, (start, value), {})
+    return interpreter.calls.call(super, (start, value), {})
 
 
 def _contents(interpreter: Interpreter, frame: Frame, name: str, otherwise: str) -> Any:
     try:
-        return interpreter.load_cell(frame.cells[name])
+        return interpreter.variables.load_cell(frame.cells[name])
     except ValueError:
         pass  # raised below, so that the error has no `__context__`
     raise RuntimeError(otherwise)
@@ -118,6 +119,42 @@ def _running(run: Callable[..., Any], mode: str) -> Callable[..., Any]:
         return run(source, globals, locals, **options)
 
     return answer
+
+
+def build_class(
+    interpreter: Interpreter, frame: Frame, body: FunctionType, name: str, /, *bases: Any, **keywords: Any
+) -> Any:
+    """What `builtins.__build_class__` does, with the body interpreted."""
+    resolved = types.resolve_bases(bases)
+    metaclass, namespace, keywords = types.prepare_class(name, resolved, keywords)
+    if not hasattr(type(namespace), "__getitem__"):
+        prepare = (
+            f"{metaclass.__name__}.__prepare__" if isinstance(metaclass, type) else "<metaclass>.__prepare__"
+        )
+        raise TypeError(f"{prepare}() must return a mapping, not {type(namespace).__name__}")
+    inner = Frame.of_function(program_of(body.__code__), body, {})
+    inner.names = namespace
+    cell = interpreter.run(inner)
+    if resolved is not bases:
+        namespace["__orig_bases__"] = bases
+    made = interpreter.calls.call(metaclass, (name, resolved, namespace), keywords)
+    if isinstance(made, type) and isinstance(cell, CellType):
+        _check_class_cell(cell, name, made)
+    return made
+
+
+def _check_class_cell(cell: CellType, name: str, made: type) -> None:
+    """`type.__new__` puts the class where `super()` finds it; a metaclass may have lost the way there."""
+    try:
+        found = cell.cell_contents
+    except ValueError:
+        found = None
+    if found is None:
+        raise RuntimeError(
+            f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ propagated to type.__new__?"
+        )
+    if found is not made:
+        raise TypeError(f"__class__ set to {found!r} defining {name!r} as {made!r}")
 
 
 ABOUT_THE_CALLER: Mapping[Any, Callable[..., Any]] = {

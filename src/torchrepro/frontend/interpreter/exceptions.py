@@ -1,14 +1,40 @@
-"""Exceptions: matching handlers, and what CPython keeps in `__context__`."""
+"""Exceptions: matching handlers, what CPython keeps in `__context__`, and instructions as functions."""
 
 from __future__ import annotations
 
+import opcode
 from collections.abc import Callable
+from functools import cache
+from types import CodeType, FunctionType
 from typing import Any, NoReturn
-
-from torchrepro.frontend.interpreter.native import native
 
 _NOT_CAUGHT = "catching classes that do not inherit from BaseException is not allowed"
 _NO_GROUPS = "catching ExceptionGroup with except* is not allowed. Use except instead."
+
+
+def native(name: str, operand: int, count: int, globals: dict[str, Any]) -> FunctionType:
+    """A function of one or two parameters that runs the instruction on them and returns what it leaves.
+
+    Only for instructions without inline cache. The parameters are unbound first: an exception that is raised
+    would refer to itself, by the traceback and this frame.
+    """
+    return FunctionType(_code(name, operand, count), globals)
+
+
+@cache
+def _code(name: str, operand: int, count: int) -> CodeType:
+    template = (lambda first, second: None).__code__ if count == 2 else (lambda first: None).__code__
+    steps = [
+        ("RESUME", 0),
+        *(("LOAD_FAST", index) for index in range(count)),
+        *(("DELETE_FAST", index) for index in range(count)),
+        (name, operand),
+        ("RETURN_VALUE", 0),
+    ]
+    code = bytes(byte for step, argument in steps for byte in (opcode.opmap[step], argument))
+    # An entry for all of them, without columns: formatting a traceback needs a position of each instruction.
+    lines = bytes((0x80 | 13 << 3 | len(steps) - 1, 0))
+    return template.replace(co_code=code, co_linetable=lines, co_stacksize=count + 1)
 
 
 raise_again: Callable[[BaseException], NoReturn] = native("RERAISE", 0, 1, globals())

@@ -1,4 +1,4 @@
-"""Frame: a function that is being stepped, as CPython keeps it: variables, stack, position."""
+"""Frame: a function that is being interpreted, as CPython keeps it: variables, stack, position."""
 
 from __future__ import annotations
 
@@ -19,18 +19,11 @@ class Signal(Enum):
 
 
 class Frame:
+    """The state of one call."""
+
     __slots__ = (
-        "builtins",
-        "cells",
-        "function",
-        "globals",
-        "handled",
-        "index",
-        "locals",
-        "names",
-        "parent",
-        "program",
-        "stack",
+        *("builtins", "cells", "function", "globals", "handled", "index"),
+        *("locals", "names", "parent", "program", "stack"),
     )
 
     def __init__(
@@ -78,6 +71,18 @@ class Frame:
     @property
     def where(self) -> Where:
         return where_of(self.program, self.index)
+
+    def handle(self, error: BaseException) -> bool:
+        """Go to the handler for what the current instruction raised; return whether there is one."""
+        handler = self.program.instructions[self.index].handler
+        if handler is None:
+            return False
+        del self.stack[handler.depth :]
+        if handler.push_last:
+            self.stack.append(self.index)
+        self.stack.append(error)
+        self.index = handler.target
+        return True
 
 
 def where_of(program: Program, index: int) -> Where:

@@ -85,9 +85,9 @@ def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tupl
         try:
             if isinstance(error, GeneratorExit):
                 if hasattr(inner, "close"):
-                    interpreter.call_method(inner, "close", (), {})
+                    interpreter.calls.call_method(inner, "close", (), {})
             elif hasattr(inner, "throw"):
-                return (interpreter.call_method(inner, "throw", (error,), {}),)
+                return (interpreter.calls.call_method(inner, "throw", (error,), {}),)
         except Control:
             raise
         except BaseException as raised:

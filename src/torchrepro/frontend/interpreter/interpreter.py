@@ -1,41 +1,49 @@
-"""Interpreter: steps Python functions, one instruction at a time. As it stands it does what CPython does.
+"""Interpreter: runs Python functions, one instruction at a time. As it stands it does what CPython does.
 
-A call of a Python function from a stepped one is stepped too; everything else (C functions, classes, callable
-objects, coroutines) is called.
+A call of a Python function from an interpreted one is interpreted too; everything else (C functions, classes,
+callable objects, coroutines) is called.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
-from types import BuiltinFunctionType, FunctionType, MethodType
+from inspect import CO_GENERATOR
 from typing import Any
 
-from torchrepro.frontend.bytecode.reading import program_of
 from torchrepro.frontend.graph_breaks import Control
-from torchrepro.frontend.interpreter.binding import bind_arguments
-from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
 from torchrepro.frontend.interpreter.exceptions import chain, raise_again
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.instructions import INSTRUCTIONS
-from torchrepro.frontend.interpreter.operations import Operations
-
-_NOT_STEPPED = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
+from torchrepro.frontend.interpreter.operations import Attributes, Calls, Items, Operators, Variables
 
 
-class Interpreter(Operations):
+class Interpreter:
+    """Owns the parts that instructions ask, and the frames."""
+
     frame: Frame | None = None
-    """The innermost frame that is being stepped."""
+    """The innermost frame that is running."""
+
+    def __init__(self) -> None:
+        self.variables = Variables()
+        self.attributes = Attributes()
+        self.operators = Operators()
+        self.items = Items()
+        self.calls = Calls(self)
 
     def run(self, frame: Frame) -> Any:
-        """Step until the frame returns; its value."""
+        """Run a frame until it returns; return its value."""
         self.proceed(frame)
         return frame.stack.pop()
 
+    def enter(self, frame: Frame) -> Any:
+        """Run a function's frame; that of a generator is kept until it is asked for a value."""
+        if frame.program.code.co_flags & CO_GENERATOR:
+            return SteppedGenerator(self, frame)
+        return self.run(frame)
+
     def proceed(self, frame: Frame) -> Signal:
-        """Step until the frame returns or yields; the value is left on its stack."""
+        """Run a frame until it returns or yields; the value is left on its stack."""
         frame.parent = self.frame
         self.frame = frame
         try:
@@ -47,7 +55,7 @@ class Interpreter(Operations):
                             return signal
                 except KeyboardInterrupt as error:
                     # It can come between two steps; one that a step let out has no handler here either.
-                    if not self.handle(frame, error):
+                    if not frame.handle(error):
                         raise
         finally:
             self.frame = frame.parent
@@ -63,7 +71,7 @@ class Interpreter(Operations):
         except Control:
             raise
         except BaseException as error:
-            if self.handle(frame, error):
+            if frame.handle(error):
                 return None
             raise
         if result is None:
@@ -76,7 +84,7 @@ class Interpreter(Operations):
         return result
 
     def _step_handling(self, frame: Frame) -> Signal | None:
-        """Step where an exception is being handled, with CPython handling it too.
+        """Run an instruction where an exception is being handled, with CPython handling it too.
 
         So what is called finds it (`sys.exc_info`, `traceback.print_exc`), and `raise` its `__context__`.
         """
@@ -89,18 +97,6 @@ class Interpreter(Operations):
             frame.handled.__traceback__ = traceback
             return self.step(frame)
 
-    def handle(self, frame: Frame, error: BaseException) -> bool:
-        """Go to the handler for what the current instruction raised; whether there is one."""
-        handler = frame.program.instructions[frame.index].handler
-        if handler is None:
-            return False
-        del frame.stack[handler.depth :]
-        if handler.push_last:
-            frame.stack.append(frame.index)
-        frame.stack.append(error)
-        frame.index = handler.target
-        return True
-
     def throw(self, frame: Frame, error: BaseException) -> None:
         """Raise `error` at the `yield` where a generator's frame rests."""
         frame.index -= 1
@@ -108,37 +104,7 @@ class Interpreter(Operations):
         if frame.handled is not None:
             chain(error, frame.handled)
         try:
-            if not self.handle(frame, error):
+            if not frame.handle(error):
                 raise_again(error)
         finally:
             del error  # its traceback refers to this function
-
-    def call_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        kind = type(function)
-        if kind is FunctionType:
-            return self.inline_user_function_return(function, args, kwargs)
-        if kind is MethodType:
-            if type(function.__func__) is FunctionType:
-                return self.inline_user_function_return(function.__func__, (function.__self__, *args), kwargs)
-        elif kind is BuiltinFunctionType:
-            answer = ABOUT_THE_CALLER.get(function)
-            if answer is not None and self.frame is not None:
-                return answer(self, self.frame, *args, **kwargs)
-        elif function is super and not args and self.frame is not None:
-            return super_of(self, self.frame)
-        return call_from(self.frame, function, args, kwargs) if self.frame else function(*args, **kwargs)
-
-    def inline_user_function_return(
-        self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Call a Python function by stepping it."""
-        if function.__code__.co_flags & _NOT_STEPPED:
-            return function(*args, **kwargs)
-        bound = bind_arguments(function, args, kwargs)
-        return self.inline_call(Frame.of_function(program_of(function.__code__), function, bound))
-
-    def inline_call(self, frame: Frame) -> Any:
-        """Run a function's frame; that of a generator is kept until it is asked for a value."""
-        if frame.program.code.co_flags & CO_GENERATOR:
-            return SteppedGenerator(self, frame)
-        return self.run(frame)

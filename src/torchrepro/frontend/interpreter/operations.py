@@ -1,20 +1,27 @@
-"""Operations: everything an instruction does to values, one method each.
+"""Everything that an instruction does to values: five parts of an interpreter, each with a narrow interface.
 
-Instructions move values between stack and variables; what happens *to* a value goes through here. This class
-does what CPython does. The tracer (`tracing/`) replaces methods to learn where values come from and to record
-tensors. Each method may raise whatever the operation raises.
+Instructions move values between stack and variables; what happens *to* a value goes through one of the parts.
+The classes here do what CPython does. The tracer (`trace/`) has a subclass of each, which learns where values
+come from and records tensors. A method may raise whatever the operation raises.
 """
 
 from __future__ import annotations
 
 import builtins
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CellType, FunctionType
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
+from torchrepro.frontend.interpreter.frame import Frame
+
 if TYPE_CHECKING:
-    from torchrepro.frontend.interpreter.frame import Frame
+    from torchrepro.frontend.interpreter.interpreter import Interpreter
 
 UNARY: Mapping[str, Callable[[Any], Any]] = {
     "UNARY_NEGATIVE": operator.neg,
@@ -22,53 +29,40 @@ UNARY: Mapping[str, Callable[[Any], Any]] = {
     "UNARY_POSITIVE": operator.pos,
 }
 
-BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
-    "ADD": operator.add,
-    "AND": operator.and_,
-    "FLOOR_DIVIDE": operator.floordiv,
-    "LSHIFT": operator.lshift,
-    "MATRIX_MULTIPLY": operator.matmul,
-    "MULTIPLY": operator.mul,
-    "REMAINDER": operator.mod,
-    "OR": operator.or_,
-    "POWER": operator.pow,
-    "RSHIFT": operator.rshift,
-    "SUBTRACT": operator.sub,
-    "TRUE_DIVIDE": operator.truediv,
-    "XOR": operator.xor,
-    "INPLACE_ADD": operator.iadd,
-    "INPLACE_AND": operator.iand,
-    "INPLACE_FLOOR_DIVIDE": operator.ifloordiv,
-    "INPLACE_LSHIFT": operator.ilshift,
-    "INPLACE_MATRIX_MULTIPLY": operator.imatmul,
-    "INPLACE_MULTIPLY": operator.imul,
-    "INPLACE_REMAINDER": operator.imod,
-    "INPLACE_OR": operator.ior,
-    "INPLACE_POWER": operator.ipow,
-    "INPLACE_RSHIFT": operator.irshift,
-    "INPLACE_SUBTRACT": operator.isub,
-    "INPLACE_TRUE_DIVIDE": operator.itruediv,
-    "INPLACE_XOR": operator.ixor,
+BINARY_METHODS = {
+    "ADD": "add",
+    "AND": "and",
+    "FLOOR_DIVIDE": "floordiv",
+    "LSHIFT": "lshift",
+    "MATRIX_MULTIPLY": "matmul",
+    "MULTIPLY": "mul",
+    "REMAINDER": "mod",
+    "OR": "or",
+    "POWER": "pow",
+    "RSHIFT": "rshift",
+    "SUBTRACT": "sub",
+    "TRUE_DIVIDE": "truediv",
+    "XOR": "xor",
 }
-"""By the name that `bytecode.BinaryOp` gives the operator."""
+"""By the name that `bytecode.BinaryOp` gives the operator: the stem of its special methods."""
+
+BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    **{name: getattr(operator, f"__{stem}__") for name, stem in BINARY_METHODS.items()},
+    **{f"INPLACE_{name}": getattr(operator, f"__i{stem}__") for name, stem in BINARY_METHODS.items()},
+}
 
 COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "LT": operator.lt,
-    "LE": operator.le,
-    "EQ": operator.eq,
-    "NE": operator.ne,
-    "GT": operator.gt,
-    "GE": operator.ge,
+    name: getattr(operator, name.lower()) for name in ("LT", "LE", "EQ", "NE", "GT", "GE")
 }
 
+_NOT_INLINED = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 
-class Operations:
-    """What CPython does."""
 
-    # Variables
+class Variables:
+    """Local, global and shared variables, and what `def` and `import` bind to them."""
 
     def load_local(self, frame: Frame, name: str) -> Any:
-        """A bound local variable; raises `UnboundLocalError` for an unbound one."""
+        """Return a bound local variable; raise `UnboundLocalError` for an unbound one."""
         if name in frame.locals:
             return frame.locals[name]
         raise UnboundLocalError(
@@ -92,7 +86,7 @@ class Operations:
         del frame.globals[name]
 
     def load_cell(self, cell: CellType) -> Any:
-        """What a cell contains; raises `ValueError` for an empty one (the instruction names the variable)."""
+        """Return a cell's contents; raise `ValueError` for an empty one (the instruction names it)."""
         return cell.cell_contents
 
     def store_cell(self, cell: CellType, value: Any) -> None:
@@ -101,17 +95,35 @@ class Operations:
     def delete_cell(self, cell: CellType) -> None:
         del cell.cell_contents
 
-    # Objects
+    def make_function(self, function: FunctionType) -> FunctionType:
+        """Return a function that `def` or `lambda` made."""
+        return function
 
-    def load_attr(self, value: Any, name: str) -> Any:
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        return frame.builtins["__import__"](name, frame.globals, None, fromlist, level)
+
+    def import_from(self, module: Any, name: str) -> Any:
+        try:
+            return getattr(module, name)
+        except AttributeError:
+            full = f"{getattr(module, '__name__', '?')}.{name}"
+            if full in sys.modules:
+                return sys.modules[full]
+            raise ImportError(f"cannot import name {name!r} from {module!r}", name=name) from None
+
+
+class Attributes:
+    """`object.name`, read, written and deleted."""
+
+    def load(self, value: Any, name: str) -> Any:
         return getattr(value, name)
 
-    def load_super_attr(self, super_type: Any, start: Any, value: Any, name: str) -> Any:
-        """`super(start, value).name`, as written or with no arguments."""
-        return getattr(self.call_function(super_type, (start, value), {}), name)
+    def load_super(self, start: Any, value: Any, name: str) -> Any:
+        """Return `super(start, value).name`."""
+        return getattr(super(start, value), name)
 
     def load_special(self, value: Any, name: str) -> Any:
-        """A method that Python looks up on the type, bound: `__enter__`, `__exit__`."""
+        """Return a method that Python looks up on the type, bound: `__enter__`, `__exit__`."""
         kind = type(value)
         for base in kind.__mro__:
             if name in base.__dict__:
@@ -119,25 +131,15 @@ class Operations:
                 return method.__get__(value, kind) if hasattr(type(method), "__get__") else method
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
 
-    def store_attr(self, value: Any, name: str, new: Any) -> None:
+    def store(self, value: Any, name: str, new: Any) -> None:
         setattr(value, name, new)
 
-    def delete_attr(self, value: Any, name: str) -> None:
+    def delete(self, value: Any, name: str) -> None:
         delattr(value, name)
 
-    def get_item(self, container: Any, key: Any) -> Any:
-        return container[key]
 
-    def set_item(self, container: Any, key: Any, new: Any) -> None:
-        container[key] = new
-
-    def delete_item(self, container: Any, key: Any) -> None:
-        del container[key]
-
-    def contains(self, container: Any, value: Any) -> bool:
-        return value in container
-
-    # Operators
+class Operators:
+    """Operators on values, their truth and their text."""
 
     def unary(self, name: str, value: Any) -> Any:
         return UNARY[name](value)
@@ -151,58 +153,74 @@ class Operations:
     def is_true(self, value: Any) -> bool:
         return bool(value)
 
-    def as_keys(self, values: Sequence[Any]) -> None:
-        """Values are about to become keys of a dict or members of a set: C asks for their hashes."""
-
     def format(self, value: Any, conversion: str, spec: Any) -> str:
-        """A field of an f-string; `conversion` is `""`, `"str"`, `"repr"` or `"ascii"`."""
+        """Return a field of an f-string; `conversion` is `""`, `"str"`, `"repr"` or `"ascii"`."""
         if conversion:
             value = getattr(builtins, conversion)(value)
         return format(value, spec)
 
-    # Iteration
 
-    def get_iter(self, value: Any) -> Iterator[Any]:
+class Items:
+    """What containers hold: by key, and one after the other."""
+
+    def get(self, container: Any, key: Any) -> Any:
+        return container[key]
+
+    def set(self, container: Any, key: Any, new: Any) -> None:
+        container[key] = new
+
+    def delete(self, container: Any, key: Any) -> None:
+        del container[key]
+
+    def contains(self, container: Any, value: Any) -> bool:
+        return value in container
+
+    def as_keys(self, values: Sequence[Any]) -> None:
+        """Prepare values that become keys of a dict or members of a set: C asks for their hashes."""
+
+    def iterate(self, value: Any) -> Iterator[Any]:
         return iter(value)
 
-    def next_item(self, iterator: Iterator[Any]) -> Any:
-        """The next value; raises `StopIteration` at the end."""
+    def next(self, iterator: Iterator[Any]) -> Any:
+        """Return the next value; raise `StopIteration` at the end."""
         return next(iterator)
 
     def unpack(self, value: Any) -> Sequence[Any]:
-        """All values of an iterable: for `*args`, `a, b = value`, `[*value]`."""
+        """Return all values of an iterable: for `*args`, `a, b = value`, `[*value]`."""
         return list(value)
 
     def mapping(self, value: Any) -> Mapping[Any, Any]:
-        """All items of a mapping: for `**kwargs`, `{**value}`."""
+        """Return all items of a mapping: for `**kwargs`, `{**value}`."""
         return dict(value)
 
-    # Calls
 
-    def call_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call anything. The interpreter steps into Python functions; here all is called."""
-        return function(*args, **kwargs)
+class Calls:
+    """Calls: a Python function is inlined, everything else is called."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+
+    def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        kind, frame = type(function), self.interpreter.frame
+        if kind is FunctionType:
+            return self.inline(function, args, kwargs)
+        if kind is MethodType:
+            if type(function.__func__) is FunctionType:
+                return self.inline(function.__func__, (function.__self__, *args), kwargs)
+        elif kind is BuiltinFunctionType:
+            answer = ABOUT_THE_CALLER.get(function)
+            if answer is not None and frame is not None:
+                return answer(self.interpreter, frame, *args, **kwargs)
+        elif function is super and not args and frame is not None:
+            return super_of(self.interpreter, frame)
+        return call_from(frame, function, args, kwargs) if frame else function(*args, **kwargs)
 
     def call_method(self, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self.call_function(self.load_attr(value, name), args, kwargs)
+        return self.call(self.interpreter.attributes.load(value, name), args, kwargs)
 
-    def make_function(self, function: FunctionType) -> FunctionType:
-        """A function was made by `def` or `lambda`."""
-        return function
-
-    # Modules
-
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
-        importer = frame.builtins["__import__"]
-        return importer(name, frame.globals, None, fromlist, level)
-
-    def import_from(self, module: Any, name: str) -> Any:
-        try:
-            return getattr(module, name)
-        except AttributeError:
-            import sys
-
-            full = f"{getattr(module, '__name__', '?')}.{name}"
-            if full in sys.modules:
-                return sys.modules[full]
-            raise ImportError(f"cannot import name {name!r} from {module!r}", name=name) from None
+    def inline(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a Python function by interpreting it."""
+        if function.__code__.co_flags & _NOT_INLINED:
+            return function(*args, **kwargs)
+        bound = bind_arguments(function, args, kwargs)
+        return self.interpreter.enter(Frame.of_function(program_of(function.__code__), function, bound))

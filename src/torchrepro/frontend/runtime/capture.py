@@ -194,8 +194,8 @@ class _Capture:
 
     def _draft(self, tracer: Tracer, outcome: Returned | Stopped) -> _Draft:
         """What is live at the end, what was changed, and the graph for both."""
-        writer = Writer(tracer.world.kept)
-        rebuilder = Rebuilder(tracer.world, writer)
+        writer = Writer(tracer.values.kept)
+        rebuilder = Rebuilder(tracer.values, writer)
         effects = Effects(rebuilder)
         try:
             if isinstance(outcome, Stopped):
@@ -209,7 +209,7 @@ class _Capture:
             effects.write_all()
         finally:
             rebuilder.forget()
-        return _Draft(tracer, outcome, rebuilder, result, tracer.recorder.finish(tracer.world.outputs))
+        return _Draft(tracer, outcome, rebuilder, result, tracer.recorder.finish(tracer.values.outputs))
 
     def compile_subgraph(self, draft: _Draft) -> Region:
         """Compile the graph and write the code around it."""
@@ -226,7 +226,7 @@ class _Capture:
         )
         stopped = outcome if isinstance(outcome, Stopped) else None
         return Region(
-            guards=compile_guards(draft.tracer.world.guards),
+            guards=compile_guards(draft.tracer.values.guards),
             code=code,
             start=self._start(),
             then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
@@ -243,8 +243,8 @@ class _Capture:
 
     def _guard_aliases(self, tracer: Tracer, captured: Captured) -> None:
         """Tensors and containers that were different objects must stay so; shared memory must stay shared."""
-        guards = tracer.world.guards
-        identities = tracer.world.identities()
+        guards = tracer.values.guards
+        identities = tracer.values.identities()
         if len(identities) > 1:
             guards.add(Distinct(tuple(identities)))
         if captured.mutated_inputs and len(captured.inputs) > 1:

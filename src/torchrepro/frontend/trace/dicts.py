@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +17,31 @@ from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import KeyOf, Source
 from torchrepro.frontend.trace.classes import MISSING
 from torchrepro.frontend.trace.fakes import tensors_in
-from torchrepro.frontend.trace.known import Known, Partial
 from torchrepro.frontend.trace.singles import is_single
+from torchrepro.frontend.trace.values import Values
 
 
-class Dicts(Known):
-    def adopt(self, value: Any, source: Source) -> Any:
-        """What tracing uses for the value that is at `source`: see `Adopting`."""
-        raise NotImplementedError
+@dataclass(slots=True, eq=False)
+class Partial:
+    """A copy of a dict whose values are adopted one by one, as they are read."""
 
-    def _partial(
+    source: Source
+    original: dict[Any, Any]
+    copy: dict[Any, Any]
+    child: Callable[[Any], Source]
+    unread: set[Any]
+    """Keys whose values are still the user's own."""
+    guarded: bool = True
+    """Whether a missing key needs a guard of its own."""
+
+
+class Dicts:
+    def __init__(self, values: Values, adopt: Callable[[Any, Source], Any]) -> None:
+        self.values, self.adopt = values, adopt
+        self.partials: dict[int, Partial] = {}
+        self.unfinished: dict[int, Partial] = {}
+
+    def add(
         self,
         source: Source,
         original: dict[Any, Any],
@@ -37,32 +53,32 @@ class Dicts(Known):
         if type(original) is not dict:
             original = dict(dict_items(original))
         partial = Partial(source, original, copy, child, set(original), guarded)
-        self._alive.append(partial)
-        self._partials[id(copy)] = partial
+        self.values.alive.append(partial)
+        self.partials[id(copy)] = partial
         if guarded:
-            self._unfinished[id(copy)] = partial
+            self.unfinished[id(copy)] = partial
         return partial
 
-    def item_of(self, copy: dict[Any, Any], key: Any) -> Any:
+    def get(self, copy: dict[Any, Any], key: Any) -> Any:
         """The value under a key of a dict of the trace, adopted by now; `MISSING` where there is none."""
         self._pin_key(copy, key)
-        partial = self._partials.get(id(copy))
+        partial = self.partials.get(id(copy))
         if partial is None:
             return dict.get(copy, key, MISSING)
         if key in partial.unread:
             # A key that is equal but another object (`1` and `True`) reads what is there.
             partial.unread.discard(key)
             if hasattr(type(copy), "__missing__"):
-                self.guards.add(HasKey(partial.source, key))  # reading it would make it
+                self.values.guards.add(HasKey(partial.source, key))  # reading it would make it
             adopted = self.adopt(dict.__getitem__(copy, key), partial.child(key))
             dict.__setitem__(copy, key, adopted)
             return adopted
         value = dict.get(copy, key, MISSING)
         if value is MISSING and partial.guarded:
             if key in partial.original:
-                self.guards.add(HasKey(partial.source, key))
+                self.values.guards.add(HasKey(partial.source, key))
             else:
-                self.guards.add(LacksKey(partial.source, key))
+                self.values.guards.add(LacksKey(partial.source, key))
         return value
 
     def _pin_key(self, copy: dict[Any, Any], key: Any) -> None:
@@ -74,15 +90,15 @@ class Dicts(Known):
                 self._pin_key(copy, item)
         elif is_a(key, torch.Tensor):
             self.complete(copy)
-        elif id(key) not in self._fresh and id(key) in self._sources:
-            self.guards.add(Is(self._sources[id(key)], key))
+        elif id(key) not in self.values.fresh and id(key) in self.values.sources:
+            self.values.guards.add(Is(self.values.sources[id(key)], key))
 
-    def has_key(self, copy: dict[Any, Any], key: Any) -> bool:
+    def has(self, copy: dict[Any, Any], key: Any) -> bool:
         self._pin_key(copy, key)
-        partial = self._partials.get(id(copy))
+        partial = self.partials.get(id(copy))
         if partial is not None and partial.guarded:
             kind = HasKey if key in partial.original else LacksKey
-            self.guards.add(kind(partial.source, key))
+            self.values.guards.add(kind(partial.source, key))
         return dict.__contains__(copy, key)
 
     def forget_unread(self, copy: dict[Any, Any], key: Any) -> None:
@@ -91,61 +107,61 @@ class Dicts(Known):
         The new value is written back in any case: nobody has read what another call will find there.
         """
         self._pin_key(copy, key)
-        partial = self._partials.get(id(copy))
+        partial = self.partials.get(id(copy))
         if partial is not None:
             partial.unread.discard(key)
-        before = self._before.get(id(copy))
+        before = self.values.before.get(id(copy))
         if before is not None and key in before:
             before[key] = MISSING
 
-    def set_key(self, copy: dict[Any, Any], key: Any, value: Any) -> None:
+    def set(self, copy: dict[Any, Any], key: Any, value: Any) -> None:
         self.forget_unread(copy, key)
         dict.__setitem__(copy, key, value)
 
-    def delete_key(self, copy: dict[Any, Any], key: Any) -> None:
-        if not self.has_key(copy, key):
+    def delete(self, copy: dict[Any, Any], key: Any) -> None:
+        if not self.has(copy, key):
             raise KeyError(key)
         self.forget_unread(copy, key)
         dict.__delitem__(copy, key)
 
-    def length_of(self, copy: dict[Any, Any]) -> int:
-        partial = self._partials.get(id(copy))
+    def length(self, copy: dict[Any, Any]) -> int:
+        partial = self.partials.get(id(copy))
         if partial is not None and partial.guarded:
-            self.guards.add(Length(partial.source, len(partial.original)))
+            self.values.guards.add(Length(partial.source, len(partial.original)))
         return dict.__len__(copy)
 
     def complete(self, copy: Any) -> None:
         """Adopt all that a dict contains: what runs now may look at any of it."""
-        partial = self._partials.pop(id(copy), None)
+        partial = self.partials.pop(id(copy), None)
         if partial is None:
             return
-        self._unfinished.pop(id(copy), None)
+        self.unfinished.pop(id(copy), None)
         keys = tuple(partial.original)
         if all(map(is_constant, keys)):
-            self.guards.add(Keys(partial.source, keys))
+            self.values.guards.add(Keys(partial.source, keys))
         else:
-            self.guards.add(Length(partial.source, len(keys)))
+            self.values.guards.add(Length(partial.source, len(keys)))
             for index, key in enumerate(keys):
-                self._guard_key(key, KeyOf(partial.source, index))
+                self.guard_key(key, KeyOf(partial.source, index))
         for key in dict.fromkeys(dict.keys(copy)):
             if key in partial.unread:
                 dict.__setitem__(copy, key, self.adopt(dict.__getitem__(copy, key), partial.child(key)))
 
-    def _guard_key(self, key: Any, source: Source) -> None:
+    def guard_key(self, key: Any, source: Source) -> None:
         if is_constant(key):
-            self.guards.add(Equal(source, key))
+            self.values.guards.add(Equal(source, key))
         elif is_single(key) or next(tensors_in(key), None) is None:
-            self.guards.add(Is(source, key))
+            self.values.guards.add(Is(source, key))
         else:
             raise Break(BreakKind.UNSUPPORTED, "a dict of the caller has tensors as keys")
 
     def complete_all(self, values: Any) -> None:
         """Complete every dict that can be reached through containers from these values."""
-        if not self._unfinished:
+        if not self.unfinished:
             return
         seen: set[int] = set()
         waiting = list(values)
-        while waiting and self._unfinished:
+        while waiting and self.unfinished:
             value = waiting.pop()
             if id(value) in seen:
                 continue

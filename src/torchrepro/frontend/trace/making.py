@@ -15,13 +15,13 @@ from torchrepro.frontend.trace.special import Handler, special
 from torchrepro.torch_api.tensors import tensor_classes
 
 if TYPE_CHECKING:
-    from torchrepro.frontend.trace.native_calls import NativeCalls
+    from torchrepro.frontend.trace.tracer import Tracer
 
 _NUMBERS = (bool, int, float)
 
 
 @special(torch.tensor, torch.as_tensor, keywords={"dtype"})
-def _tensor(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _tensor(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Of 0-d tensors among numbers: torch would ask each for its value; a stack of them holds the same."""
     if not is_a(args[0], list | tuple):
         return NotImplemented
@@ -73,7 +73,7 @@ def _stacked(data: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _old_constructor(kind: Any) -> Handler:
-    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def handler(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if any(not is_a(leaf, _NUMBERS) for leaf in _leaves(list(args))):
             return NotImplemented
         data = len(args) == 1 and type(args[0]) in (list, tuple)

@@ -14,42 +14,42 @@ from torchrepro.frontend.trace.classes import MISSING
 from torchrepro.frontend.trace.special import Handler, special
 
 if TYPE_CHECKING:
-    from torchrepro.frontend.trace.native_calls import NativeCalls
+    from torchrepro.frontend.trace.tracer import Tracer
 
 
 @special(operator.contains, least=2)
-def _contains(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.contains(*args)
+def _contains(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.items.contains(*args)
 
 
 @special(operator.truth)
-def _truth(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.is_true(*args)
+def _truth(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.operators.is_true(*args)
 
 
 @special(operator.not_)
-def _not(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return not tracer.is_true(*args)
+def _not(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return not tracer.operators.is_true(*args)
 
 
 @special(operator.getitem, least=2)
-def _getitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.get_item(*args)
+def _getitem(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.items.get(*args)
 
 
 @special(operator.setitem, least=3)
-def _setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.set_item(*args)
+def _setitem(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.items.set(*args)
 
 
 @special(operator.delitem, least=2)
-def _delitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.delete_item(*args)
+def _delitem(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.items.delete(*args)
 
 
 def _as_operator(method: str, name: str) -> Handler:
-    def handler(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return getattr(tracer, method)(name, *args)
+    def handler(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return getattr(tracer.operators, method)(name, *args)
 
     return handler
 
@@ -64,38 +64,38 @@ for _name, _function in COMPARE.items():
 
 
 @special(dict.get, collections.OrderedDict.get, least=2, most=3)
-def _dict_get(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    value = tracer.world.item_of(args[0], args[1])
+def _dict_get(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    value = tracer.dicts.get(args[0], args[1])
     if value is not MISSING:
         return value
     return args[2] if len(args) == 3 else None
 
 
 @special(dict.__getitem__, least=2)
-def _dict_getitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.plain_dict_item(*args)
+def _dict_getitem(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.items.plain_get(*args)
 
 
 @special(dict.__contains__, least=2)
-def _dict_contains(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.world.has_key(*args)
+def _dict_contains(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.dicts.has(*args)
 
 
 @special(dict.__len__)
-def _dict_len(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return tracer.world.length_of(*args)
+def _dict_len(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return tracer.dicts.length(*args)
 
 
 @special(dict.__setitem__, collections.OrderedDict.__setitem__, least=3)
-def _dict_setitem(tracer: NativeCalls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    tracer.plain_set_item(*args)
+def _dict_setitem(tracer: Tracer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    tracer.items.plain_set(*args)
     return None
 
 
 # Objects in C that hold a call to be made later.
 
 
-def call_getter(tracer: NativeCalls, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """`operator.attrgetter`, `itemgetter` and `methodcaller`: what they do is in how they are pickled."""
     if len(args) != 1 or kwargs:
         return function(*args, **kwargs)  # raises
@@ -107,16 +107,16 @@ def call_getter(tracer: NativeCalls, function: Any, args: Sequence[Any], kwargs:
     for wanted in arguments:
         current = value
         if type(function) is operator.itemgetter:
-            current = tracer.get_item(current, wanted)
+            current = tracer.items.get(current, wanted)
         else:
             for name in wanted.split("."):
-                current = tracer.load_attr(current, name)
+                current = tracer.attributes.load(current, name)
         found.append(current)
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _call_method(tracer: NativeCalls, kind: Any, arguments: Any, value: Any) -> Any:
+def _call_method(tracer: Tracer, kind: Any, arguments: Any, value: Any) -> Any:
     # With keywords it is pickled as a partial application of the class.
     keywords = kind.keywords if is_a(kind, functools.partial) else {}
     name, *rest = (*kind.args, *arguments) if is_a(kind, functools.partial) else arguments
-    return tracer.call_method(value, name, tuple(rest), keywords)
+    return tracer.calls.call_method(value, name, tuple(rest), keywords)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,19 +14,22 @@ from torchrepro.frontend.bytecode.program import NULL, Position
 from torchrepro.frontend.bytecode.reading import program_of
 from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where
-from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs, Unbound
+from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
 from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
-from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Cell, Local, Source, StackSlot
 from torchrepro.frontend.trace import comparing, making  # noqa: F401  (they register handlers)
-from torchrepro.frontend.trace.calls import Calls
-from torchrepro.frontend.trace.classes import MISSING, is_trusted_space
-from torchrepro.frontend.trace.known import Pending
+from torchrepro.frontend.trace.attributes import TracedAttributes
+from torchrepro.frontend.trace.calls import TracedCalls
+from torchrepro.frontend.trace.classes import Classes
+from torchrepro.frontend.trace.items import TracedItems
+from torchrepro.frontend.trace.natives import NativeCalls
+from torchrepro.frontend.trace.operators import TracedOperators
 from torchrepro.frontend.trace.protected import is_protected
 from torchrepro.frontend.trace.recorder import ModuleStack, Recorder
-from torchrepro.frontend.trace.singles import is_single
 from torchrepro.frontend.trace.speculation import Failure, Reached, SpeculationLog
+from torchrepro.frontend.trace.values import Pending, Values
+from torchrepro.frontend.trace.variables import TracedVariables
 from torchrepro.frontend.trace.world import World
 
 _MOVERS = frozenset(
@@ -84,20 +86,35 @@ class Inlined:
     line: int
 
 
-@dataclass(eq=False)
-class Tracer(Calls):
-    function: types.FunctionType
-    log: SpeculationLog
-    changing: frozenset[Source] = frozenset()
-    """Numbers that are another in each call: where one is read, the region ends."""
-    inlined: dict[Inlined, int] = field(default_factory=dict)
+class Tracer(Interpreter):
+    """Owns what a trace consists of: recorder, values, world, and the parts that instructions ask."""
 
-    def __post_init__(self) -> None:
+    variables: TracedVariables
+    attributes: TracedAttributes
+    operators: TracedOperators
+    items: TracedItems
+    calls: TracedCalls
+
+    def __init__(
+        self, function: types.FunctionType, log: SpeculationLog, changing: frozenset[Source] = frozenset()
+    ) -> None:
+        """`changing`: numbers that change on every call. Where one is read, the region ends."""
+        self.function, self.log = function, log
+        self.inlined: dict[Inlined, int] = {}
         self.recorder = Recorder(self._places_of_operation, self.module_stack)
-        self.world = World(self.recorder, self.changing)
-        self.world.guards.add(AmbientIs(AmbientFacts.now()))
+        self.values = Values(self.recorder)
+        self.world = World(self.values, changing)
+        self.dicts = self.world.dicts
+        self.classes = Classes(self)
+        self.natives = NativeCalls(self)
+        self.variables = TracedVariables(self)
+        self.attributes = TracedAttributes(self)
+        self.operators = TracedOperators(self)
+        self.items = TracedItems(self)
+        self.calls = TracedCalls(self)
+        self.values.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
-        self._bound: frozenset[str] = frozenset()
+        self.bound: frozenset[str] = frozenset()
         """Variables of the outermost frame that had a value where it was entered."""
         self.closed = False
         self.protected = False
@@ -141,7 +158,7 @@ class Tracer(Calls):
             for place, value in enumerate(state.stack)
         ]
         frame.index = index
-        self._bound = frozenset(state.locals)
+        self.bound = frozenset(state.locals)
         return frame
 
     def _failure(self, reason: BreakReason) -> Failure:
@@ -221,7 +238,7 @@ class Tracer(Calls):
 
     @contextmanager
     def inside_module(self, module: torch.nn.Module) -> Iterator[None]:
-        self._modules.append((str(self.world.source_of(module) or type(module).__name__), module))
+        self._modules.append((str(self.values.source_of(module) or type(module).__name__), module))
         try:
             yield
         finally:
@@ -229,69 +246,3 @@ class Tracer(Calls):
 
     def module_stack(self) -> ModuleStack:
         return {f"{place}_{name}": (name, type(module)) for place, (name, module) in enumerate(self._modules)}
-
-    # Variables
-
-    def load_local(self, frame: Frame, name: str) -> Any:
-        if frame is self.root and name not in frame.locals and name not in self._bound:
-            self.world.guards.add(Unbound(Local(name)))
-        value = super().load_local(frame, name)
-        if type(value) is Pending:
-            value = frame.locals[name] = self.world.adopt(value.value, value.source)
-        return value
-
-    def load_global(self, frame: Frame, name: str) -> Any:
-        space = frame.globals
-        if is_trusted_space(space):
-            value = space.get(name, NULL)
-            if value is NULL:
-                return self.load_builtin(frame, name)
-            if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
-                return value
-        known = self.world.globals_of(space, f"globals of {space.get('__name__', '?')}")
-        value = self.world.item_of(known, name)
-        return self.load_builtin(frame, name) if value is MISSING else value
-
-    def load_builtin(self, frame: Frame, name: str) -> Any:
-        value = super().load_builtin(frame, name)
-        self.guard_entry(frame.builtins, "builtins", name)
-        return value
-
-    def store_global(self, frame: Frame, name: str, value: Any) -> None:
-        known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
-        self.world.set_key(known, name, value)
-
-    def delete_global(self, frame: Frame, name: str) -> None:
-        known = self.world.globals_of(frame.globals, f"globals of {frame.globals.get('__name__', '?')}")
-        if not self.world.has_key(known, name):
-            raise NameError(f"name '{name}' is not defined", name=name)
-        self.world.delete_key(known, name)
-
-    def load_cell(self, cell: types.CellType) -> Any:
-        value = self.world.cell_contents(cell)
-        if type(value) is Pending:
-            value = self.world.adopt(value.value, value.source)
-            self.world.cell_for_writing(cell).cell_contents = value
-        return value
-
-    def store_cell(self, cell: types.CellType, value: Any) -> None:
-        self.world.cell_for_writing(cell).cell_contents = value
-
-    def delete_cell(self, cell: types.CellType) -> None:
-        del self.world.cell_for_writing(cell).cell_contents
-
-    def make_function(self, function: types.FunctionType) -> types.FunctionType:
-        self.world.mark_fresh(function)
-        return function
-
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
-        if level == 0 and name in sys.modules:
-            return super().import_name(frame, name, fromlist, level)
-        if level and f"{frame.globals.get('__package__')}" in sys.modules:
-            return super().import_name(frame, name, fromlist, level)
-        raise Break(BreakKind.OUTSIDE, f"module {name} is imported for the first time")
-
-    def import_from(self, module: Any, name: str) -> Any:
-        if is_a(module, types.ModuleType) and name in vars(module):
-            return self.load_attr(module, name)
-        return super().import_from(module, name)

@@ -8,23 +8,257 @@ tracing changes nothing of the user's, and starting again needs no undoing.
 
 from __future__ import annotations
 
+import collections
+import functools
+import gc
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import is_full
+from torchrepro.frontend.codegen.objects import dict_items, is_full
 from torchrepro.frontend.codegen.world import Shadow, ShadowKind
-from torchrepro.frontend.guards.kinds import EmptyCell, HasInstanceValue, LacksInstanceValue
-from torchrepro.frontend.raw_access import is_a
-from torchrepro.frontend.source import Attribute, InstanceValue, Item, ModuleMember, Source
-from torchrepro.frontend.trace.adopting import Adopting
-from torchrepro.frontend.trace.classes import MISSING
+from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.guards.constants import is_constant
+from torchrepro.frontend.guards.kinds import (
+    EmptyCell,
+    Equal,
+    HasInstanceValue,
+    Is,
+    LacksInstanceValue,
+    Length,
+    SameObject,
+    SetEquals,
+    TensorFacts,
+    TensorLike,
+    TypeIs,
+)
+from torchrepro.frontend.raw_access import bare, is_a
+from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, ModuleMember, Source
+from torchrepro.frontend.trace.classes import MISSING, is_python_class
+from torchrepro.frontend.trace.dicts import Dicts
 from torchrepro.frontend.trace.fakes import unseen
+from torchrepro.frontend.trace.singles import is_single
+from torchrepro.frontend.trace.values import Values, clear_tables
+
+_MANY = 256
+"""Elements of a set: of more than that the order is not guarded."""
+
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_LISTS = (list, collections.deque)
 
 
-class World(Adopting):
-    """Adds objects, cells and globals: what is read and written part by part."""
+class World:
+    """Adopts what existed before the call; objects, cells and globals are read and written part by part."""
+
+    def __init__(self, values: Values, changing: frozenset[Source] = frozenset()) -> None:
+        self.values = values
+        self.dicts = Dicts(values, self.adopt)
+        self.changing = changing
+        """Where numbers are that must not be relied on."""
+        self._viewed: set[int] = set()
+        self._slots: dict[int, dict[str, Any]] = {}
+        self._cells: dict[int, types.CellType] = {}
+        self._written_cells: set[int] = set()
+
+    def forget(self) -> None:
+        for owner in (self, self.dicts, self.values):
+            clear_tables(owner)
+
+    def adopt(self, value: Any, source: Source) -> Any:
+        """The value that tracing uses for what is at `source`, guarded."""
+        if is_constant(value):
+            if source in self.changing:
+                told = f"{source} is another number in each call"
+                raise Break(BreakKind.CHANGING, told, "make it a tensor, or keep it out of the function")
+            self.values.guards.add(Equal(source, value))
+            return value
+        if id(value) in self.values.stand_ins:
+            known = self.values.stand_ins[id(value)]
+            first = self.values.sources[id(known)]
+            if first != source:
+                self.values.guards.add(SameObject(source, first))
+            return known
+        if is_single(value):
+            self.values.guards.add(Is(source, value))
+            return value
+        if id(value) in self.values.fresh or id(value) in self.values.sources:
+            return value
+        return self._adopt_object(value, source)
+
+    def _adopt_object(self, value: Any, source: Source) -> Any:
+        kind = type(value)
+        if is_a(value, torch.Tensor):
+            return self._adopt_tensor(value, source)
+        if kind is types.FunctionType:
+            self.values.guards.add(TypeIs(source, kind))
+            self.values.guards.add(Is(Attribute(source, "__code__"), value.__code__))
+            self.values.objects.append((value, source))
+            return self.values.register(value, value, source)
+        self.values.guards.add(TypeIs(source, kind))
+        if kind is types.MethodType:
+            return self._adopt_method(value, source)
+        if kind in (types.BuiltinMethodType, types.MethodWrapperType):
+            owner = self.adopt(value.__self__, Attribute(source, "__self__"))
+            self.values.guards.add(Equal(Attribute(source, "__name__"), value.__name__))
+            return self.values.register(value, getattr(owner, value.__name__), source)
+        if kind is functools.partial:
+            return self._adopt_partial_function(value, source)
+        if is_a(value, tuple):
+            return self._adopt_tuple(value, source)
+        if is_a(value, _LISTS):
+            return self._adopt_list(value, source)
+        if is_a(value, dict):
+            return self._adopt_dict(value, source)
+        if is_a(value, set | frozenset):
+            return self._adopt_set(value, source)
+        if kind is types.MappingProxyType:
+            return self._adopt_proxy(value, source)
+        if kind is types.CellType:
+            return self.values.register(value, value, source)
+        self.values.objects.append((value, source))
+        if is_python_class(kind):
+            if is_a(value, int | float | str | bytes):
+                self.values.guards.add(Is(source, value))
+            if not is_a(value, BaseException):
+                return self.values.register(value, value, source)
+        self.values.opaque.add(id(value))
+        return self.values.register(value, value, source)
+
+    def _adopt_tensor(self, value: torch.Tensor, source: Source) -> Any:
+        self.values.guards.add(TensorLike(source, TensorFacts.of(value)))
+        try:
+            fake = self.values.recorder.input(value, source, str(source))
+        except Break:
+            # Of a kind that is not followed. It may be passed on; the recorder breaks where it is used.
+            self.values.opaque.add(id(value))
+            fake = value
+        self.values.tensors.append(source)
+        return self.values.register(value, fake, source)
+
+    def _adopt_method(self, value: types.MethodType, source: Source) -> Any:
+        function = self.adopt(value.__func__, Attribute(source, "__func__"))
+        owner = self.adopt(value.__self__, Attribute(source, "__self__"))
+        return self.values.register(value, types.MethodType(function, owner), source)
+
+    def _adopt_partial_function(self, value: Any, source: Source) -> Any:
+        function = self.adopt(value.func, Attribute(source, "func"))
+        args = self.adopt(value.args, Attribute(source, "args"))
+        keywords = self.adopt(value.keywords, Attribute(source, "keywords"))
+        self.dicts.complete(keywords)
+        return self.values.register(value, functools.partial(function, *args, **keywords), source)
+
+    def _adopt_items(self, value: Any, source: Source, base: Any) -> Iterator[Any]:
+        place = bare(source, value)
+        self.values.guards.add(Length(place, base.__len__(value)))
+        for index, item in enumerate(base.__iter__(value)):
+            yield self.adopt(item, Item.at(place, index))
+
+    def _adopt_tuple(self, value: Any, source: Source) -> Any:
+        children = list(self._adopt_items(value, source, tuple))
+        kind = type(value)
+        if all(new is old for new, old in zip(children, tuple.__iter__(value), strict=True)):
+            return self.values.register(value, value, source)
+        if kind is tuple:
+            return self.values.register(value, tuple(children), source)
+        if hasattr(kind, "n_sequence_fields"):
+            return self.values.register(value, kind(children), source)
+        copy = tuple.__new__(kind, children)
+        if hasattr(value, "__dict__"):
+            self._copy_instance(value, copy, source)
+        return self.values.register(value, copy, source)
+
+    def _adopt_list(self, value: Any, source: Source) -> Any:
+        kind = type(value)
+        base: Any = collections.deque if is_a(value, collections.deque) else list
+        copy = collections.deque.__new__(kind) if is_a(value, collections.deque) else list.__new__(kind)
+        if is_a(value, collections.deque):
+            collections.deque.__init__(copy, (), value.maxlen)
+            self.values.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
+        # Registered before its items: a list may contain itself.
+        self.values.register(value, copy, source)
+        base.extend(copy, list(self._adopt_items(value, source, base)))
+        self.values.shadows.append(
+            Shadow(source, value, copy, ShadowKind.LIST if base is list else ShadowKind.DEQUE)
+        )
+        if kind not in _LISTS and hasattr(value, "__dict__"):
+            self._copy_instance(value, copy, source)
+        return copy
+
+    def _adopt_dict(self, value: Any, source: Source) -> Any:
+        self.require_unviewed(value)
+        kind = type(value)
+        if kind in _DICTS:
+            copy = value.copy()
+        elif is_a(value, collections.OrderedDict):
+            copy = collections.OrderedDict.__new__(kind)
+            collections.OrderedDict.update(copy, dict_items(value))
+        else:
+            copy = dict.__new__(kind)
+            if is_a(value, collections.defaultdict):
+                collections.defaultdict.__init__(copy, value.default_factory)
+            dict.update(copy, dict_items(value))
+        if is_a(value, collections.defaultdict):
+            self.adopt(value.default_factory, Attribute(source, "default_factory"))
+        self.values.register(value, copy, source)
+        self.values.objects.append((value, source))
+        place = bare(source, value)
+        self.dicts.add(place, value, copy, lambda key: Item.at(place, key))
+        self.values.add_shadow(source, value, copy, ShadowKind.DICT)
+        if kind not in _DICTS:
+            self.dicts.complete(copy)
+            if hasattr(value, "__dict__"):
+                self._copy_instance(value, copy, source)
+        return copy
+
+    def _adopt_proxy(self, value: Any, source: Source) -> Any:
+        """A read-only view. The dict behind it may be known by then; only the garbage collector tells it."""
+        (behind,) = gc.get_referents(value)
+        if type(behind) is not dict:
+            self.values.opaque.add(id(value))
+            return self.values.register(value, value, source)
+        if id(behind) in self.values.stand_ins:
+            return self.values.register(
+                value, types.MappingProxyType(self.values.stand_ins[id(behind)]), source
+            )
+        copy = dict(behind)
+        self._viewed.add(id(behind))
+        self.dicts.add(source, behind, copy, lambda key: Item.at(source, key))
+        self.dicts.complete(copy)
+        return self.values.register(value, types.MappingProxyType(copy), source)
+
+    def require_unviewed(self, value: Any) -> None:
+        """What a read-only view showed would not change with the dict behind it."""
+        if id(value) in self._viewed:
+            raise Break(BreakKind.UNSUPPORTED, "a dict that was read through a view before")
+
+    def _adopt_set(self, value: Any, source: Source) -> Any:
+        if not all(is_constant(item) or is_single(item) for item in value) or type(value) not in (
+            set,
+            frozenset,
+        ):
+            self.values.opaque.add(id(value))
+            return self.values.register(value, value, source)
+        if len(value) > _MANY:
+            self.values.guards.add(SetEquals(source, frozenset(value)))
+        else:
+            # Equal sets may be iterated over in different orders.
+            self.values.guards.add(Length(source, len(value)))
+            for index, item in enumerate(value):
+                self.dicts.guard_key(item, KeyOf(source, index))
+        if type(value) is frozenset:
+            return self.values.register(value, value, source)
+        copy = set(value)
+        self.values.shadows.append(Shadow(source, value, copy, ShadowKind.SET))
+        return self.values.register(value, copy, source)
+
+    def _copy_instance(self, original: Any, copy: Any, source: Source) -> None:
+        """The attributes of an object that has been copied because it is a container too."""
+        for name, item in original.__dict__.items():
+            copy.__dict__[name] = self.adopt(item, InstanceValue(source, name))
+        self.values.add_shadow(source, original, copy.__dict__, ShadowKind.ATTRIBUTES)
+        self.values.instances[id(copy)] = copy.__dict__
 
     # Objects
 
@@ -33,27 +267,27 @@ class World(Adopting):
 
         `original`: of an owner that stands in for another object.
         """
-        known = self._instances.get(id(owner))
+        known = self.values.instances.get(id(owner))
         if known is not None:
             return known
         original = owner if original is None else original
         space: Any = _space_of(original)
-        if type(space) is not dict or id(owner) in self._fresh:
+        if type(space) is not dict or id(owner) in self.values.fresh:
             return space if is_a(space, dict) else None
         self.require_unviewed(space)
-        source = self.home_of(owner)
+        source = self.values.home_of(owner)
         copy = dict(space)
-        self._instances[id(owner)] = copy
-        self._partial(source, space, copy, lambda name: InstanceValue(source, name), guarded=False)
-        self._stand_ins[id(space)] = copy
-        self._sources[id(copy)] = Attribute(source, "__dict__")
-        self._shadow(source, original, copy, ShadowKind.ATTRIBUTES)
+        self.values.instances[id(owner)] = copy
+        self.dicts.add(source, space, copy, lambda name: InstanceValue(source, name), guarded=False)
+        self.values.stand_ins[id(space)] = copy
+        self.values.sources[id(copy)] = Attribute(source, "__dict__")
+        self.values.add_shadow(source, original, copy, ShadowKind.ATTRIBUTES)
         return copy
 
     def instance_of_tensor(self, fake: torch.Tensor, real: torch.Tensor | None) -> dict[str, Any]:
         """The `__dict__` of a tensor, to be written; of one that is computed, what it will be given."""
         if real is None:
-            return self._instances.setdefault(id(fake), {})
+            return self.values.instances.setdefault(id(fake), {})
         with unseen():
             space = self.instance_of(fake, real)
         assert space is not None
@@ -64,33 +298,33 @@ class World(Adopting):
         space = self.instance_of(owner)
         if space is None:
             return MISSING
-        value = self.item_of(space, name)
-        if value is MISSING and id(owner) not in self._fresh and name not in self._original(space):
-            self.guards.add(LacksInstanceValue(self.home_of(owner), name))
+        value = self.dicts.get(space, name)
+        if value is MISSING and id(owner) not in self.values.fresh and name not in self._original(space):
+            self.values.guards.add(LacksInstanceValue(self.values.home_of(owner), name))
         return value
 
     def _original(self, space: dict[str, Any]) -> dict[str, Any]:
         """What was in it before the call, also when all of it has been read."""
-        return self._before.get(id(space), {})
+        return self.values.before.get(id(space), {})
 
     def has_instance_value(self, owner: Any, name: str) -> bool:
         space = self.instance_of(owner)
         if space is None:
             return False
-        if id(owner) not in self._fresh:
+        if id(owner) not in self.values.fresh:
             known = name in self._original(space)
             kind = HasInstanceValue if known else LacksInstanceValue
-            self.guards.add(kind(self.home_of(owner), name))
+            self.values.guards.add(kind(self.values.home_of(owner), name))
         return name in space
 
     def expose_instance(self, owner: Any) -> dict[str, Any] | None:
         """`owner.__dict__` as a value: from now on any code may look at all of it."""
         space = self.instance_of(owner)
-        partial = self._partials.get(id(space))
-        if space is not None and partial is not None and id(space) not in self._unfinished:
+        partial = self.dicts.partials.get(id(space))
+        if space is not None and partial is not None and id(space) not in self.dicts.unfinished:
             partial.source = Attribute(partial.source, "__dict__")
             partial.guarded = True
-            self._unfinished[id(space)] = partial
+            self.dicts.unfinished[id(space)] = partial
         return space
 
     def table_of(self, module: torch.nn.Module, table: str) -> dict[str, Any]:
@@ -99,79 +333,81 @@ class World(Adopting):
         if space is None:
             return {}
         current = dict.get(space, table)
-        partial = self._partials.get(id(space))
-        if partial is None or table not in partial.unread or id(module) in self._fresh:
+        partial = self.dicts.partials.get(id(space))
+        if partial is None or table not in partial.unread or id(module) in self.values.fresh:
             return current if isinstance(current, dict) else {}
-        if id(current) in self._stand_ins:
-            return self._stand_ins[id(current)]  # type: ignore[no-any-return]
-        source = self.home_of(module)
+        if id(current) in self.values.stand_ins:
+            return self.values.stand_ins[id(current)]  # type: ignore[no-any-return]
+        source = self.values.home_of(module)
         original: Any = current
         copy = dict(original)
         place = InstanceValue(source, table)
-        self._register(original, copy, place)
+        self.values.register(original, copy, place)
         partial.unread.discard(table)
         dict.__setitem__(space, table, copy)
-        self._partial(place, original, copy, lambda name: ModuleMember(source, table, name), guarded=False)
-        self._shadow(place, original, copy, ShadowKind.DICT)
+        self.dicts.add(place, original, copy, lambda name: ModuleMember(source, table, name), guarded=False)
+        self.values.add_shadow(place, original, copy, ShadowKind.DICT)
         return copy
 
     def slots_of(self, owner: Any) -> dict[str, Any]:
         """The slots of an old object, read and written in place of its own."""
         if id(owner) not in self._slots:
-            source = self.home_of(owner)
+            source = self.values.home_of(owner)
             present = {
                 name: getattr(owner, name) for name in _slot_names(type(owner)) if hasattr(owner, name)
             }
             copy = self._slots[id(owner)] = dict(present)
-            self._partial(source, present, copy, lambda name: Attribute(source, name), guarded=False)
-            self._shadow(source, owner, copy, ShadowKind.SLOTS)
+            self.dicts.add(source, present, copy, lambda name: Attribute(source, name), guarded=False)
+            self.values.add_shadow(source, owner, copy, ShadowKind.SLOTS)
         return self._slots[id(owner)]
 
     # Cells
 
     def adopt_cell(self, cell: types.CellType, source: Source) -> None:
-        self._register(cell, cell, source)
+        self.values.register(cell, cell, source)
 
     def cell_contents(self, cell: types.CellType) -> Any:
         """What a variable shared between functions holds now; raises `ValueError` for an empty one."""
         if id(cell) in self._cells:
             return self._cells[id(cell)].cell_contents
-        source = self._sources.get(id(cell))
+        source = self.values.sources.get(id(cell))
         if source is None:
             return cell.cell_contents
         if not is_full(cell):
-            self.guards.add(EmptyCell(source))
+            self.values.guards.add(EmptyCell(source))
         contents = self.adopt(cell.cell_contents, Attribute(source, "cell_contents"))
         self._cells[id(cell)] = types.CellType(contents)
         return contents
 
     def cell_for_writing(self, cell: types.CellType) -> types.CellType:
         """The cell that is written in place of an old one; written back in any case, read before or not."""
-        if id(cell) not in self._sources:
+        if id(cell) not in self.values.sources:
             return cell
         copy = self._cells.setdefault(id(cell), types.CellType())
         if id(cell) not in self._written_cells:
             self._written_cells.add(id(cell))
-            self.shadows.append(Shadow(self._sources[id(cell)], cell, copy, ShadowKind.CELL, before={}))
+            self.values.shadows.append(
+                Shadow(self.values.sources[id(cell)], cell, copy, ShadowKind.CELL, before={})
+            )
         return copy
 
     def exposed_globals(self, space: dict[str, Any]) -> dict[str, Any]:
         """`globals()` as a value: from now on any code may look at all of it."""
         copy = self.globals_of(space, f"globals of {space.get('__name__', '?')}")
-        if id(copy) in self._partials:
-            self._unfinished[id(copy)] = self._partials[id(copy)]
+        if id(copy) in self.dicts.partials:
+            self.dicts.unfinished[id(copy)] = self.dicts.partials[id(copy)]
         return copy
 
     def globals_of(self, space: dict[str, Any], label: str) -> dict[str, Any]:
         """The globals of a module, to be read one by one."""
-        if id(space) in self._stand_ins:
-            return self._stand_ins[id(space)]  # type: ignore[no-any-return]
-        source = self.kept.hold(space, label)
+        if id(space) in self.values.stand_ins:
+            return self.values.stand_ins[id(space)]  # type: ignore[no-any-return]
+        source = self.values.kept.hold(space, label)
         copy = dict(space)
-        self._register(space, copy, source)
-        self._partial(source, space, copy, lambda name: Item.at(source, name))
-        del self._unfinished[id(copy)]
-        self._shadow(source, space, copy, ShadowKind.DICT)
+        self.values.register(space, copy, source)
+        self.dicts.add(source, space, copy, lambda name: Item.at(source, name))
+        del self.dicts.unfinished[id(copy)]
+        self.values.add_shadow(source, space, copy, ShadowKind.DICT)
         return copy
 
 

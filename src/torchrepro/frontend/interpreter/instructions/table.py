@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
@@ -20,7 +20,7 @@ Returns where to go on if that is not the next instruction, and a signal where t
 
 class _Table(dict[str, Step]):
     def __missing__(self, name: str) -> Step:
-        raise Break(BreakKind.UNSUPPORTED, f"the instruction {name} is not stepped")
+        raise Break(BreakKind.UNSUPPORTED, f"the instruction {name} is not supported")
 
 
 INSTRUCTIONS = _Table()
@@ -35,3 +35,28 @@ def instruction(*names: str) -> Callable[[Step], Step]:
         return step
 
     return enter
+
+
+def take(stack: list[Any], count: int) -> list[Any]:
+    """Pop `count` values, deepest first."""
+    start = len(stack) - count
+    values = stack[start:]
+    del stack[start:]
+    return values
+
+
+def enter_all(count: int, steps: Mapping[str, Callable[..., Any]], *, pushes: bool = True) -> None:
+    """Enter instructions that pop `count` values and push what a function makes of them.
+
+    The function is called with the interpreter, the instruction's argument and the values, deepest first.
+    """
+
+    def enter(name: str, function: Callable[..., Any]) -> None:
+        @instruction(name)
+        def step(op: Interpreter, frame: Frame, argument: Any) -> None:
+            result = function(op, argument, *take(frame.stack, count))
+            if pushes:
+                frame.stack.append(result)
+
+    for name, function in steps.items():
+        enter(name, function)

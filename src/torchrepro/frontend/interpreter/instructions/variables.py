@@ -19,7 +19,7 @@ def load_fast(op: Interpreter, frame: Frame, name: str) -> None:
     if name not in frame.locals and _own_cell(frame, name):
         frame.stack.append(frame.cells[name])
     else:
-        frame.stack.append(op.load_local(frame, name))
+        frame.stack.append(op.variables.load_local(frame, name))
 
 
 @instruction("STORE_FAST")
@@ -33,7 +33,7 @@ def store_fast(op: Interpreter, frame: Frame, name: str) -> None:
 
 @instruction("DELETE_FAST")
 def delete_fast(op: Interpreter, frame: Frame, name: str) -> None:
-    op.load_local(frame, name)
+    op.variables.load_local(frame, name)
     del frame.locals[name]
 
 
@@ -86,7 +86,7 @@ def load_closure(op: Interpreter, frame: Frame, name: str) -> None:
 @instruction("LOAD_DEREF")
 def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
     try:
-        frame.stack.append(op.load_cell(frame.cells[name]))
+        frame.stack.append(op.variables.load_cell(frame.cells[name]))
         return
     except ValueError:
         pass  # raised below, so that the error has no `__context__`
@@ -95,14 +95,14 @@ def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
 
 @instruction("STORE_DEREF")
 def store_deref(op: Interpreter, frame: Frame, name: str) -> None:
-    op.store_cell(frame.cells[name], frame.stack.pop())
+    op.variables.store_cell(frame.cells[name], frame.stack.pop())
 
 
 @instruction("DELETE_DEREF")
 def delete_deref(op: Interpreter, frame: Frame, name: str) -> None:
     load_deref(op, frame, name)
     frame.stack.pop()
-    op.delete_cell(frame.cells[name])
+    op.variables.delete_cell(frame.cells[name])
 
 
 def _unbound(frame: Frame, name: str) -> NameError:
@@ -117,17 +117,17 @@ def _unbound(frame: Frame, name: str) -> NameError:
 
 @instruction("LOAD_GLOBAL")
 def load_global(op: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(op.load_global(frame, name))
+    frame.stack.append(op.variables.load_global(frame, name))
 
 
 @instruction("STORE_GLOBAL")
 def store_global(op: Interpreter, frame: Frame, name: str) -> None:
-    op.store_global(frame, name, frame.stack.pop())
+    op.variables.store_global(frame, name, frame.stack.pop())
 
 
 @instruction("DELETE_GLOBAL")
 def delete_global(op: Interpreter, frame: Frame, name: str) -> None:
-    op.delete_global(frame, name)
+    op.variables.delete_global(frame, name)
 
 
 # Class bodies and modules. Their namespace is whatever `__prepare__` returned.
@@ -151,7 +151,7 @@ def load_from_dict_or_globals(op: Interpreter, frame: Frame, name: str) -> None:
 
 def _load_from(op: Interpreter, frame: Frame, namespace: Any, name: str) -> None:
     try:
-        frame.stack.append(op.get_item(namespace, name))
+        frame.stack.append(op.items.get(namespace, name))
         return
     except KeyError:
         pass  # looked for below, so that an error has no `__context__`
@@ -167,7 +167,7 @@ def load_classderef(op: Interpreter, frame: Frame, name: str) -> None:
 @instruction("LOAD_FROM_DICT_OR_DEREF")
 def load_from_dict_or_deref(op: Interpreter, frame: Frame, name: str) -> None:
     try:
-        frame.stack.append(op.get_item(frame.stack.pop(), name))
+        frame.stack.append(op.items.get(frame.stack.pop(), name))
         return
     except KeyError:
         pass
@@ -176,13 +176,13 @@ def load_from_dict_or_deref(op: Interpreter, frame: Frame, name: str) -> None:
 
 @instruction("STORE_NAME")
 def store_name(op: Interpreter, frame: Frame, name: str) -> None:
-    op.set_item(_names(frame), name, frame.stack.pop())
+    op.items.set(_names(frame), name, frame.stack.pop())
 
 
 @instruction("DELETE_NAME")
 def delete_name(op: Interpreter, frame: Frame, name: str) -> None:
     try:
-        op.delete_item(_names(frame), name)
+        op.items.delete(_names(frame), name)
         return
     except KeyError:
         pass
@@ -196,5 +196,5 @@ def load_locals(op: Interpreter, frame: Frame, argument: Any) -> None:
 
 @instruction("SETUP_ANNOTATIONS")
 def setup_annotations(op: Interpreter, frame: Frame, argument: Any) -> None:
-    if not op.contains(_names(frame), "__annotations__"):
-        op.set_item(_names(frame), "__annotations__", {})
+    if not op.items.contains(_names(frame), "__annotations__"):
+        op.items.set(_names(frame), "__annotations__", {})

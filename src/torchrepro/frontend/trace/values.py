@@ -1,10 +1,8 @@
-"""Known: the values of a trace by identity: where each came from, what stands in for it, which are new."""
+"""Values of a trace by identity: where each came from, what stands in for it, which are new."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ import torch
 from torchrepro.frontend.codegen.objects import dict_items, elements, is_full
 from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.codegen.writer import Kept
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.guard_set import Guards
 from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.raw_access import is_a
@@ -22,20 +21,6 @@ TABLES = ("_parameters", "_buffers", "_modules")
 """Where an `nn.Module` keeps what `__getattr__` finds."""
 
 _CONTAINERS = (ShadowKind.LIST, ShadowKind.SET, ShadowKind.DEQUE)
-
-
-@dataclass(slots=True, eq=False)
-class Partial:
-    """A copy of a dict whose values are adopted one by one, as they are read."""
-
-    source: Source
-    original: dict[Any, Any]
-    copy: dict[Any, Any]
-    child: Callable[[Any], Source]
-    unread: set[Any]
-    """Keys whose values are still the user's own."""
-    guarded: bool = True
-    """Whether a missing key needs a guard of its own."""
 
 
 class Pending:
@@ -57,48 +42,41 @@ def contents(kind: ShadowKind, value: Any) -> list[Any]:
     return list(elements(value))
 
 
-@dataclass(eq=False)
-class Known:
-    recorder: Recorder
-    changing: frozenset[Source] = frozenset()
-    """Where numbers are that must not be relied on."""
-    kept: Kept = field(default_factory=Kept)
-    shadows: list[Shadow] = field(default_factory=list)
+def clear_tables(owner: Any) -> None:
+    """Let go of the user's objects: the trace is over, guards and kept objects have left it."""
+    for table in vars(owner).values():
+        if is_a(table, dict | list | set):
+            table.clear()
 
-    def __post_init__(self) -> None:
+
+class Values:
+    """Identity tables. Keys are `id`s; `alive` keeps the objects."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.kept = Kept()
+        self.shadows: list[Shadow] = []
         self.guards = Guards(self.kept)
-        self._sources: dict[int, Source] = {}
-        self._stand_ins: dict[int, Any] = {}
-        self._alive: list[Any] = []
-        self._fresh: set[int] = set()
-        self._opaque: set[int] = set()
-        self._viewed: set[int] = set()
-        self._partials: dict[int, Partial] = {}
-        self._unfinished: dict[int, Partial] = {}
-        self._instances: dict[int, dict[str, Any]] = {}
-        self._slots: dict[int, dict[str, Any]] = {}
-        self._cells: dict[int, types.CellType] = {}
-        self._tensors: list[Source] = []
-        self._objects: list[tuple[Any, Source]] = []
+        self.sources: dict[int, Source] = {}
+        self.stand_ins: dict[int, Any] = {}
+        self.alive: list[Any] = []
+        self.fresh: set[int] = set()
+        self.opaque: set[int] = set()
+        self.instances: dict[int, dict[str, Any]] = {}
+        self.tensors: list[Source] = []
+        self.objects: list[tuple[Any, Source]] = []
         """Objects, functions and dicts, of which identity alone may tell two."""
-        self._written_cells: set[int] = set()
-        self._before: dict[int, dict[Any, Any]] = {}
+        self.before: dict[int, dict[Any, Any]] = {}
         self._looked_up: set[tuple[type, str]] = set()
         self.numbers_of_objects: set[int] = set()
         self.outputs: list[torch.Tensor] = []
 
-    def forget(self) -> None:
-        """The trace is over; guards and kept objects have left it."""
-        for table in vars(self).values():
-            if is_a(table, dict | list | set):
-                table.clear()
-
     def source_of(self, value: Any) -> Source | None:
         """Where a value of the trace that existed before the call is found again."""
-        return value.source if type(value) is Pending else self._sources.get(id(value))
+        return value.source if type(value) is Pending else self.sources.get(id(value))
 
     def tensor_input(self, value: torch.Tensor) -> Source | None:
-        return self._sources.get(id(value))
+        return self.sources.get(id(value))
 
     def output_index(self, value: torch.Tensor) -> int:
         """The place of a tensor among the outputs of the graph."""
@@ -110,24 +88,24 @@ class Known:
 
     def put_onto(self, value: torch.Tensor) -> dict[str, Any] | None:
         """Attributes of the user's, of a tensor that has been given any in the trace; of an old one, all."""
-        return self._instances.get(id(value))
+        return self.instances.get(id(value))
 
     def home_of(self, value: Any) -> Source:
         """The source of an object that is not fresh; one that was come by otherwise is held for good."""
-        source = self._sources.get(id(value))
+        source = self.sources.get(id(value))
         if source is None:
             named = is_a(value, type | types.FunctionType)
             source = self.kept.hold(value, value.__qualname__ if named else type(value).__name__)
-            self._register(value, value, source)
+            self.register(value, value, source)
         return source
 
     def stand_in(self, original: Any) -> Any:
-        return self._stand_ins.get(id(original), original)
+        return self.stand_ins.get(id(original), original)
 
     def mark_fresh(self, value: Any) -> Any:
         """An object that code of the trace has just allocated."""
-        self._alive.append(value)
-        self._fresh.add(id(value))
+        self.alive.append(value)
+        self.fresh.add(id(value))
         return value
 
     def is_new_lookup(self, kind: type, name: str) -> bool:
@@ -137,27 +115,32 @@ class Known:
         return len(self._looked_up) > before
 
     def is_fresh(self, value: Any) -> bool:
-        return id(value) in self._fresh
+        return id(value) in self.fresh
 
     def pin(self, value: Any) -> None:
         """An old object of which more is relied on than can be guarded: it must be the very same again."""
-        source = self._sources.get(id(value))
+        source = self.sources.get(id(value))
         if source is not None and not is_a(source, Held):
             self.guards.add(Is(source, value))
 
     def is_opaque(self, value: Any) -> bool:
         """An object of which nothing is known but its type: it may be passed on, not used."""
-        return id(value) in self._opaque or self.recorder.raised(value)
+        return id(value) in self.opaque or self.recorder.raised(value)
+
+    def require_known(self, *values: Any) -> None:
+        for value in values:
+            if self.is_opaque(value):
+                raise Break(BreakKind.OPAQUE, f"use of a {type(value).__qualname__}, which is not traced")
 
     def identities(self) -> list[Source]:
         """What the trace took for different objects, and could be one and the same in another call."""
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
         alike: dict[Any, list[Source]] = {}
-        for value, source in self._objects:
+        for value, source in self.objects:
             kind = id(value.__code__) if is_a(value, types.FunctionType) else type(value)
             alike.setdefault(kind, []).append(source)
         return [
-            *self._tensors,
+            *self.tensors,
             *(shadow.source for shadow in containers if not is_a(shadow.source, Held)),
             *(source for group in alike.values() if len(group) > 1 for source in group),
         ]
@@ -177,15 +160,15 @@ class Known:
             one is not other and self.stand_in(one) is not other for one, other in zip(old, new, strict=True)
         )
 
-    def _shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
+    def add_shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
         """A copy whose changes are written back."""
         before = None
         if is_a(stand_in, dict):
-            before = self._before[id(stand_in)] = dict(dict_items(stand_in))
+            before = self.before[id(stand_in)] = dict(dict_items(stand_in))
         self.shadows.append(Shadow(source, original, stand_in, kind, before))
 
-    def _register(self, original: Any, stand_in: Any, source: Source) -> Any:
-        self._alive.append((original, stand_in))
-        self._stand_ins[id(original)] = stand_in
-        self._sources[id(stand_in)] = source
+    def register(self, original: Any, stand_in: Any, source: Source) -> Any:
+        self.alive.append((original, stand_in))
+        self.stand_ins[id(original)] = stand_in
+        self.sources[id(stand_in)] = source
         return stand_in

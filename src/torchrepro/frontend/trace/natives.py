@@ -7,7 +7,7 @@ import operator
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
@@ -33,25 +33,31 @@ from torchrepro.frontend.trace.native import (
     NATIVE_CLASSES,
     why_not,
 )
-from torchrepro.frontend.trace.operators import Operators
 from torchrepro.frontend.trace.policy import makes_classes
 from torchrepro.frontend.trace.special import SPECIAL
 from torchrepro.frontend.trace.stepped import SteppedCallable
 
+if TYPE_CHECKING:
+    from torchrepro.frontend.trace.tracer import Tracer
 
-class NativeCalls(Operators):
+
+class NativeCalls:
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer, self.world = tracer, tracer.world
+        self.values, self.dicts = tracer.values, tracer.dicts
+
     def answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A question to torch about constants, modes or the process."""
         answer = leaves.answer(function, args, kwargs)
         if leaves.needs_guard(function):
             if kwargs or not all(map(is_constant, (*args, answer))):
                 raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
-            self.world.guards.add(Answers(function, tuple(args), answer))
+            self.values.guards.add(Answers(function, tuple(args), answer))
         return answer
 
     def call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A function of torch: called; the recorder sees what it does."""
-        self.world.complete_all((*args, *kwargs.values()))
+        self.dicts.complete_all((*args, *kwargs.values()))
         result = function(*args, **kwargs)
         return iter(list(result)) if type(result) is types.GeneratorType else result
 
@@ -60,12 +66,12 @@ class NativeCalls(Operators):
         for value in (*args, *kwargs.values()):
             kind: Any = type(value)
             if is_python_class(kind) and is_trusted_class(kind):
-                self.world.pin(value)  # a fraction, say: what is read of it is not guarded
-        self.world.complete_all((*args, *kwargs.values()))
+                self.values.pin(value)  # a fraction, say: what is read of it is not guarded
+        self.dicts.complete_all((*args, *kwargs.values()))
         if makes_classes(function):
             return self.make_class(function, args, kwargs)
-        assert self.frame is not None
-        call = caller_in(self.frame.globals)
+        assert self.tracer.frame is not None
+        call = caller_in(self.tracer.frame.globals)
         if function.__module__ == re.__name__:
             args = [self._callback(value) for value in args]
         with no_foreign_code(function.__qualname__, library=True):
@@ -74,21 +80,21 @@ class NativeCalls(Operators):
             return iter(list(result)) if type(result) is types.GeneratorType else result
 
     def make_class(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        assert self.frame is not None
-        made = caller_in(self.frame.globals)(function, args, kwargs)
-        return self.world.mark_fresh(made) if is_a(made, type) else made
+        assert self.tracer.frame is not None
+        made = caller_in(self.tracer.frame.globals)(function, args, kwargs)
+        return self.values.mark_fresh(made) if is_a(made, type) else made
 
-    def call_native(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, owner = _unbound(function)
         handler = SPECIAL.get(plain) if _hashable(plain) else None
         full = args if owner is MISSING else (owner, *args)
         if handler is not None:
-            result = handler(self, full, kwargs)
+            result = handler(self.tracer, full, kwargs)
             if result is not NotImplemented:
                 return result
         if leaves.is_constant_fold(function):
             return self.answer(function, args, kwargs)
-        self.require_known(function)
+        self.values.require_known(function)
         reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
         if reason is not None:
             raise Break.of(reason)
@@ -96,25 +102,25 @@ class NativeCalls(Operators):
             return self.call_leaf(function, args, kwargs)
         by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
         if not by_reference:
-            self.require_known(*full, *kwargs.values())
-            self.world.complete_all((*full, *kwargs.values()))
+            self.values.require_known(*full, *kwargs.values())
+            self.dicts.complete_all((*full, *kwargs.values()))
         else:
-            self.require_known(owner)
+            self.values.require_known(owner)
             if is_a(owner, dict):
-                self.world.complete(owner)
+                self.dicts.complete(owner)
         if plain is object.__eq__ or plain is object.__ne__:
             return function(*args)
         args, kwargs = self._for_native(function, plain, args, kwargs)
         result = _run(function, full, args, kwargs)
         if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
-            return self.world.mark_fresh(result)
+            return self.values.mark_fresh(result)
         return result
 
     def allocate(self, maker: Any, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A new object, by a `__new__` in C."""
-        self.world.complete_all((*args, *kwargs.values()))
+        self.dicts.complete_all((*args, *kwargs.values()))
         full, kwargs = self._for_native(maker, maker, (kind, *args), kwargs)
-        return self.world.mark_fresh(_run(maker, full, full, kwargs))
+        return self.values.mark_fresh(_run(maker, full, full, kwargs))
 
     def _for_native(
         self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -128,7 +134,7 @@ class NativeCalls(Operators):
             first = args[0] if args else None
             args = [self._callback(value) for value in args]
             if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)) and first in SPECIAL:
-                args[0] = SteppedCallable(self, first)
+                args[0] = SteppedCallable(self.tracer, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs
 
@@ -144,24 +150,24 @@ class NativeCalls(Operators):
 
     def _prepared(self, function: Any, value: Any) -> Any:
         if function in MAPPING:
-            return self.pairs(value)
+            return self.tracer.items.pairs(value)
         if function in AS_BYTES and any(
-            self.python_method(value, name) for name in ("__bytes__", "__index__")
+            self.tracer.classes.python_method(value, name) for name in ("__bytes__", "__index__")
         ):
             return value
-        return self.iterable(value)
+        return self.tracer.items.iterable(value)
 
     def _callback(self, value: Any) -> Any:
         if is_a(value, types.FunctionType | types.MethodType | functools.partial):
-            return SteppedCallable(self, value)
+            return SteppedCallable(self.tracer, value)
         if is_a(value, type):
-            return SteppedCallable(self, value) if is_python_class(value) else value
+            return SteppedCallable(self.tracer, value) if is_python_class(value) else value
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
-            return SteppedCallable(self, value)
+            return SteppedCallable(self.tracer, value)
         return value
 
     def in_standard_library(self) -> bool:
-        return self.frame is not None and is_trusted_space(self.frame.globals)
+        return self.tracer.frame is not None and is_trusted_space(self.tracer.frame.globals)
 
 
 def _run(function: Any, involved: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,0 +1,410 @@
+"""Jumps, calls, functions and classes that a program makes, imports, exceptions, `with` and generators."""
+
+from __future__ import annotations
+
+import sys
+from types import CellType, FunctionType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
+from torchrepro.frontend.bytecode.program import NULL
+from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.interpreter.exceptions import matches, native, raise_again, split_group
+from torchrepro.frontend.interpreter.frame import Frame, Signal
+from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, enter_all, instruction, take
+from torchrepro.frontend.interpreter.instructions.values import is_iterable, is_mapping
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.interpreter.interpreter import Interpreter
+
+
+@instruction("NOP", "RESUME")
+def nothing(op: Interpreter, frame: Frame, argument: Any) -> None:
+    pass
+
+
+@instruction("JUMP")
+def jump(op: Interpreter, frame: Frame, target: int) -> int:
+    return target
+
+
+@instruction("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(op: Interpreter, frame: Frame, target: int) -> int | None:
+    value = frame.stack.pop()
+    if value is True or (value is not False and op.operators.is_true(value)):
+        return target
+    return None
+
+
+@instruction("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(op: Interpreter, frame: Frame, target: int) -> int | None:
+    value = frame.stack.pop()
+    if value is True or (value is not False and op.operators.is_true(value)):
+        return None
+    return target
+
+
+@instruction("POP_JUMP_IF_NONE")
+def pop_jump_if_none(op: Interpreter, frame: Frame, target: int) -> int | None:
+    return target if frame.stack.pop() is None else None
+
+
+@instruction("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(op: Interpreter, frame: Frame, target: int) -> int | None:
+    return None if frame.stack.pop() is None else target
+
+
+@instruction("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(op: Interpreter, frame: Frame, target: int) -> int | None:
+    if op.operators.is_true(frame.stack[-1]):
+        return target
+    frame.stack.pop()
+    return None
+
+
+@instruction("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(op: Interpreter, frame: Frame, target: int) -> int | None:
+    if not op.operators.is_true(frame.stack[-1]):
+        return target
+    frame.stack.pop()
+    return None
+
+
+@instruction("RETURN_VALUE")
+def return_value(op: Interpreter, frame: Frame, argument: Any) -> Signal:
+    return Signal.RETURN
+
+
+# Calls
+
+
+class _Attribute:
+    """What is set on a function that is made: a bit each."""
+
+    DEFAULTS = 1
+    KEYWORD_DEFAULTS = 2
+    ANNOTATIONS = 4
+    CLOSURE = 8
+
+
+def _take_callable(stack: list[Any], args: list[Any]) -> Any:
+    """Pop the two slots below the arguments; a first argument that is in one of them joins the others."""
+    second, first = stack.pop(), stack.pop()
+    if first is NULL:
+        return second
+    if second is not NULL:
+        args.insert(0, second)
+    return first
+
+
+@instruction("CALL")
+def call(op: Interpreter, frame: Frame, count: int) -> None:
+    stack = frame.stack
+    args = take(stack, count)
+    function = _take_callable(stack, args)
+    stack.append(op.calls.call(function, args, {}))
+
+
+@instruction("CALL_KW")
+def call_kw(op: Interpreter, frame: Frame, argument: tuple[int, tuple[str, ...]]) -> None:
+    count, names = argument
+    stack = frame.stack
+    kwargs = dict(zip(names, take(stack, len(names)), strict=True))
+    args = take(stack, count - len(names))
+    function = _take_callable(stack, args)
+    stack.append(op.calls.call(function, args, kwargs))
+
+
+@instruction("CALL_FUNCTION_EX")
+def call_function_ex(op: Interpreter, frame: Frame, flags: int) -> None:
+    stack = frame.stack
+    kwargs = op.items.mapping(stack.pop()) if flags & 1 else {}
+    starred = stack.pop()
+    function = _take_callable(stack, [])
+    if not is_iterable(starred):
+        kind = type(starred).__name__
+        raise TypeError(f"{_described(function)} argument after * must be an iterable, not {kind}")
+    stack.append(op.calls.call(function, op.items.unpack(starred), kwargs))
+
+
+@instruction("DICT_MERGE")
+def dict_merge(op: Interpreter, frame: Frame, depth: int) -> None:
+    """`**value` of a call: like `DICT_UPDATE`, but a key may come only once."""
+    stack = frame.stack
+    value = stack.pop()
+    function = stack[-depth - (3 if NULL_AFTER_CALLABLE else 2)]
+    if not is_mapping(value):
+        kind = type(value).__name__
+        raise TypeError(f"{_described(function)} argument after ** must be a mapping, not {kind}")
+    merged = stack[-depth]
+    for key, item in op.items.mapping(value).items():
+        if not isinstance(key, str):
+            raise TypeError("keywords must be strings")
+        if key in merged:
+            raise TypeError(f"{_described(function)} got multiple values for keyword argument '{key}'")
+        merged[key] = item
+
+
+def _described(function: Any) -> str:
+    """How CPython names a callable in an error."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return str(function)
+    module = getattr(function, "__module__", None)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+
+
+# Functions and classes
+
+
+@instruction("MAKE_FUNCTION")
+def make_function(op: Interpreter, frame: Frame, flags: int | None) -> None:
+    stack = frame.stack
+    code = stack.pop()
+    # From 3.13 the closure is set afterwards; until then there have to be cells.
+    closure = (
+        stack.pop() if flags and flags & _Attribute.CLOSURE else tuple(CellType() for _ in code.co_freevars)
+    )
+    stack.append(FunctionType(code, frame.globals, None, None, closure))
+    for flag in (_Attribute.ANNOTATIONS, _Attribute.KEYWORD_DEFAULTS, _Attribute.DEFAULTS):
+        if flags and flags & flag:
+            function, value = stack.pop(), stack.pop()
+            stack.append(_with_attribute(function, flag, value))
+    _finish(op, frame)
+
+
+@instruction("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(op: Interpreter, frame: Frame, flag: int) -> None:
+    function, value = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(_with_attribute(function, flag, value))
+    _finish(op, frame)
+
+
+def _with_attribute(function: FunctionType, flag: int, value: Any) -> FunctionType:
+    match flag:
+        case _Attribute.DEFAULTS:
+            function.__defaults__ = value
+        case _Attribute.KEYWORD_DEFAULTS:
+            function.__kwdefaults__ = value
+        case _Attribute.ANNOTATIONS:
+            # A tuple of names and values in turn, or the dict already.
+            items = dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value
+            function.__annotations__ = items
+        case _:
+            # Set first of all, so there is nothing else to keep.
+            return FunctionType(function.__code__, function.__globals__, None, None, value)
+    return function
+
+
+def _finish(op: Interpreter, frame: Frame) -> None:
+    """Tell of a function that is complete: its attributes are set right after it is made (from 3.13)."""
+    following = frame.program.instructions[frame.index + 1]
+    if following.name != "SET_FUNCTION_ATTRIBUTE":
+        frame.stack[-1] = op.variables.make_function(frame.stack[-1])
+
+
+@instruction("LOAD_BUILD_CLASS")
+def load_build_class(op: Interpreter, frame: Frame, argument: Any) -> None:
+    """CPython's own function: `Calls.call` knows what it stands for."""
+    if "__build_class__" not in frame.builtins:
+        raise NameError("__build_class__ not found")
+    frame.stack.append(frame.builtins["__build_class__"])
+
+
+enter_all(
+    2,
+    {
+        "IMPORT_NAME": lambda op, name, level, fromlist: op.variables.import_name(
+            op.frame, name, fromlist, level
+        )
+    },
+)
+
+
+@instruction("IMPORT_FROM")
+def import_from(op: Interpreter, frame: Frame, name: str) -> None:
+    frame.stack.append(op.variables.import_from(frame.stack[-1], name))
+
+
+# Exceptions and `with`
+
+
+@instruction("RAISE_VARARGS")
+def raise_varargs(op: Interpreter, frame: Frame, count: int) -> int | None:
+    """By CPython's own instruction, which checks what is raised and sets `__context__` and `__cause__`."""
+    if count == 0:
+        # What the interpreted frame handles, CPython handles too (`Interpreter.proceed`).
+        handled = sys.exception()
+        if handled is None:
+            raise RuntimeError("No active exception to reraise")
+        return _go_on(frame, handled)
+    raising = native("RAISE_VARARGS", count, count, frame.globals)
+    raising(*[_instance(op, value) for value in take(frame.stack, count)])
+    return None
+
+
+def _instance(op: Interpreter, error: Any) -> Any:
+    """`raise ValueError` makes one. What is no exception is left for CPython to complain about."""
+    if not (isinstance(error, type) and issubclass(error, BaseException)):
+        return error
+    made = op.calls.call(error, (), {})
+    if not isinstance(made, BaseException):
+        raise TypeError(
+            f"calling {error!r} should have returned an instance of BaseException, not {type(made)!r}"
+        )
+    return made
+
+
+@instruction("RERAISE")
+def reraise(op: Interpreter, frame: Frame, argument: Any) -> int:
+    return _go_on(frame, frame.stack.pop())
+
+
+def _go_on(frame: Frame, error: BaseException) -> int:
+    """To the next handler. Raising the exception for one in this frame would make its traceback longer."""
+    try:
+        if not frame.handle(error):
+            raise_again(error)
+        return frame.index
+    finally:
+        del error  # its traceback may refer to this function
+
+
+@instruction("PUSH_EXC_INFO")
+def push_exc_info(op: Interpreter, frame: Frame, argument: Any) -> None:
+    error = frame.stack.pop()
+    frame.stack += (frame.handled, error)
+    frame.handled = error
+
+
+@instruction("POP_EXCEPT")
+def pop_except(op: Interpreter, frame: Frame, argument: Any) -> None:
+    frame.handled = frame.stack.pop()
+
+
+@instruction("CHECK_EXC_MATCH")
+def check_exc_match(op: Interpreter, frame: Frame, argument: Any) -> None:
+    expected = frame.stack.pop()
+    frame.stack.append(matches(frame.stack[-1], expected))
+
+
+@instruction("CHECK_EG_MATCH")
+def check_eg_match(op: Interpreter, frame: Frame, argument: Any) -> None:
+    expected = frame.stack.pop()
+    rest, caught = split_group(frame.stack.pop(), expected)
+    frame.stack += (rest, caught)
+    if caught is not None:
+        frame.handled = caught
+
+
+@instruction("BEFORE_WITH")
+def before_with(op: Interpreter, frame: Frame, argument: Any) -> None:
+    manager = frame.stack.pop()
+    enter = _special(op, manager, "__enter__", "")
+    leave = _special(op, manager, "__exit__", " (missed __exit__ method)")
+    frame.stack.append(leave)
+    frame.stack.append(op.calls.call(enter, (), {}))
+
+
+def _special(op: Interpreter, manager: Any, name: str, remark: str) -> Any:
+    if not hasattr(type(manager), name):
+        kind = type(manager).__name__
+        raise TypeError(f"'{kind}' object does not support the context manager protocol{remark}")
+    return op.attributes.load_special(manager, name)
+
+
+@instruction("WITH_EXCEPT_START")
+def with_except_start(op: Interpreter, frame: Frame, argument: Any) -> None:
+    """The stack: `__exit__`, where it was raised, what was handled before, the exception."""
+    leave, error = frame.stack[-4], frame.stack[-1]
+    frame.stack.append(op.calls.call(leave, (type(error), error, error.__traceback__), {}))
+
+
+# Numbers of `CALL_INTRINSIC_1` (Include/internal/pycore_intrinsics.h, 3.12 and 3.13)
+_PRINT, _IMPORT_STAR, _STOP_ITERATION_ERROR, _ASYNC_GEN_WRAP, _UNARY_POSITIVE, _LIST_TO_TUPLE = range(1, 7)
+_FRAMES_OWN = {_PRINT, _IMPORT_STAR, _ASYNC_GEN_WRAP}
+"""These work on the frame that runs them, and occur in no synchronous function."""
+
+
+@instruction("CALL_INTRINSIC_1")
+def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
+    if which == _LIST_TO_TUPLE:
+        INSTRUCTIONS["LIST_TO_TUPLE"](op, frame, None)
+    elif which == _UNARY_POSITIVE:
+        INSTRUCTIONS["UNARY_POSITIVE"](op, frame, None)
+    elif which == _STOP_ITERATION_ERROR:
+        frame.stack[-1] = _without_stop_iteration(frame.stack[-1])
+    elif which in _FRAMES_OWN:
+        raise Break(BreakKind.UNSUPPORTED, f"the instruction CALL_INTRINSIC_1 {which} is not supported")
+    else:
+        frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1, frame.globals)(frame.stack[-1])
+
+
+@instruction("CALL_INTRINSIC_2")
+def call_intrinsic_2(op: Interpreter, frame: Frame, which: int) -> None:
+    frame.stack.append(native("CALL_INTRINSIC_2", int(which), 2, frame.globals)(*take(frame.stack, 2)))
+
+
+@instruction("PREP_RERAISE_STAR")
+def prep_reraise_star(op: Interpreter, frame: Frame, argument: Any) -> None:
+    frame.stack.append(native("PREP_RERAISE_STAR", 0, 2, frame.globals)(*take(frame.stack, 2)))
+
+
+def _without_stop_iteration(error: BaseException) -> BaseException:
+    """A generator ends by returning; a `StopIteration` that leaves its body is a mistake."""
+    if not isinstance(error, StopIteration):
+        return error
+    mistake = RuntimeError("generator raised StopIteration")
+    mistake.__cause__ = mistake.__context__ = error
+    return mistake
+
+
+# Generators: what their body does. What they are to others is in `generator.py`.
+
+
+@instruction("RETURN_GENERATOR")
+def return_generator(op: Interpreter, frame: Frame, argument: Any) -> None:
+    """The generator exists already when its frame is first run; what is sent first is None."""
+    frame.stack.append(None)
+
+
+@instruction("YIELD_VALUE")
+def yield_value(op: Interpreter, frame: Frame, argument: Any) -> Signal:
+    return Signal.YIELD
+
+
+@instruction("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(op: Interpreter, frame: Frame, argument: Any) -> None:
+    if not isinstance(frame.stack[-1], GeneratorType):
+        frame.stack[-1] = op.items.iterate(frame.stack[-1])
+
+
+@instruction("SEND")
+def send(op: Interpreter, frame: Frame, end: int) -> int | None:
+    stack = frame.stack
+    value, inner = stack.pop(), stack[-1]
+    try:
+        stack.append(
+            op.items.next(inner) if value is None else op.calls.call_method(inner, "send", (value,), {})
+        )
+    except StopIteration as stop:
+        if sys.version_info < (3, 12):
+            stack.pop()  # later Pythons have END_SEND for it
+        stack.append(stop.value)
+        return end
+    return None
+
+
+@instruction("END_SEND")
+def end_send(op: Interpreter, frame: Frame, argument: Any) -> None:
+    value = frame.stack.pop()
+    frame.stack[-1] = value
+
+
+@instruction("CLEANUP_THROW")
+def cleanup_throw(op: Interpreter, frame: Frame, argument: Any) -> None:
+    """An inner iterator raised what was thrown into it: `StopIteration` ends the `yield from`."""
+    error = frame.stack[-1]
+    if not isinstance(error, StopIteration):
+        raise_again(error)
+    frame.stack[-3:] = [None, error.value]

@@ -1,0 +1,370 @@
+"""Constants, operators, attributes, items, f-strings, collections, iteration and the `match` statement."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from bytecode import BinaryOp, Compare
+
+from torchrepro.frontend.bytecode.program import NULL
+from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.instructions.table import enter_all, instruction, take
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.interpreter.interpreter import Interpreter
+
+# Indexed by the enum's value: reading the name of an enum's member is slow.
+_BINARY = tuple(member.name for member in sorted(BinaryOp))
+_COMPARE = tuple(member.name for member in sorted(Compare))
+_CONVERT = (None, str, repr, ascii)
+_SIZED = frozenset({tuple, list, dict, set, frozenset, str, bytes, range})
+
+# Bits of `type.__flags__` (Include/object.h)
+_SEQUENCE = 1 << 5
+_MAPPING = 1 << 6
+_MATCHES_SELF = 1 << 22
+_MISSING = object()
+_CLASS = "type" if sys.version_info < (3, 12) else "class"
+
+enter_all(
+    0,
+    {
+        "LOAD_CONST": lambda op, value: value,
+        "LOAD_ASSERTION_ERROR": lambda op, argument: AssertionError,
+        "PUSH_NULL": lambda op, argument: NULL,
+    },
+)
+enter_all(
+    1,
+    {
+        "UNARY_NEGATIVE": lambda op, argument, value: op.operators.unary("UNARY_NEGATIVE", value),
+        "UNARY_INVERT": lambda op, argument, value: op.operators.unary("UNARY_INVERT", value),
+        "UNARY_POSITIVE": lambda op, argument, value: op.operators.unary("UNARY_POSITIVE", value),
+        "UNARY_NOT": lambda op, argument, value: not op.operators.is_true(value),
+        "TO_BOOL": lambda op, argument, value: op.operators.is_true(value),
+        "LOAD_ATTR": lambda op, name, value: op.attributes.load(value, name),
+        "GET_ITER": lambda op, argument, value: op.items.iterate(value),
+        "LIST_TO_TUPLE": lambda op, argument, value: tuple(value),
+        "CONVERT_VALUE": lambda op, conversion, value: op.calls.call(_CONVERT[conversion], (value,), {}),
+        "FORMAT_SIMPLE": lambda op, argument, value: op.operators.format(value, "", ""),
+    },
+)
+enter_all(
+    2,
+    {
+        "BINARY_OP": lambda op, which, left, right: op.operators.binary(_BINARY[which], left, right),
+        "COMPARE_OP": lambda op, which, left, right: op.operators.compare(_COMPARE[which], left, right),
+        "IS_OP": lambda op, negated, left, right: (left is right) != bool(negated),
+        "CONTAINS_OP": lambda op, negated, value, container: (
+            op.items.contains(container, value) != bool(negated)
+        ),
+        "BINARY_SUBSCR": lambda op, argument, container, key: op.items.get(container, key),
+        "FORMAT_WITH_SPEC": lambda op, argument, value, spec: op.operators.format(value, "", spec),
+    },
+)
+enter_all(
+    3,
+    {"BINARY_SLICE": lambda op, argument, value, start, stop: op.items.get(value, slice(start, stop))},
+)
+enter_all(
+    1,
+    {
+        "POP_TOP": lambda op, argument, value: None,
+        "DELETE_ATTR": lambda op, name, value: op.attributes.delete(value, name),
+    },
+    pushes=False,
+)
+enter_all(
+    2,
+    {
+        "STORE_ATTR": lambda op, name, new, value: op.attributes.store(value, name, new),
+        "DELETE_SUBSCR": lambda op, argument, container, key: op.items.delete(container, key),
+    },
+    pushes=False,
+)
+enter_all(
+    3,
+    {"STORE_SUBSCR": lambda op, argument, new, container, key: op.items.set(container, key, new)},
+    pushes=False,
+)
+enter_all(
+    4,
+    {
+        "STORE_SLICE": lambda op, argument, new, container, start, stop: op.items.set(
+            container, slice(start, stop), new
+        )
+    },
+    pushes=False,
+)
+
+
+@instruction("COPY")
+def copy(op: Interpreter, frame: Frame, depth: int) -> None:
+    frame.stack.append(frame.stack[-depth])
+
+
+@instruction("SWAP")
+def swap(op: Interpreter, frame: Frame, depth: int) -> None:
+    stack = frame.stack
+    stack[-1], stack[-depth] = stack[-depth], stack[-1]
+
+
+@instruction("LOAD_SUPER_ATTR")
+def load_super_attr(op: Interpreter, frame: Frame, name: str) -> None:
+    super_type, start, value = take(frame.stack, 3)
+    if super_type is super:
+        found = op.attributes.load_super(start, value, name)
+    else:
+        found = op.attributes.load(op.calls.call(super_type, (start, value), {}), name)
+    frame.stack.append(found)
+
+
+@instruction("FORMAT_VALUE")
+def format_value(op: Interpreter, frame: Frame, flags: int) -> None:
+    spec = frame.stack.pop() if flags & 4 else ""
+    frame.stack[-1] = op.operators.format(frame.stack[-1], ("", "str", "repr", "ascii")[flags & 3], spec)
+
+
+# Collections
+
+
+@instruction("BUILD_SLICE")
+def build_slice(op: Interpreter, frame: Frame, count: int) -> None:
+    frame.stack.append(slice(*take(frame.stack, count)))
+
+
+@instruction("BUILD_STRING")
+def build_string(op: Interpreter, frame: Frame, count: int) -> None:
+    frame.stack.append("".join(take(frame.stack, count)))
+
+
+@instruction("BUILD_TUPLE")
+def build_tuple(op: Interpreter, frame: Frame, count: int) -> None:
+    frame.stack.append(tuple(take(frame.stack, count)))
+
+
+@instruction("BUILD_LIST")
+def build_list(op: Interpreter, frame: Frame, count: int) -> None:
+    frame.stack.append(take(frame.stack, count))
+
+
+@instruction("BUILD_SET")
+def build_set(op: Interpreter, frame: Frame, count: int) -> None:
+    items = take(frame.stack, count)
+    op.items.as_keys(items)
+    frame.stack.append(set(items))
+
+
+@instruction("BUILD_MAP")
+def build_map(op: Interpreter, frame: Frame, count: int) -> None:
+    items = take(frame.stack, 2 * count)
+    op.items.as_keys(items[::2])
+    frame.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+
+@instruction("BUILD_CONST_KEY_MAP")
+def build_const_key_map(op: Interpreter, frame: Frame, count: int) -> None:
+    keys = frame.stack.pop()
+    frame.stack.append(dict(zip(keys, take(frame.stack, count), strict=True)))
+
+
+# Into a collection that is being built, `depth` below the value
+
+
+@instruction("LIST_APPEND")
+def list_append(op: Interpreter, frame: Frame, depth: int) -> None:
+    value = frame.stack.pop()
+    frame.stack[-depth].append(value)
+
+
+@instruction("SET_ADD")
+def set_add(op: Interpreter, frame: Frame, depth: int) -> None:
+    value = frame.stack.pop()
+    op.items.as_keys((value,))
+    frame.stack[-depth].add(value)
+
+
+@instruction("MAP_ADD")
+def map_add(op: Interpreter, frame: Frame, depth: int) -> None:
+    key, value = take(frame.stack, 2)
+    op.items.as_keys((key,))
+    frame.stack[-depth][key] = value
+
+
+@instruction("LIST_EXTEND")
+def list_extend(op: Interpreter, frame: Frame, depth: int) -> None:
+    value = frame.stack.pop()
+    if not is_iterable(value):
+        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
+    frame.stack[-depth].extend(op.items.unpack(value))
+
+
+@instruction("SET_UPDATE")
+def set_update(op: Interpreter, frame: Frame, depth: int) -> None:
+    value = frame.stack.pop()
+    frame.stack[-depth].update(op.items.unpack(value))
+
+
+@instruction("DICT_UPDATE")
+def dict_update(op: Interpreter, frame: Frame, depth: int) -> None:
+    value = frame.stack.pop()
+    if not is_mapping(value):
+        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
+    frame.stack[-depth].update(op.items.mapping(value))
+
+
+def is_iterable(value: Any) -> bool:
+    """Return whether a type can have an iterator at all, as CPython asks it."""
+    kind = type(value)
+    return getattr(kind, "__iter__", None) is not None or hasattr(kind, "__getitem__")
+
+
+def is_mapping(value: Any) -> bool:
+    return isinstance(value, dict) or hasattr(value, "keys")
+
+
+# Iteration
+
+
+@instruction("FOR_ITER")
+def for_iter(op: Interpreter, frame: Frame, end: int) -> int | None:
+    try:
+        frame.stack.append(op.items.next(frame.stack[-1]))
+    except StopIteration:
+        frame.stack.pop()
+        return end
+    return None
+
+
+@instruction("UNPACK_SEQUENCE")
+def unpack_sequence(op: Interpreter, frame: Frame, count: int) -> None:
+    value = frame.stack.pop()
+    items = op.items.unpack(value) if type(value) in _SIZED else _first_items(op, value, count + 1)
+    if len(items) < count:
+        raise ValueError(f"not enough values to unpack (expected {count}, got {len(items)})")
+    if len(items) > count:
+        raise ValueError(f"too many values to unpack (expected {count})")
+    frame.stack.extend(reversed(items))
+
+
+def _first_items(op: Interpreter, value: Any, count: int) -> list[Any]:
+    """No more than are needed: the iterator may be endless, or used again."""
+    _require_iterable(value)
+    iterator, items = op.items.iterate(value), list[Any]()
+    try:
+        while len(items) < count:
+            items.append(op.items.next(iterator))
+    except StopIteration:
+        return items
+    return items
+
+
+def _require_iterable(value: Any) -> None:
+    if not is_iterable(value):
+        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
+
+
+@instruction("UNPACK_EX")
+def unpack_ex(op: Interpreter, frame: Frame, counts: int) -> None:
+    before, after = counts & 0xFF, counts >> 8
+    value = frame.stack.pop()
+    _require_iterable(value)
+    items = list(op.items.unpack(value))
+    if len(items) < before + after:
+        raise ValueError(
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    end = len(items) - after
+    frame.stack.extend(reversed(items[end:]))
+    frame.stack.append(items[before:end])
+    frame.stack.extend(reversed(items[:before]))
+
+
+# The `match` statement
+
+
+@instruction("GET_LEN")
+def get_len(op: Interpreter, frame: Frame, argument: Any) -> None:
+    frame.stack.append(op.calls.call(len, (frame.stack[-1],), {}))
+
+
+@instruction("MATCH_SEQUENCE")
+def match_sequence(op: Interpreter, frame: Frame, argument: Any) -> None:
+    frame.stack.append(bool(type(frame.stack[-1]).__flags__ & _SEQUENCE))
+
+
+@instruction("MATCH_MAPPING")
+def match_mapping(op: Interpreter, frame: Frame, argument: Any) -> None:
+    frame.stack.append(bool(type(frame.stack[-1]).__flags__ & _MAPPING))
+
+
+@instruction("MATCH_KEYS")
+def match_keys(op: Interpreter, frame: Frame, argument: Any) -> None:
+    """Push the values of the keys on top of the stack, or None if one is missing."""
+    subject, keys = frame.stack[-2:]
+    seen: set[Any] = set()
+    values: list[Any] | None = []
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
+        seen.add(key)
+        value = op.calls.call_method(subject, "get", (key, _MISSING), {})
+        if value is _MISSING:
+            values = None
+            break
+        assert values is not None
+        values.append(value)
+    frame.stack.append(None if values is None else tuple(values))
+
+
+@instruction("MATCH_CLASS")
+def match_class(op: Interpreter, frame: Frame, positional: int) -> None:
+    """Replace subject, class and names of attributes by the values of these, or by None."""
+    stack = frame.stack
+    names, kind, subject = stack.pop(), stack.pop(), stack.pop()
+    if not isinstance(kind, type):
+        raise TypeError(f"called match pattern must be a {_CLASS}")
+    if not op.calls.call(isinstance, (subject, kind), {}):
+        stack.append(None)
+        return
+    values: list[Any] = []
+    fields = _positional(op, kind, positional)
+    if fields is None:
+        values.append(subject)
+        fields = ()
+    seen: set[str] = set()
+    for name in (*fields, *names):
+        if name in seen:
+            raise TypeError(f"{kind.__name__}() got multiple sub-patterns for attribute {name!r}")
+        seen.add(name)
+        try:
+            values.append(op.attributes.load(subject, name))
+        except AttributeError:
+            stack.append(None)
+            return
+    stack.append(tuple(values))
+
+
+def _positional(op: Interpreter, kind: type, count: int) -> tuple[str, ...] | None:
+    """The attributes that `count` positional patterns stand for; None if the one stands for the subject."""
+    if not count:
+        return ()
+    try:
+        fields = op.attributes.load(kind, "__match_args__")
+    except AttributeError:
+        fields, matches_self = (), bool(kind.__flags__ & _MATCHES_SELF)
+    else:
+        matches_self = False
+    if type(fields) is not tuple:
+        raise TypeError(f"{kind.__name__}.__match_args__ must be a tuple (got {type(fields).__name__})")
+    allowed = 1 if matches_self else len(fields)
+    if count > allowed:
+        plural = "" if allowed == 1 else "s"
+        raise TypeError(f"{kind.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
+    if matches_self:
+        return None
+    for name in fields[:count]:
+        if not isinstance(name, str):
+            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+    return fields[:count]

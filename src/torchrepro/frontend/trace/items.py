@@ -1,0 +1,231 @@
+"""Items and iteration during a trace: special methods in Python are inlined, C does the rest."""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchrepro.frontend.codegen.objects import dict_items, elements
+from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
+from torchrepro.frontend.interpreter.operations import Items
+from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_trusted_class
+from torchrepro.frontend.trace.foreign import natively
+from torchrepro.frontend.trace.native import is_native_iterator
+from torchrepro.frontend.trace.stepped import SteppedIterator, SteppedSequence
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.trace.tracer import Tracer
+
+
+class TracedItems(Items):
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer, self.world = tracer, tracer.world
+        self.values, self.dicts = tracer.values, tracer.dicts
+
+    def as_keys(self, values: Sequence[Any]) -> None:
+        """What their own `__hash__` and `__eq__` read is guarded by stepping them, before C runs them."""
+        for value in values:
+            if type(value) is tuple:
+                self.as_keys(value)
+                continue
+            kind: Any = type(value)
+            if is_python_class(kind) and not is_trusted_class(kind):
+                self.tracer.calls.special(value, "__hash__")
+                self.tracer.calls.special(value, "__eq__", value)
+
+    def get(self, container: Any, key: Any) -> Any:
+        self.values.require_known(container)
+        if is_a(container, dict):
+            return self._dict_item(container, key)
+        if is_a(container, type):
+            return self._class_item(container, key)
+        result = self.tracer.calls.special(container, "__getitem__", key)
+        if result is not MISSING:
+            return result
+        return container[self.as_index(key)]
+
+    def _class_item(self, container: Any, key: Any) -> Any:
+        result = self.tracer.calls.special(container, "__getitem__", key)
+        if result is not MISSING:
+            return result
+        found = self.tracer.classes.lookup(container, "__class_getitem__")
+        if isinstance(found, classmethod) and not is_trusted_class(container):
+            return self.tracer.calls.call(self.tracer.attributes.bind_to_class(found, container), (key,), {})
+        return container[key]
+
+    def as_index(self, key: Any) -> Any:
+        """A key in which objects with an `__index__` of their own are numbers."""
+        if type(key) is tuple:
+            return tuple(map(self.as_index, key))
+        if type(key) is slice:
+            self.values.require_known(key)
+            return slice(self.as_index(key.start), self.as_index(key.stop), self.as_index(key.step))
+        number = self.tracer.calls.special(key, "__index__")
+        return key if number is MISSING else number
+
+    def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        result = self.tracer.calls.special(container, "__getitem__", key)
+        return self.plain_get(container, key) if result is MISSING else result
+
+    def plain_get(self, container: Any, key: Any) -> Any:
+        """What `dict.__getitem__` does, `__missing__` and factories included."""
+        self.as_keys((key,))
+        value = self.dicts.get(container, key)
+        if value is not MISSING:
+            return value
+        missing = self.tracer.calls.special(container, "__missing__", key)
+        if missing is not MISSING:
+            return missing
+        if is_a(container, collections.defaultdict) and container.default_factory is not None:
+            value = self.tracer.calls.call(container.default_factory, (), {})
+            self.dicts.set(container, key, value)
+            return value
+        raise KeyError(key)
+
+    def set(self, container: Any, key: Any, new: Any) -> None:
+        self.values.require_known(container)
+        if is_a(container, torch.Tensor):
+            container[self.as_index(key)] = new
+            return
+        if self.tracer.calls.special(container, "__setitem__", key, new) is not MISSING:
+            return
+        if is_a(container, dict):
+            self.plain_set(container, key, new)
+        else:
+            container[self.as_index(key)] = self.iterable(new) if is_a(key, slice) else new
+
+    def plain_set(self, container: dict[Any, Any], key: Any, new: Any) -> None:
+        self.as_keys((key,))
+        if is_a(container, collections.OrderedDict):
+            # Its order is kept beside the table: only its own method knows of both.
+            self.dicts.forget_unread(container, key)
+            collections.OrderedDict.__setitem__(container, key, new)
+        else:
+            self.dicts.set(container, key, new)
+
+    def delete(self, container: Any, key: Any) -> None:
+        self.values.require_known(container)
+        if self.tracer.calls.special(container, "__delitem__", key) is not MISSING:
+            return
+        if is_a(container, dict):
+            self.dicts.complete(container)
+        del container[key]
+
+    def contains(self, container: Any, value: Any) -> bool:
+        self.values.require_known(container)
+        if is_a(container, torch.Tensor):
+            return value in container
+        result = self.tracer.calls.special(container, "__contains__", value)
+        if result is not MISSING:
+            return self.tracer.operators.is_true(result)
+        if is_a(container, dict):
+            self.as_keys((value,))
+            return self.dicts.has(container, value)
+        if (
+            is_python_class(type(container))
+            and self.tracer.classes.lookup(type(container), "__contains__") is MISSING
+            and self.tracer.classes.lookup(type(container), "__iter__") is not None
+            and any(
+                self.tracer.classes.python_method(container, name) is not None
+                for name in ("__iter__", "__getitem__")
+            )
+        ):
+            for item in SteppedIterator(self.tracer, self.iterate(container)):
+                if item is value or self.tracer.operators.is_true(
+                    self.tracer.operators.compare("EQ", item, value)
+                ):
+                    return True
+            return False
+        self.dicts.complete_all((container,))
+        if is_a(container, list | tuple) and self._needs_stepping(value, container):
+            items = elements(container)
+            return any(
+                item is value
+                or self.tracer.operators.is_true(self.tracer.operators.compare("EQ", item, value))
+                for item in items
+            )
+        return bool(natively("a search", operator.contains, container, value))
+
+    def _needs_stepping(self, value: Any, items: Sequence[Any]) -> bool:
+        return self.tracer.classes.python_method(value, "__eq__") is not None or any(
+            self.tracer.classes.python_method(item, "__eq__") is not None for item in elements(items)
+        )
+
+    # Iteration
+
+    def iterate(self, value: Any) -> Iterator[Any]:
+        if is_a(value, torch.Tensor):
+            if value.dim() == 0:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter(torch.unbind(value, 0))
+        self.values.require_known(value)
+        if is_a(value, SteppedGenerator | SteppedIterator):
+            return value  # type: ignore[no-any-return]
+        result: Any = self.tracer.calls.special(value, "__iter__")
+        if result is not MISSING:
+            if self.tracer.classes.lookup(type(result), "__next__") is MISSING:
+                raise TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'")
+            return result  # type: ignore[no-any-return]
+        if is_python_class(type(value)) and self.tracer.classes.lookup(type(value), "__iter__") is MISSING:
+            if self.tracer.classes.python_method(value, "__getitem__") is None:
+                raise TypeError(f"'{type(value).__name__}' object is not iterable")
+            return iter(SteppedSequence(self.tracer, value))
+        self.dicts.complete_all((value,))
+        return iter(value)
+
+    def next(self, iterator: Iterator[Any]) -> Any:
+        self.values.require_known(iterator)
+        if is_a(iterator, SteppedGenerator) or is_native_iterator(iterator):
+            return next(iterator)
+        result = self.tracer.calls.special(iterator, "__next__")
+        if result is not MISSING:
+            return result
+        if is_a(iterator, types.GeneratorType):
+            raise Break(BreakKind.UNSUPPORTED, "a generator that was started outside of the trace")
+        return next(iterator)
+
+    def iterable(self, value: Any) -> Any:
+        """The value as code in C can iterate over it."""
+        self.values.require_known(value)
+        if self.tracer.classes.python_method(value, "__iter__") is not None or (
+            self.tracer.classes.python_method(value, "__next__") is None
+            and self.tracer.classes.python_method(value, "__getitem__") is not None
+            and not is_a(value, list | tuple | dict | str)
+        ):
+            iterator = self.iterate(value)
+            return iterator if is_native_iterator(iterator) else SteppedIterator(self.tracer, iterator)
+        return value
+
+    def pairs(self, value: Any) -> Any:
+        """The value as code in C can make a dict of it."""
+        if not is_python_class(type(value)):
+            return value
+        return self.mapping(value) if self.tracer.attributes.has(value, "keys") else self.iterable(value)
+
+    def unpack(self, value: Any) -> Sequence[Any]:
+        if type(value) in (list, tuple):
+            return value  # type: ignore[no-any-return]
+        iterator = self.iterate(value)
+        if is_native_iterator(iterator) or is_a(iterator, SteppedGenerator):
+            return list(iterator)
+        return list(SteppedIterator(self.tracer, iterator))
+
+    def mapping(self, value: Any) -> Mapping[Any, Any]:
+        self.values.require_known(value)
+        if is_a(value, dict):
+            # As C merges it: by the items, unless it does not iterate as a dict and is read in its own way.
+            plain = self.tracer.classes.lookup(type(value), "__iter__") is dict.__dict__["__iter__"]
+            if plain or not any(
+                self.tracer.classes.python_method(value, name) for name in ("keys", "__getitem__")
+            ):
+                self.dicts.complete(value)
+                return dict(dict_items(value))
+        keys = self.unpack(self.tracer.calls.call_method(value, "keys", (), {}))
+        return {key: self.get(value, key) for key in keys}
