@@ -18,10 +18,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.script.fake_calls import SameCall, traced
+from torchrepro.script.fake_calls import SameCall
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.plan import Manner
 from torchrepro.script.spelling import Speller, Style
+from torchrepro.state.fake_run import run_on_fakes
 
 
 def _body(repro: Repro, manner: Manner = Manner.PLAIN) -> str:
@@ -148,7 +149,7 @@ def test_calls_keep_their_order() -> None:
 def test_an_operator_that_nobody_can_register_is_not_written() -> None:
     repro = lowered(torch.relu, _X)
     (node,) = (node for node in repro.graph.graph.nodes if node.op == "call_function")
-    found = traced(repro)
+    found = run_on_fakes(repro)
     with torch.library._scoped_library("polish_tests", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
         node.target = torch.ops.polish_tests.twice.default

@@ -20,15 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.fx import Node
 
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
-from torchrepro.state.ambient import applied_modes
-from torchrepro.torch_api.fake import FakeTensorMode, make_fx
-from torchrepro.torch_api.modes import modes_kept
+from torchrepro.state.fake_run import OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.ops import OpOverload
 
 if TYPE_CHECKING:
@@ -161,14 +158,11 @@ def names_in(window: Window, repro: Repro, recording: Recording) -> dict[str, in
 
 
 def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
-    """The ATen ops inside an op, by tracing it on tensors without data; empty where that does not work.
-
-    Checked on torch 2.11 to 2.15 (`select_decomp_table`).
-    """
+    """The ATen ops inside an op, by a run on fake tensors; empty where that does not work."""
     from torchrepro.cut.subgraph import piece
-    from torchrepro.torch_api.inductor import select_decomp_table
 
-    if isinstance(node.target, OpOverload) and node.target not in select_decomp_table():
+    table = inductor_decompositions()
+    if isinstance(node.target, OpOverload) and node.target not in table:
         return []
     try:
         single = piece(repro, recording, [node.name])
@@ -176,18 +170,10 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
         return []
     if single is None:
         return []
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs = [fakes.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in single.inputs]
-    try:
-        with modes_kept(), applied_modes(repro.ambient), torch.no_grad():
-            traced = make_fx(
-                torch.fx.Interpreter(single.graph).run,
-                decomposition_table=select_decomp_table(),
-                tracing_mode="fake",
-            )(*inputs)
-    except Exception:  # whatever an op raises on fake tensors: then its name is all that is known
-        return []
-    return [inner.target for inner in traced.graph.nodes if inner.op == "call_function"]
+    log = OperatorLog(table)
+    run = run_on_fakes(single, log=log, user_code=True, symbols=False)
+    # Where it raises on fake tensors, its name is all that is known.
+    return list(log.ops) if run.complete else []
 
 
 def _name_of(target: Any) -> str:

@@ -7,31 +7,28 @@ has a kernel of its own for the whole.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from torchrepro.cut.units import CALLS
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import has_effects, put_in_place_of, rebuilt, remove_dead_nodes, spliced
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
+from torchrepro.state.fake_run import Decompositions, OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.fake import make_fx
-from torchrepro.torch_api.modes import TorchDispatchMode
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 from torchrepro.torch_api.pytree import tree_leaves
-
-_Table = Mapping[Any, Callable[..., Any]]
 
 
 def expanded_everywhere(repro: Repro) -> list[Repro]:
     """The repro with every op opened: as far as the compiler would, and less far; empty where none can be."""
     names = [node.name for node in repro.graph.graph.nodes if node.op in CALLS]
-    values = propagate(repro).values
+    values = run_on_fakes(repro).by_name
     found: dict[str, Repro] = {}
-    for table in (_decompositions(), {}):
+    for table in (inductor_decompositions(), {}):
         opened = _opened(repro, names, values, table)
         if opened is not None:
             targets = [str(node.target) for node in opened.graph.graph.nodes if node.op in CALLS]
@@ -39,7 +36,9 @@ def expanded_everywhere(repro: Repro) -> list[Repro]:
     return list(found.values())
 
 
-def _opened(repro: Repro, names: Sequence[str], values: Mapping[str, Any], table: _Table) -> Repro | None:
+def _opened(
+    repro: Repro, names: Sequence[str], values: Mapping[str, Any], table: Decompositions
+) -> Repro | None:
     module = GraphModule(repro.graph, copy.deepcopy(repro.graph.graph), class_name="Graph")
     changed = False
     for node in list(module.graph.nodes):
@@ -69,7 +68,7 @@ def _is_openable(node: Node) -> bool:
     return not isinstance(target, HigherOrderOperator) and getattr(target, "__module__", "") != "_operator"
 
 
-def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: _Table) -> GraphModule | None:
+def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: Decompositions) -> GraphModule | None:
     """The ops of which one is made, as a graph over its operands; None where it cannot be traced."""
     order = {operand: place for place, operand in enumerate(node.all_input_nodes)}
 
@@ -109,17 +108,6 @@ def _is_more(node: Node, inside: GraphModule) -> bool:
     return not own and len([inner for inner in ops if isinstance(inner.target, OpOverload)]) > 1
 
 
-def _decompositions() -> _Table:
-    """What inductor takes ops apart with. Checked on torch 2.11 to 2.15 (`select_decomp_table`)."""
-    from torchrepro.torch_api.inductor import (
-        lowering,  # noqa: F401  decompositions use it
-        select_decomp_table,
-    )
-
-    table: _Table = select_decomp_table()
-    return table
-
-
 def _use_public_names(module: GraphModule) -> None:
     """`torch.rsqrt(x)` and `x.view(...)` for calls of ATen, where they call the same op and nothing else."""
     for node in module.graph.nodes:
@@ -140,10 +128,10 @@ def _calls(function: Any, node: Node) -> list[Any]:
         return operand.meta.get("val")
 
     args, kwargs = torch.fx.map_arg(node.args, value), torch.fx.map_arg(node.kwargs, value)
-    mode = next((arg.fake_mode for arg in _flat(args) if hasattr(arg, "fake_mode")), None)
+    mode = next((arg.fake_mode for arg in tree_leaves(args) if hasattr(arg, "fake_mode")), None)
     if mode is None or function is None:
         return []
-    seen = _Seen()
+    seen = OperatorLog(aliases=True)
     try:
         with torch.no_grad(), mode, seen:
             function(*args, **kwargs)
@@ -151,20 +139,3 @@ def _calls(function: Any, node: Node) -> list[Any]:
         # It takes other arguments: then it is not the same function.
         return []
     return seen.ops
-
-
-def _flat(values: Any) -> list[Any]:
-    return tree_leaves(values)
-
-
-class _Seen(TorchDispatchMode):
-    """Notes which ops are called."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.ops: list[Any] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace != "prim":  # questions after the device and the like
-            self.ops.append(func)
-        return func(*args, **(kwargs or {}))

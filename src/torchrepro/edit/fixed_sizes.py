@@ -12,7 +12,6 @@ import torch
 from torch.fx import Graph, Node
 
 from torchrepro.cut.units import CALLS
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.nested_bodies import drop_fixed_inputs
 from torchrepro.edit.surgery import edited, put_in_place_of, rebuilt, with_all_edited
 from torchrepro.graph_text.annotations import (
@@ -26,6 +25,7 @@ from torchrepro.graph_text.annotations import (
 )
 from torchrepro.graph_text.symbols import plain_number, to_sympy
 from torchrepro.nouns.repro import Repro
+from torchrepro.state.fake_run import run_on_fakes
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _VALUES = ("val", "example_value", "tensor_meta", "unbacked_bindings")
@@ -59,7 +59,7 @@ def with_folded_numbers(repro: Repro) -> Repro:
     calls = {node.name for node in repro.graph.graph.nodes if node.op in CALLS}
     numbers = {
         name: value
-        for name, value in propagate(repro).values.items()
+        for name, value in run_on_fakes(repro).by_name.items()
         if name in calls and isinstance(value, int | float) and not isinstance(value, _SYMBOLIC)
     }
 

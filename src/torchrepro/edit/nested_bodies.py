@@ -19,7 +19,6 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.units import CALLS
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import (
     has_effects,
     put_in_place_of,
@@ -31,6 +30,7 @@ from torchrepro.edit.surgery import (
 )
 from torchrepro.graph_text.metadata import restore_metadata
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.fake_run import run_on_fakes
 from torchrepro.torch_api.ops import HigherOrderOperator
 
 _DEPTH = 8
@@ -123,7 +123,7 @@ class _Known:
 
     @functools.cached_property
     def values(self) -> Mapping[str, Any]:
-        return propagate(self._repro).values
+        return run_on_fakes(self._repro).by_name
 
     def first_row(self, graph: Graph, value: Node) -> Node:
         if self.is_aten:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import edited, put_in_place_of
 from torchrepro.nouns.repro import Repro
+from torchrepro.state.fake_run import run_on_fakes
 from torchrepro.torch_api.ops import OpOverload
 
 
@@ -79,13 +79,13 @@ class _Form:
 
 def taken_apart(repro: Repro) -> list[str]:
     """The nodes that take one of several results, for which there is an op that computes that one alone."""
-    values = propagate(repro).values
+    values = run_on_fakes(repro).by_name
     return [node.name for node in repro.graph.graph.nodes if _form(node, values) is not None]
 
 
 def with_single_results(repro: Repro, names: Collection[str]) -> Repro:
     """The repro with one op for each of these nodes and the op that it takes a result of."""
-    values = propagate(repro).values
+    values = run_on_fakes(repro).by_name
 
     def edit(graph: Graph) -> None:
         for node in list(graph.nodes):

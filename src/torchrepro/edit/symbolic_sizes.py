@@ -8,24 +8,22 @@ limit of time, and whoever asks has to do without.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx import Interpreter, Node
+from torch.fx import Node
 
 from torchrepro.edit.arguments import Literal, literals_of, replaced
 from torchrepro.edit.held_tensors import Held
 from torchrepro.graph_text import resolver
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
-from torchrepro.torch_api.fake import FakeTensorMode
+from torchrepro.state.fake_run import silent_torch
+from torchrepro.torch_api.fake import FakeInterpreter, FakeTensorMode
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.modes import modes_kept
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
@@ -70,7 +68,7 @@ def trace_sizes(repro: Repro, held: Sequence[Held]) -> Traced | None:
     """The unknowns of a repro's graph; None where they cannot be had in a moment."""
     if repro.ops > _MANY_OPS or not all(map(_is_known, repro.graph.graph.nodes)):
         return None
-    with _unnoticed():
+    with silent_torch(), same_randomness(capture_rng_state()), modes_kept():  # torch logs what it cannot tell
         try:
             tracer = _Tracer(repro, held)
             return tracer.traced()
@@ -83,7 +81,7 @@ class _TooLong(Exception):
     pass
 
 
-class _Tracer(Interpreter):
+class _Tracer(FakeInterpreter):
     """Runs the graph, with an unknown for every size and number above 1.
 
     Checked on torch 2.11 to 2.15 (`ShapeEnv`, `StatelessSymbolicContext`, `ConstantSource`).
@@ -92,24 +90,25 @@ class _Tracer(Interpreter):
     def __init__(self, repro: Repro, held: Sequence[Held]) -> None:
         from torchrepro.torch_api.fake import ShapeEnv
 
-        super().__init__(repro.graph)
-        self._repro = repro
         self._env = ShapeEnv(duck_shape=False, specialize_zero_one=False)
-        self._mode = FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True)
+        super().__init__(repro.graph, FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True))
+        self._repro = repro
         self._members: list[tuple[Axis | Literal, Any]] = []
         self._shapes: list[Any] = []
         self._deadline = math.inf
-        self._fakes = {id(each.tensor): self._fake(number, each.tensor) for number, each in enumerate(held)}
+        self._fakes = {
+            id(each.tensor): self._with_unknowns(number, each.tensor) for number, each in enumerate(held)
+        }
 
     def traced(self) -> Traced:
         self._deadline = time.monotonic() + _SECONDS
         inputs = [
             self._number(Literal(node.name, ()), value)
             if type(value) is int and value > 1
-            else self._known(value)
+            else self.fake(value)
             for node, value in zip(_placeholders(self._repro), self._repro.inputs, strict=False)
         ]
-        with self._mode, applied_modes(self._repro.ambient), _no_grad_below_aot(self._repro):
+        with self.mode, applied_modes(self._repro.ambient), _no_grad_below_aot(self._repro):
             results = self.run(*inputs)
         if isinstance(results, torch.Tensor):
             results = (results,)
@@ -140,23 +139,18 @@ class _Tracer(Interpreter):
         kwargs = replaced(n.kwargs, ("kwargs",), numbers)
         return self.map_nodes_to_values(args, n), self.map_nodes_to_values(kwargs, n)
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return self._known(super().get_attr(target, args, kwargs))
-
-    def _known(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def fake(self, value: Any) -> Any:
         fake = self._fakes.get(id(value))
-        return self._mode.from_tensor(value, static_shapes=True) if fake is None else fake
+        return super().fake(value) if fake is None else fake
 
-    def _fake(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+    def _with_unknowns(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
         from torchrepro.torch_api.dynamo import ConstantSource
         from torchrepro.torch_api.fake import DimDynamic, StatelessSymbolicContext
 
         kinds = [DimDynamic.DYNAMIC if size > 1 else DimDynamic.STATIC for size in tensor.shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         source = ConstantSource(f"tensor_{number}")
-        fake = self._mode.from_tensor(tensor, symbolic_context=context, source=source)
+        fake = self.mode.from_tensor(tensor, symbolic_context=context, source=source)
         sizes: Any = fake.shape
         for axis, size in enumerate(sizes):
             if isinstance(size, torch.SymInt):
@@ -222,16 +216,3 @@ def _is_known(node: Node) -> bool:
 
 def _no_grad_below_aot(repro: Repro) -> Any:
     return torch.set_grad_enabled(torch.is_grad_enabled() and repro.place is not Place.AFTER_AOT)
-
-
-@contextmanager
-def _unnoticed() -> Iterator[None]:
-    """Generators and modes as they were, and not a word: torch logs what it could not reason about."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), same_randomness(capture_rng_state()), modes_kept():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

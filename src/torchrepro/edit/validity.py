@@ -12,8 +12,8 @@ import warnings
 import torch
 from torch.fx import Node
 
-from torchrepro.edit.fake_run import Propagated, propagate
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.fake_run import FakeRun, run_on_fakes
 from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
@@ -34,7 +34,7 @@ def why_invalid(repro: Repro) -> str:
     ill_formed = _why_ill_formed(repro)
     if ill_formed or repro.place is Place.BEFORE_CAPTURE:
         return ill_formed
-    run = propagate(repro)
+    run = run_on_fakes(repro)
     return "" if run.raised is None or _depends_on_data(run) else _blame(run.raised, run.node)
 
 
@@ -56,10 +56,10 @@ def _why_ill_formed(repro: Repro) -> str:
     return ""
 
 
-def _depends_on_data(run: Propagated) -> bool:
+def _depends_on_data(run: FakeRun) -> bool:
     """Whether the sizes that an op has met are only known once the graph runs."""
     operands = run.node.all_input_nodes if run.node is not None else ()
-    values = [run.values.get(operand.name) for operand in operands]
+    values = [run.values.get(operand) for operand in operands]
     sizes = [tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in values]
     return any(isinstance(size, _SYMBOLIC) for size in pytree.tree_leaves(sizes))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 from torch.fx.node import Node
 
 from torchrepro.graph_text.annotations import (
@@ -29,7 +29,7 @@ from torchrepro.graph_text.annotations import (
 from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
-from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.fake import FakeInterpreter, FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import is_traceable_wrapper_subclass, modes_kept
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 from torchrepro.torch_api.tensors import is_functorch_wrapped
@@ -200,11 +200,11 @@ def _names(text: str) -> list[str]:
     return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions]
 
 
-class _Propagation(Interpreter):
+class _Propagation(FakeInterpreter):
     """Runs a graph on fakes and leaves each result on its node."""
 
     def __init__(self, module: GraphModule, fakes: _FakeInputs) -> None:
-        super().__init__(module, garbage_collect_values=True)
+        super().__init__(module, fakes.mode)
         self._fakes = fakes
         self._captured = any(_is_captured(node) for node in module.graph.nodes)
 
@@ -221,14 +221,8 @@ class _Propagation(Interpreter):
             if self._captured:
                 n.meta["example_value"] = value
             _set_tensor_metadata(n, value)
-            _set_unbacked_bindings(self._fakes.mode, n, result)
+            _set_unbacked_bindings(self.mode, n, result)
         return result
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        value = super().get_attr(target, args, kwargs)
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self._fakes.mode.from_tensor(value, static_shapes=True)
-        return value
 
     def _example(self, value: Any) -> Any:
         if isinstance(value, FakeTensor):
@@ -236,7 +230,7 @@ class _Propagation(Interpreter):
         if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
             if not _is_real(value):
                 return None
-            return _snapshot(self._fakes.mode.from_tensor(value, static_shapes=True))
+            return _snapshot(self.fake(value))
         if is_traceable_wrapper_subclass(value):
             return value
         return value if isinstance(value, (*_SYMBOLIC, int, float, bool)) else None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
 from torchrepro.edit.arguments import with_literals
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.held_tensors import Held, contiguous, held_tensors, made_like, with_tensors
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.state.fake_run import OperatorLog, run_on_fakes
 
 _TAKES_ANY_RANK = frozenset(
     {
@@ -62,20 +60,7 @@ def _squeezed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _takes_any_rank(repro: Repro) -> bool:
-    ops = _Ops()
-    with ops:
-        propagate(repro)
-    pointwise = (torch.Tag.pointwise in op.tags or op._opname in _TAKES_ANY_RANK for op in ops.seen)
-    return bool(ops.seen) and all(pointwise)
-
-
-class _Ops(TorchDispatchMode):
-    """Which operators a run calls."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: set[Any] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(func)
-        return func(*args, **(kwargs or {}))
+    log = OperatorLog()
+    run_on_fakes(repro, log=log)
+    pointwise = (torch.Tag.pointwise in op.tags or op._opname in _TAKES_ANY_RANK for op in log.ops)
+    return bool(log.ops) and all(pointwise)

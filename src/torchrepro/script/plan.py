@@ -18,13 +18,14 @@ from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.assertions import worst_leaf
 from torchrepro.script.body import Body, BodyWriter
-from torchrepro.script.fake_calls import SameCall, Traced, inductor_decompositions, traced
+from torchrepro.script.fake_calls import SameCall
 from torchrepro.script.inputs import Inputs, sizes_of_inputs
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.preamble import setting_lines
 from torchrepro.script.spelling import Speller, Style
 from torchrepro.script.tensors import Surroundings
 from torchrepro.script.user_source import operator_lines, source_lines
+from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
@@ -99,8 +100,9 @@ class Plan:
         return setting_lines(self.repro.ambient)
 
     @cached_property
-    def traced(self) -> Traced:
-        return traced(self.repro)
+    def traced(self) -> FakeRun:
+        """The graph run on fakes: the value of each node, and which inputs it writes to."""
+        return run_on_fakes(self.repro, log=OperatorLog(), user_code=True, symbols=False)
 
     @cached_property
     def body(self) -> Body:

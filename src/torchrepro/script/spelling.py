@@ -10,9 +10,10 @@ from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.script.calls import Spelling, function, nodes_in, operator_call, torch_level
-from torchrepro.script.fake_calls import SameCall, Traced
+from torchrepro.script.fake_calls import SameCall
 from torchrepro.script.literals import Text, Unwritable, Writer
 from torchrepro.script.public_names import public_spellings
+from torchrepro.state.fake_run import FakeRun
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
@@ -27,7 +28,7 @@ class Style(StrEnum):
 class Speller:
     """Chooses how calls are written, and remembers what has to be imported for them."""
 
-    traced: Traced
+    traced: FakeRun
     same: SameCall
     style: Style
     modules: set[str] = field(default_factory=set)

@@ -5,6 +5,8 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch._subclasses.fake_tensor
 import torch.fx.experimental.proxy_tensor
@@ -52,3 +54,23 @@ sympy_functions = torch.utils._sympy.functions
 
 fake_errors = torch._subclasses.fake_tensor
 """Exceptions of operators that cannot run without data (`DataDependentOutputException` and its siblings)."""
+
+
+class FakeInterpreter(torch.fx.Interpreter):
+    """Run a graph on fake tensors of one mode; its constants become fakes as well.
+
+    Written to as they are, tensors of the module would count another version.
+    """
+
+    def __init__(self, module: torch.fx.GraphModule, mode: FakeTensorMode) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self.mode = mode
+
+    def fake(self, value: Any) -> Any:
+        """Return a tensor as a fake of static sizes; anything else as it is."""
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self.mode.from_tensor(value, static_shapes=True)
+        return value
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self.fake(super().get_attr(target, args, kwargs))

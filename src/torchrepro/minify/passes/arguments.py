@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from torchrepro.edit.arguments import DROPPED, Slot, slots_of, with_arguments
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.fake_run import run_on_fakes
 
 _MANY_OPS = 30
 """Above, an argument tries only its default: to try every form on fakes takes longer than it is worth."""
@@ -90,8 +90,8 @@ class _Runs:
 
     def __init__(self, repro: Repro) -> None:
         self._repro = repro
-        self._warned = propagate(repro).warned
+        self._warned = run_on_fakes(repro).warned
 
     def __call__(self, values: dict[Slot, Any]) -> bool:
         candidate = with_arguments(self._repro, values)
-        return not why_invalid(candidate) and (self._warned or not propagate(candidate).warned)
+        return not why_invalid(candidate) and (self._warned or not run_on_fakes(candidate).warned)

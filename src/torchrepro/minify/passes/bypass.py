@@ -15,10 +15,10 @@ import torch
 from torch.fx import Graph, Node
 
 from torchrepro.cut.units import CALLS
-from torchrepro.edit.fake_run import propagate
 from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.fake_run import run_on_fakes
 
 _CHOICES = 2
 """Operands that are tried in the place of an op."""
@@ -56,7 +56,7 @@ def operands_instead(
     repro: Repro, kind: Callable[[torch.Tensor], tuple[Any, ...]] = _size_and_dtype
 ) -> dict[str, list[str]]:
     """By the name of each op on the way to others: its operands of the same kind, results first."""
-    values = propagate(repro).values
+    values = run_on_fakes(repro).by_name
     kinds = {name: kind(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
     found = {}
     for node in repro.graph.graph.nodes:
