@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.execute.graph_numbers import Origins
+from torchrepro.execute.record_graphs import Origins
 from torchrepro.nouns.origin import Origin
 
 

@@ -14,9 +14,9 @@ from commands import CASES, answer, torchrepro
 
 from torchrepro import Ambient, Compiler, Kind, Repro, Signature, save_bundle
 from torchrepro.bundle.user_calls import call_in, repro_of_call
-from torchrepro.execute.factory import load_factory
 from torchrepro.execute.judge_repro import judge_repro, repro_run
 from torchrepro.execute.judge_user_call import detached
+from torchrepro.execute.user_model import load_factory
 
 calls: list[int] = []
 """A global that the functions below change."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_compiler import inquiry_of, small_repro
 
-from torchrepro.execute.backend_ladder import last_stage_of
+from torchrepro.execute.backends import last_stage_of
 from torchrepro.locate.stages import find_stage, guilty_rung, table
 from torchrepro.nouns.located import Rung
 from torchrepro.nouns.repro import Compiler, Place

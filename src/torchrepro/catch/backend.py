@@ -11,7 +11,7 @@ import torch
 from torchrepro.catch.enable import current_session, open_session
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.catch.torch_hooks import install, watched_backend
-from torchrepro.execute.compiler_names import WATCHES
+from torchrepro.execute.backends import WATCHES
 from torchrepro.execute.compilers import backend_function
 from torchrepro.nouns.repro import Compiler
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.execute.compiler_names import compiler_of
+from torchrepro.execute.backends import compiler_of
 from torchrepro.nouns.repro import Compiler
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,9 @@ from torchrepro.catch.enable import current_session
 from torchrepro.catch.reentrancy import looking_away
 from torchrepro.catch.run_in_fork import can_fork, in_a_fork
 from torchrepro.catch.settings import WatchSettings
-from torchrepro.execute.compiler_names import compiler_of
+from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known
-from torchrepro.execute.record_graphs import record_graphs
+from torchrepro.execute.record_graphs import ANY_SIZE, record_graphs, save_graphs
 from torchrepro.judge.raised import verdict_of
 from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.errors import AccuracyError, BundleError, TorchReproError
@@ -127,23 +127,25 @@ class _Call:
 
     def guilty_graph(self) -> _Judged | None:
         """The graph that fails as the exception says, else one that fails in the same way."""
-        alike = None
+        from torchrepro.engine.check_bundle import first_failing
+
         bundles = self._recorded()
-        for bundle in bundles:
-            try:
-                checked = _checked(bundle)
-            except TorchReproError as exc:  # it cannot be run elsewhere: its compiler has no name, for one
-                if self.failure is not None and len(bundles) == 1:
-                    return self._as_the_program_saw_it(_loaded(bundle), f"it could not be judged: {exc}")
-                continue
-            if not checked.verdict.fails:
-                continue
-            found = _Judged(_loaded(bundle), checked.verdict)
-            if self.expected is None or self.expected.matches(checked.signature):
-                return found
-            if alike is None and checked.verdict.kind is self.expected.kind:
-                alike = found
-        return alike
+        unjudged: list[TorchReproError] = []
+
+        def judged() -> Iterator[tuple[Path, Verdict]]:
+            for bundle in bundles:
+                try:
+                    yield bundle, _checked(bundle).verdict
+                except TorchReproError as exc:  # it cannot be run elsewhere: its compiler has no name
+                    unjudged.append(exc)
+
+        kind = None if self.expected is None else self.expected.kind
+        found = first_failing(judged(), kind, self.expected)
+        if found is not None:
+            return _Judged(_loaded(found[0]), found[1])
+        if self.failure is not None and len(bundles) == len(unjudged) == 1:
+            return self._as_the_program_saw_it(_loaded(bundles[0]), f"it could not be judged: {unjudged[0]}")
+        return None
 
     def whole(self) -> _Judged:
         """The call itself, capture included."""
@@ -201,10 +203,7 @@ class _Call:
             compile_model(plain, self.target.function, backend=backend)(*self.args, **self.kwargs)
 
         repros, _ = record_graphs(call, self.target.compiler, environ=telling_environment())
-        return [
-            str(save_bundle(repro, self.scratch / f"graph_{index}", size_cap=1 << 62))
-            for index, repro in enumerate(repros)
-        ]
+        return save_graphs(repros, self.scratch)
 
     def _record_elsewhere(self) -> list[str]:
         """In a fresh process, from the source of the call."""
@@ -214,7 +213,7 @@ class _Call:
         ambient = capture_ambient()
         function, compiler = self.target.function, self.target.compiler
         repro = repro_of_call(function, self.args, self.kwargs, compiler=compiler, ambient=ambient)
-        bundle = save_bundle(repro, self.scratch / "to_record", size_cap=1 << 62)
+        bundle = save_bundle(repro, self.scratch / "to_record", size_cap=ANY_SIZE)
         outcome = run_isolated(
             "torchrepro.execute.jobs:record_call",
             {"bundle": str(bundle), "trusted": list(trust_own(read_manifest(bundle)))},

@@ -19,7 +19,7 @@ from typing import TypeVar
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.catch.summary import UNFINISHED, write_summary
-from torchrepro.execute.graph_numbers import Origins
+from torchrepro.execute.record_graphs import Origins
 from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.nouns.messages import say
 from torchrepro.nouns.repro import Repro

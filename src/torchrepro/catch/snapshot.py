@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchrepro.bundle.load import owners
-from torchrepro.execute.graph_numbers import Origins
+from torchrepro.execute.record_graphs import Origins
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph

@@ -22,7 +22,7 @@ from torchrepro.catch.import_hook import when_imported
 from torchrepro.catch.session import Session
 from torchrepro.catch.settings import After
 from torchrepro.catch.snapshot import Snapshot
-from torchrepro.execute.compiler_names import compiler_of, watches_itself
+from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
 
 CurrentSession = Callable[[], Session | None]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
-from torchrepro.execute.judge_repro import Prepared, repro_common, synchronise, truth_of
-from torchrepro.judge.execute import Run
-from torchrepro.judge.models import Phase, Subject, judge
+from torchrepro.execute.judge_repro import Prepared, repro_common, subject_of_prepared
+from torchrepro.judge.models import Phase, judge
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
@@ -25,11 +23,11 @@ def verdicts_of_rounds(repro: Repro, *, seconds: float, phase: Phase) -> list[Ve
     single = replace(repro, earlier=())
     first = repro_common(single)
     phase("compile")
-    compiled: list[Any] = []
+    compiled = functools.cache(first.compile)
     verdicts: list[Verdict] = []
     with applied_settings(repro.ambient):
         for inputs in (repro.inputs, *repro.earlier):
-            subject = _subject(Prepared(replace(single, inputs=inputs)), first, compiled, phase)
+            subject = subject_of_prepared(Prepared(replace(single, inputs=inputs)), phase, compiled)
             rule = Rule(strict=repro.strict, tol=repro.tolerance)
             verdicts.append(
                 judge(subject, rule=rule, rng=repro.ambient.rng or None, phase=phase, steady=True)
@@ -37,22 +35,3 @@ def verdicts_of_rounds(repro: Repro, *, seconds: float, phase: Phase) -> list[Ve
             if verdicts[-1].raised is not None or time.monotonic() - started > seconds:
                 break
     return verdicts
-
-
-def _subject(prepared: Prepared, first: Prepared, compiled: list[Any], phase: Phase) -> Subject:
-    def eager(around: AbstractContextManager[Any]) -> Run:
-        graph, inputs = prepared.graph(), prepared.inputs()
-        with around:
-            return prepared.observe(graph, graph, inputs)
-
-    def again(around: AbstractContextManager[Any]) -> Run:
-        with around:
-            if not compiled:
-                compiled.extend(first.compile())
-            phase("run")
-            graph, function = compiled
-            run = prepared.observe(graph, function, prepared.inputs())
-            synchronise()
-            return run
-
-    return Subject(eager, again, lambda draws: truth_of(prepared, draws))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torchrepro.engine.processes.environment import compiler_environment
 from torchrepro.nouns.errors import TorchReproError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchrepro.nouns.repro import Frontend
 
 OnPhase = Callable[[str], None]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,23 @@ def check_bundle(
         on_phase=on_phase,
     )
     return Checked(verdict, Signature.of(verdict), manifest.expected)
+
+
+def first_failing(
+    judged: Iterable[tuple[Item, Verdict]], kind: Kind | None, expected: Signature | None = None
+) -> tuple[Item, Verdict] | None:
+    """Return the first item that fails as `expected` says, else the first that fails with this kind.
+
+    The graphs of a call are judged one after the other: those after the culprit need not be compiled.
+    """
+    alike = None
+    for item, verdict in judged:
+        if not verdict.fails or (kind is not None and verdict.kind is not kind):
+            continue
+        if expected is None or expected.matches(Signature.of(verdict)):
+            return item, verdict
+        alike = alike or (item, verdict)
+    return alike
 
 
 def _require_something_to_capture(manifest: Manifest) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.check_bundle import OnPhase, check_bundle
+from torchrepro.engine.check_bundle import OnPhase, check_bundle, first_failing
 from torchrepro.engine.processes.environment import compiler_environment
 from torchrepro.engine.processes.supervise import judged_in_isolation, result_in_isolation
 from torchrepro.nouns.ambient import telling_environment
@@ -76,14 +76,18 @@ def save_guilty_graph(
         raise_reported(outcome)
         if outcome.result is None:
             return None, ("no bundle: recording the graphs did not come to an end",)
-        for path in map(Path, outcome.result["bundles"]):
-            trusted = trust_own(read_manifest(path))
-            checked = check_bundle(path, time_limit=time_limit, trusted=trusted, on_phase=on_phase)
-            if checked.verdict.kind is verdict.kind:
-                repro = replace(load_bundle(path, trusted=trusted), expected=checked.signature)
-                target = save_to / f"{new_run_id()}-{verdict.kind.value}"
-                bundle = save_bundle(repro, target, verdict=checked.verdict, size_cap=size_cap)
-                return bundle, tuple(outcome.result["problems"])
+        trusted = {path: trust_own(read_manifest(path)) for path in map(Path, outcome.result["bundles"])}
+        judged = (
+            (path, check_bundle(path, time_limit=time_limit, trusted=names, on_phase=on_phase).verdict)
+            for path, names in trusted.items()
+        )
+        found = first_failing(judged, verdict.kind)
+        if found is not None:
+            path, seen = found
+            repro = replace(load_bundle(path, trusted=trusted[path]), expected=Signature.of(seen))
+            target = save_to / f"{new_run_id()}-{verdict.kind.value}"
+            bundle = save_bundle(repro, target, verdict=seen, size_cap=size_cap)
+            return bundle, tuple(outcome.result["problems"])
     count = len(outcome.result["bundles"])
     reason = (
         f"no bundle: none of the {count} captured graphs fails by itself, so capture is the suspect"

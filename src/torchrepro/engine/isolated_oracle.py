@@ -24,7 +24,7 @@ JUDGE = "torchrepro.engine.jobs:judge"
 JUDGE_BEFORE_CODE = "torchrepro.engine.jobs:judge_before_code"
 _ROUNDS = "torchrepro.engine.jobs:judge_rounds"
 _RECORD = "torchrepro.engine.jobs:record"
-_GRAPHS = "torchrepro.engine.jobs:graphs"
+_GRAPHS = "torchrepro.execute.record_graphs:record_call"
 
 _RECORDED_BYTES = 2 << 30
 _ROUND_SECONDS = 20.0
@@ -84,7 +84,7 @@ class IsolatedOracle:
         """The graphs of a whole call. What they may run is what the call itself was trusted with."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-graphs-") as directory:
             outcome = self.ran(_GRAPHS, repro, directory=directory)
-            bundles = [Path(path) for path in outcome.result or ()]
+            bundles = [Path(path) for path in (outcome.result or {}).get("bundles", ())]
             return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in bundles]
 
     def _started(self, job: str, repro: Repro, **payload: Any) -> Task:

@@ -11,8 +11,6 @@ import msgspec
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Repro
 
-_ANY_SIZE = 1 << 62
-
 
 def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The verdict on a candidate."""
@@ -57,17 +55,3 @@ def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     phase("eager")
     write_values(observed_values(repro, limit=payload["limit"]), Path(payload["path"]))
     return True
-
-
-def graphs(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Write a bundle for every graph that capture makes of a whole call; their paths."""
-    from torchrepro.execute.record_graphs import graphs_of_call
-    from torchrepro.script.save_bundle import save_bundle
-
-    phase("record")
-    found, _ = graphs_of_call(repro)
-    directory = Path(payload["directory"])
-    return [
-        str(save_bundle(graph, directory / f"graph_{index}", size_cap=_ANY_SIZE))
-        for index, graph in enumerate(found)
-    ]

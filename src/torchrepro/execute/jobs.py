@@ -39,7 +39,7 @@ def check(payload: dict[str, Any], phase: Phase) -> Any:
 def compare(payload: dict[str, Any], phase: Phase) -> Any:
     """Judge a user's own model."""
     phase("build")
-    from torchrepro.execute.judge_model import judge_model
+    from torchrepro.execute.user_model import judge_model
     from torchrepro.nouns.request import ModelRequest
 
     return msgspec.to_builtins(judge_model(msgspec.convert(payload, ModelRequest), phase))
@@ -48,10 +48,9 @@ def compare(payload: dict[str, Any], phase: Phase) -> Any:
 def record(payload: dict[str, Any], phase: Phase) -> Any:
     """Write a bundle for every graph that capture makes of a user's model; not judged yet."""
     phase("build")
-    from torchrepro.execute.judge_model import load_trial
-    from torchrepro.execute.record_graphs import record_graphs
+    from torchrepro.execute.record_graphs import record_graphs, save_graphs
+    from torchrepro.execute.user_model import load_trial
     from torchrepro.nouns.request import ModelRequest
-    from torchrepro.script.save_bundle import save_bundle
 
     request = msgspec.convert(payload["request"], ModelRequest)
     trial = load_trial(request)
@@ -62,38 +61,27 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
         environ=request.environ,
         backward=False if trial.only_fwd else None,
     )
-    directory = Path(payload["directory"])
-    paths = []
-    for index, repro in enumerate(repros):
-        repro = replace(repro, strict=request.strict, tolerance=trial.tolerance)
-        paths.append(str(save_bundle(repro, directory / f"graph_{index}", size_cap=payload["size_cap"])))
-    return {"bundles": paths, "problems": problems}
+    repros = [replace(repro, strict=request.strict, tolerance=trial.tolerance) for repro in repros]
+    bundles = save_graphs(repros, Path(payload["directory"]), size_cap=payload["size_cap"])
+    return {"bundles": bundles, "problems": problems}
 
 
 def record_call(payload: dict[str, Any], phase: Phase) -> Any:
-    """Write a bundle for every graph that capture makes of a whole call, beside the call's own bundle."""
+    """Write a bundle for every graph that capture makes of a whole call, next to the call's own bundle."""
     phase("load")
     from torchrepro.bundle.load import load_bundle
-    from torchrepro.execute.record_graphs import graphs_of_call
-    from torchrepro.script.save_bundle import save_bundle
+    from torchrepro.execute import record_graphs
 
     bundle = Path(payload["bundle"])
     repro = load_bundle(bundle, trusted=tuple(payload["trusted"]))
-    phase("record")
-    repros, problems = graphs_of_call(repro)
-    paths = [
-        str(save_bundle(found, bundle.with_name(f"graph_{index}"), size_cap=1 << 62))
-        for index, found in enumerate(repros)
-    ]
-    return {"bundles": paths, "problems": problems}
+    return record_graphs.record_call(repro, {"directory": bundle.parent}, phase)
 
 
 def keep_call(payload: dict[str, Any], phase: Phase) -> Any:
     """Write a bundle of the whole call of a user's model, for what no captured graph shows; not judged."""
     phase("build")
     from torchrepro.bundle.user_calls import repro_of_call
-    from torchrepro.execute.factory import call_context
-    from torchrepro.execute.judge_model import load_trial
+    from torchrepro.execute.user_model import call_context, load_trial
     from torchrepro.nouns.request import ModelRequest
     from torchrepro.script.save_bundle import save_bundle
 

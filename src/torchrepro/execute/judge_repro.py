@@ -171,6 +171,17 @@ def subject_of_repro(repro: Repro, phase: Phase, *, fp64: bool = True) -> Subjec
         from torchrepro.execute.judge_user_call import subject_of_call
 
         return subject_of_call(repro, phase, fp64=fp64)
+    return subject_of_prepared(prepared, phase, prepared.compile, fp64=fp64)
+
+
+def subject_of_prepared(
+    prepared: Prepared,
+    phase: Phase,
+    compile: Callable[[], tuple[torch.fx.GraphModule, Callable[..., Any]]],
+    *,
+    fp64: bool = True,
+) -> Subject:
+    """The ways to run a graph that are compared; `compile` may give what it compiled for other inputs."""
 
     def eager(around: AbstractContextManager[Any]) -> Run:
         graph, inputs = prepared.graph(), prepared.inputs()
@@ -179,13 +190,11 @@ def subject_of_repro(repro: Repro, phase: Phase, *, fp64: bool = True) -> Subjec
             return prepared.observe(graph, graph, inputs)
 
     def compiled(around: AbstractContextManager[Any]) -> Run:
-        with phases_of_compilation(phase), around:
-            graph, function = prepared.compile()
+        with compilation(phase, around):
+            graph, function = compile()
             phase("run")
             prepared.lead_up(graph, function)
-            run = prepared.observe(graph, function, prepared.inputs())
-            synchronise()
-            return run
+            return prepared.observe(graph, function, prepared.inputs())
 
     return Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
 
@@ -230,9 +239,10 @@ def synchronise() -> None:
 
 
 @contextmanager
-def phases_of_compilation(phase: Phase) -> Iterator[None]:
-    """Report "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
+def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[None]:
+    """Run the compiled side inside `around`, and wait for the device at the end.
 
+    Reports "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
     Checked on torch 2.11 to 2.15 (`torch._dynamo.callback.callback_handler`).
     """
     from torchrepro.torch_api.dynamo import callback_handler
@@ -246,7 +256,9 @@ def phases_of_compilation(phase: Phase) -> Iterator[None]:
     callback_handler.register_start_callback(start)
     callback_handler.register_end_callback(end)
     try:
-        yield
+        with around:
+            yield
+            synchronise()
     finally:
         callback_handler.remove_start_callback(start)
         callback_handler.remove_end_callback(end)

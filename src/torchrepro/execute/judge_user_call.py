@@ -13,7 +13,7 @@ import torch
 from torchrepro.bundle.load import owners
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.execute.compilers import compile_model
-from torchrepro.execute.judge_repro import phases_of_compilation, synchronise
+from torchrepro.execute.judge_repro import compilation, synchronise
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import Run, named_state, observe_call
@@ -119,10 +119,8 @@ def subject_of_call(repro: Repro, phase: Phase, *, fp64: bool) -> Subject:
             return trial.observe(call, call.function)
 
     def compiled(around: AbstractContextManager[Any]) -> Run:
-        with trial.fresh() as call, phases_of_compilation(phase), around:
-            run = trial.observe(call, compile_model(repro.compiler, call.function))
-            synchronise()
-            return run
+        with trial.fresh() as call, compilation(phase, around):
+            return trial.observe(call, compile_model(repro.compiler, call.function))
 
     def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
         with trial.fresh() as call:

@@ -1,23 +1,76 @@
-"""Record the graphs that capture makes of a model, each with its real inputs, while it runs eagerly."""
+"""Record and number the graphs that capture makes of a model, each with its real inputs, in an eager run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchrepro.bundle.load import owners
-from torchrepro.execute.graph_numbers import Origins
+from torchrepro.bundle.user_calls import call_in
+from torchrepro.execute.compilers import compile_model
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import write_graph
+from torchrepro.graph_text.source_lines import source_of
 from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.origin import Origin
 from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import applied_modes, applied_settings, capture_ambient
+from torchrepro.torch_api.dynamo import CompileContext
+
+ANY_SIZE = 1 << 62
+
+
+class Origins:
+    """The graphs of one program so far."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._numbers: dict[str, int] = {}
+
+    def of(self, graph: torch.fx.GraphModule, *, below_aot: bool = False, backward: bool = False) -> Origin:
+        """The origin of a graph that is just being compiled. What AOT makes of a graph is no new one."""
+        code, compilation = _compilation()
+        key = f"{code}/{compilation}"
+        if code is None or not below_aot or key not in self._numbers:
+            self._numbers[key] = self.seen
+            self.seen += 1
+        return Origin(
+            number=self._numbers[key],
+            seen=self.seen,
+            compilation=compilation,
+            backward=backward,
+            source=beginning_of(graph),
+        )
+
+
+def beginning_of(graph: torch.fx.GraphModule) -> str:
+    """The first line of the user in a graph: `model.py:12 in forward`."""
+    for node in graph.graph.nodes:
+        if node.op not in ("placeholder", "get_attr", "output"):
+            found = source_of(node)
+            if found:
+                return found.partition(": ")[0]
+    return ""
+
+
+def _compilation() -> tuple[int | None, int]:
+    """The code that is being compiled, by Dynamo's number, and how often it has been before.
+
+    A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 and 2.13
+    (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).
+    """
+    compile_id = CompileContext.current_compile_id()
+    if compile_id is None:
+        return None, 0
+    return compile_id.frame_id, compile_id.frame_compile_id or 0
 
 
 def record_graphs(
@@ -27,7 +80,7 @@ def record_graphs(
     environ: Mapping[str, str],
     backward: bool | None = None,
 ) -> tuple[list[Repro], list[str]]:
-    """Every graph that `call(backend)` runs, in order of their first call, and what could not be kept.
+    """Return every graph that `call(backend)` runs, in order of their first call, and what could not be kept.
 
     `call` compiles with the backend it is given and runs the model once. An exception on the way ends the
     recording, not the caller: the graph that raised is among those recorded. `environ` is the user's
@@ -57,13 +110,14 @@ def record_graphs(
         call(backend)
     except Exception as exc:
         problems.append(f"the recording ended early: {type(exc).__name__}: {exc}")
-    return [replace(found, origin=_among(found.origin, origins)) for found in repros], problems
+    # The recording is over: it is known how many there are.
+    return [
+        replace(found, origin=found.origin and replace(found.origin, seen=origins.seen)) for found in repros
+    ], problems
 
 
 def graphs_of_call(repro: Repro) -> tuple[list[Repro], list[str]]:
-    """Every graph that capture makes of a whole call of the user's code, and what could not be kept."""
-    from torchrepro.bundle.user_calls import call_in
-    from torchrepro.execute.compilers import compile_model
+    """Return every graph that capture makes of a whole call of the user, and what could not be kept."""
 
     def call(backend: Callable[..., Any]) -> None:
         whole = call_in(repro.graph, repro.inputs)
@@ -75,15 +129,28 @@ def graphs_of_call(repro: Repro) -> tuple[list[Repro], list[str]]:
         return record_graphs(call, repro.compiler, environ=repro.ambient.environ)
 
 
-def _among(origin: Origin | None, origins: Origins) -> Origin | None:
-    """The recording is over: it is known how many there are."""
-    return None if origin is None else replace(origin, seen=origins.seen)
+def record_call(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> dict[str, list[str]]:
+    """Write a bundle for every graph that capture makes of a whole call, in the folder `directory`.
+
+    A job of a process of its own: it runs the user's code.
+    """
+    phase("record")
+    repros, problems = graphs_of_call(repro)
+    return {"bundles": save_graphs(repros, Path(payload["directory"])), "problems": problems}
+
+
+def save_graphs(repros: Sequence[Repro], directory: Path, *, size_cap: int = ANY_SIZE) -> list[str]:
+    """Write recorded graphs, a bundle each, and return their paths."""
+    return [
+        str(save_bundle(repro, directory / f"graph_{index}", size_cap=size_cap))
+        for index, repro in enumerate(repros)
+    ]
 
 
 def as_repro(
     graph: torch.fx.GraphModule, inputs: tuple[Any, ...], compiler: Compiler, environ: Mapping[str, str]
 ) -> Repro:
-    """A captured graph as it will be read back from a bundle, with clones of its inputs and its state."""
+    """Return a captured graph as a bundle gives it back, with clones of its inputs and its state."""
     written = write_graph(graph)
     return Repro(
         graph=read_graph(

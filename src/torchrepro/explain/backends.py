@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchrepro.execute.backend_ladder import LADDER, steps_below, with_backend
+from torchrepro.execute.backends import LADDER, steps_below, with_backend
 from torchrepro.explain.sentences import Evidence, verbed
 from torchrepro.explain.variations import Outcome, Trial, Variation
 from torchrepro.nouns.explanation import Area, Fact

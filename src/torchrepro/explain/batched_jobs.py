@@ -6,7 +6,6 @@ Judge a repro on many sets of inputs in one child that compiles once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +18,11 @@ from torchrepro.engine.processes.supervise import verdict_of
 from torchrepro.execute.judge_repro import (
     Prepared,
     judge_repro,
-    phases_of_compilation,
     repro_common,
-    synchronise,
-    truth_of,
+    subject_of_prepared,
 )
 from torchrepro.explain.experiment import JudgeMany
-from torchrepro.judge.execute import Run, named_state
+from torchrepro.judge.execute import named_state
 from torchrepro.judge.models import Phase, Phases, Subject, judge
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import TorchReproError
@@ -73,21 +70,7 @@ class _CompiledOnce:
 
     def subject(self, inputs: tuple[Any, ...]) -> Subject:
         prepared = Prepared(replace(self._prepared.repro, inputs=inputs))
-
-        def eager(around: AbstractContextManager[Any]) -> Run:
-            graph, given = prepared.graph(), prepared.inputs()
-            with around:
-                return prepared.observe(graph, graph, given)
-
-        def compiled(around: AbstractContextManager[Any]) -> Run:
-            with phases_of_compilation(self._phase), around:
-                graph, function = self._function()
-                self._phase("run")
-                run = prepared.observe(graph, function, prepared.inputs())
-                synchronise()
-                return run
-
-        return Subject(eager, compiled, lambda draws: truth_of(prepared, draws))
+        return subject_of_prepared(prepared, self._phase, self._function)
 
     def _function(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
         """The compiled function, on buffers as they were before any call of it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from torchrepro.cut.hints import Evidence
 from torchrepro.engine.narrowing import narrow
-from torchrepro.execute.backend_ladder import LADDER, with_backend
+from torchrepro.execute.backends import LADDER, with_backend
 from torchrepro.locate import switches
 from torchrepro.locate.ablation import Off, Trials
 from torchrepro.locate.context import Inquiry

@@ -8,21 +8,20 @@ is judged on its own, and none twice. Where none fails alone, what is wrong is b
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torchrepro.bundle.load import load_bundle
+from torchrepro.engine.check_bundle import first_failing
 from torchrepro.engine.failure import Failure
-from torchrepro.judge.models import Phase
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.located import GuiltyGraph
 from torchrepro.nouns.origin import Origin
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Verdict
 
-_RECORD = "torchrepro.locate.graphs:record"
+_RECORD = "torchrepro.execute.record_graphs:record_call"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> 
     try:
         recorded = _recorded(inquiry, scratch)
         repros = {path: load_bundle(path, trusted=tuple(trusted)) for path in recorded}
-        guilty = _first_failing(inquiry, repros)
+        guilty = first_failing(_judged(inquiry, repros), inquiry.verdict.kind)
         if guilty is None:
             inquiry.notes.append(_nobody(len(recorded)))
             return None
@@ -61,38 +60,21 @@ def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> 
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """In a process of its own: a bundle of each graph that capture makes of a call; what was in the way."""
-    from torchrepro.execute.record_graphs import graphs_of_call
-    from torchrepro.script.save_bundle import save_bundle
-
-    phase("record")
-    repros, problems = graphs_of_call(repro)
-    directory = Path(payload["directory"])
-    for index, found in enumerate(repros):
-        save_bundle(found, directory / f"graph_{index}", size_cap=1 << 62)
-    return {"bundles": len(repros), "problems": problems}
-
-
 def _recorded(inquiry: Inquiry, directory: Path) -> list[Path]:
     outcome = inquiry.ran(_RECORD, inquiry.repro, compiles=0, directory=str(directory))
     if outcome.result is None:
         inquiry.notes.append("its graphs could not be recorded: the run did not come to an end")
         return []
     inquiry.notes.extend(outcome.result["problems"])
-    return [directory / f"graph_{index}" for index in range(outcome.result["bundles"])]
+    return [Path(path) for path in outcome.result["bundles"]]
 
 
-def _first_failing(inquiry: Inquiry, repros: Mapping[Path, Repro]) -> tuple[Path, Verdict] | None:
-    """As many at a time as there are workers: the graphs after the guilty one need not be compiled."""
+def _judged(inquiry: Inquiry, repros: Mapping[Path, Repro]) -> Iterator[tuple[Path, Verdict]]:
+    """Judge as many at a time as there are workers."""
     paths = list(repros)
     for start in range(0, len(paths), inquiry.oracle.workers):
         some = paths[start : start + inquiry.oracle.workers]
-        verdicts = inquiry.verdicts([repros[path] for path in some])
-        for path, verdict in zip(some, verdicts, strict=True):
-            if verdict.kind is inquiry.verdict.kind:
-                return path, verdict
-    return None
+        yield from zip(some, inquiry.verdicts([repros[path] for path in some]), strict=True)
 
 
 def _guilty(origin: Origin, bundle: str, failure: Failure) -> GuiltyGraph:

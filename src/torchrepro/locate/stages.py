@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchrepro.execute.backend_ladder import Step, last_stage_of, steps_below, with_backend
+from torchrepro.execute.backends import Step, last_stage_of, steps_below, with_backend
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.located import Rung
 from torchrepro.nouns.repro import Place, Repro

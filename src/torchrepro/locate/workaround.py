@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchrepro.engine.narrowing import narrow
-from torchrepro.execute.backend_ladder import with_backend
+from torchrepro.execute.backends import with_backend
 from torchrepro.locate.ablation import Off
 from torchrepro.locate.component import Found
 from torchrepro.locate.context import Inquiry

@@ -94,7 +94,7 @@ def _recorder(backend: str | Backend, fullgraph: bool, directory: Path) -> Failu
     """Return what records the frames in which capture fails under `directory`."""
 
     def keep(function: FunctionType, state: FrameState, error: Exception) -> None:
-        from torchrepro.execute.compiler_names import compiler_of
+        from torchrepro.execute.backends import compiler_of
         from torchrepro.second_opinion.record_frame import keep_failure
 
         compiler, _ = compiler_of(backend)

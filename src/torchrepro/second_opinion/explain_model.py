@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.execute.compilers import backend_function
-from torchrepro.execute.factory import call_context
-from torchrepro.execute.judge_model import load_trial
+from torchrepro.execute.user_model import call_context, load_trial
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.request import ModelRequest

@@ -42,7 +42,7 @@ class NotCaptured(Exception):
 
 
 def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """The backend, whose compilations are told to whoever follows those of Dynamo (`phases_of_compilation`).
+    """The backend, whose compilations are told to whoever follows those of Dynamo (`compilation`).
 
     Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
     """
