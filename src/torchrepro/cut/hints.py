@@ -26,7 +26,7 @@ from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.fake_run import OperatorLog, inductor_decompositions, run_on_fakes
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.ops import OpOverload, op_name, plain_op_name
 
 if TYPE_CHECKING:
     from torchrepro.cut.windows import Window
@@ -117,7 +117,7 @@ class Evidence:
         weights: dict[str, float] = {}
 
         def add(name: str, weight: float) -> None:
-            weights[_plain(name)] = max(weight, weights.get(_plain(name), 0.0))
+            weights[plain_op_name(name)] = max(weight, weights.get(plain_op_name(name), 0.0))
 
         for target in _TARGET.findall(f"{message}\n{said}"):
             add(target, 100.0)
@@ -150,9 +150,9 @@ def weight_of(window: Window, repro: Repro, recording: Recording) -> float:
 
 def names_in(window: Window, repro: Repro, recording: Recording) -> dict[str, int]:
     """What an op is called and what it is made of: its own name and those of its ATen ops, with counts."""
-    names: dict[str, int] = {_plain(_name_of(window.node.target)): 1}
+    names: dict[str, int] = {plain_op_name(op_name(window.node.target)): 1}
     for part in _parts(window.node, repro, recording):
-        name = _plain(_name_of(part))
+        name = plain_op_name(op_name(part))
         names[name] = names.get(name, 0) + 1
     return names
 
@@ -174,23 +174,6 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
     run = run_on_fakes(single, log=log, user_code=True, symbols=False)
     # Where it raises on fake tensors, its name is all that is known.
     return list(log.ops) if run.complete else []
-
-
-def _name_of(target: Any) -> str:
-    if isinstance(target, OpOverload):
-        return target._schema.name
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
-def _plain(name: str) -> str:
-    """`aten.erf.default`, `aten::erf` and `erf_` are all `erf`."""
-    last = re.split(r"::", name)[-1]
-    parts = [part for part in last.split(".") if part]
-    if len(parts) > 1 and parts[0] in ("aten", "prims", "torch", "quantized"):
-        last = parts[1]
-    elif parts:
-        last = parts[-1]
-    return last.strip("_") or last
 
 
 def _generated_lines(stack: str) -> str:

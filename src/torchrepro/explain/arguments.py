@@ -10,12 +10,13 @@ import torch
 from torch.fx import Node
 
 from torchrepro.explain.numbers import label_of
-from torchrepro.explain.ops import op_name, varied_ops, with_node
+from torchrepro.explain.ops import varied_ops, with_node
 from torchrepro.explain.sentences import Evidence, listed, sentence_on_values, verbed
 from torchrepro.explain.variations import Outcome, Trial, Variation
 from torchrepro.nouns.explanation import Area, Fact
 from torchrepro.nouns.repro import Repro
 from torchrepro.script.names import parameter_names
+from torchrepro.torch_api.ops import op_name
 
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0)
 _WHOLE = (0, 1, -1, 2)
@@ -43,7 +44,7 @@ def arguments(repro: Repro) -> list[Argument]:
         keyed: list[tuple[int | str, Any]] = [*enumerate(node.args), *node.kwargs.items()]
         for key, value in keyed:
             if isinstance(value, bool | int | float):
-                found.append(Argument(node, key, value, _name(node, key), op_name(node)))
+                found.append(Argument(node, key, value, _name(node, key), op_name(node.target)))
     return found
 
 

@@ -15,7 +15,7 @@ from torchrepro.explain.sentences import Evidence, sentence_on_choices
 from torchrepro.explain.variations import Trial, Variation
 from torchrepro.nouns.explanation import Area, Fact
 from torchrepro.nouns.repro import Repro
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.ops import OpOverload, op_name
 
 _VARIED = 3
 """Ops that are varied: a repro with more of them is not a minimal one."""
@@ -50,9 +50,9 @@ def facts(repro: Repro, trials: Sequence[Trial]) -> list[Fact]:
     found: list[Fact] = []
     for node in varied_ops(repro):
         own = [trial for trial in trials if trial.variation.subject == _subject(node)]
-        evidence = Evidence.of(own, own=op_name(node))
+        evidence = Evidence.of(own, own=op_name(node.target))
         if evidence.tried > 1:
-            sentence = sentence_on_choices(op_name(node), evidence)
+            sentence = sentence_on_choices(op_name(node.target), evidence)
             found.append(evidence.fact(Area.OPS, _subject(node), sentence, f"which op ({sentence})"))
     return found
 
@@ -60,14 +60,6 @@ def facts(repro: Repro, trials: Sequence[Trial]) -> list[Fact]:
 def varied_ops(repro: Repro) -> list[Node]:
     """The ops of a repro, not those of graphs in its graph; the first few of them."""
     return [node for node in repro.graph.graph.nodes if node.op in CALLS][:_VARIED]
-
-
-def op_name(node: Node) -> str:
-    """`amin`, whether it stands there as `x.amin`, `torch.amin` or `aten.amin.default`."""
-    target: Any = node.target
-    if isinstance(target, OpOverload):
-        return str(target._schema.name.partition("::")[2])
-    return str(target if isinstance(target, str) else getattr(target, "__name__", target))
 
 
 def with_node(repro: Repro, node: Node, edit: Callable[[Node], None]) -> Repro:
@@ -84,7 +76,7 @@ def _subject(node: Node) -> str:
 
 
 def _siblings(repro: Repro, node: Node) -> Iterator[Variation]:
-    name = op_name(node)
+    name = op_name(node.target)
     for other in _near(name):
         target = _target_of_sibling(node, name, other)
         if target is None:

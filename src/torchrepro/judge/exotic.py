@@ -65,13 +65,6 @@ def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
 
 
-def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape and a device but no data. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.fake import FakeTensor
-
-    return isinstance(tensor, FakeTensor)
-
-
 def _inner_tensors(tensor: torch.Tensor) -> Parts:
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     parts: Parts = {f".{name}": getattr(tensor, name) for name in names}

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from torchrepro.judge.exact import unequal
-from torchrepro.judge.exotic import PACKED_DTYPES, is_fake, is_wrapper_subclass, parts_of
+from torchrepro.judge.exotic import PACKED_DTYPES, is_wrapper_subclass, parts_of
 from torchrepro.judge.floating import judge_floating, value_at
 from torchrepro.judge.rule import Rule, coarser, precision_of
 from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
+from torchrepro.torch_api.tensors import is_fake
 
 _Found = tuple[list[LeafComparison], list[str]]
 

@@ -23,6 +23,7 @@ from torchrepro.locate.switches import Switch, all_off, by_name
 from torchrepro.nouns.located import Part
 from torchrepro.nouns.repro import AOT_INDUCTOR, Repro
 from torchrepro.nouns.verdict import Stage, Verdict
+from torchrepro.torch_api.ops import plain_op_name
 
 _TARGET = re.compile(r"\btarget:\s*(aten\.\w+\.\w+|prims\.\w+\.\w+)")
 _TELLING = 10.0
@@ -176,20 +177,12 @@ def _named_by_the_error(verdict: Verdict) -> list[str]:
 def _suspected(trials: Trials, suspects: Sequence[str]) -> list[Switch]:
     """The lowering that the evidence or another step points to, if any."""
     evidence = Evidence.of(trials.inquiry.verdict)
-    plain = {_plain(name) for name in suspects}
+    plain = {plain_op_name(name) for name in suspects}
     lowered = _lowerings(trials)
 
     def weight(switch: Switch) -> float:
-        name = _plain(switch.name)
+        name = plain_op_name(switch.name)
         return 100.0 if name in plain else evidence.against({name: 1})
 
     best = max(lowered, key=weight, default=None)
     return [best] if best is not None and weight(best) >= _TELLING else []
-
-
-def _plain(name: str) -> str:
-    """`aten.erf.default` and `torch.erf` as `erf`, `.add_` as `add`."""
-    parts = [part for part in name.split(".") if part]
-    if len(parts) > 2 and parts[0] in ("aten", "prims"):
-        return parts[1].strip("_")
-    return parts[-1].strip("_") if parts else name

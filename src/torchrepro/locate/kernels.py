@@ -23,6 +23,7 @@ from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.located import GuiltyOp, Kernel
 from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
 from torchrepro.state.ambient import applied_settings
+from torchrepro.torch_api.ops import plain_op_name
 from torchrepro.torch_api.patching import replaced
 
 _CODE, _KERNEL, _CALL = "code", "kernel", "call"
@@ -216,19 +217,12 @@ def _first_to_compute(op: GuiltyOp, candidates: Sequence[Written]) -> Written:
     """A value that is needed in two kernels may be computed in both, and a `t` before a matmul is no kernel
     of the matmul: one that is named after the op comes first.
     """
-    named = [piece for piece in candidates if _plain(op.op) in piece.name]
+    named = [piece for piece in candidates if plain_op_name(op.op) in piece.name]
     return (named or list(candidates))[0]
 
 
 def _computes(piece: Written, op: str) -> bool:
-    return _plain(op) in {_plain(name) for name in piece.ops}
-
-
-def _plain(op: str) -> str:
-    """`aten.erf.default`, `torch.erf` and `.erf_` are all `erf`."""
-    parts = [part for part in op.split(".") if part]
-    name = parts[1] if len(parts) > 2 and parts[0] in ("aten", "prims") else parts[-1] if parts else op
-    return name.strip("_")
+    return plain_op_name(op) in {plain_op_name(name) for name in piece.ops}
 
 
 def _generated(inquiry: Inquiry, *, run: bool) -> Generated:

@@ -6,7 +6,6 @@ float64 only the conditioning shows: no rounding of the computation itself is of
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from torchrepro.locate.wrong_values import steepest
 from torchrepro.nouns.located import GuiltyOp, Sensitivity, Way
 from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+from torchrepro.torch_api.ops import plain_op_name
 
 
 def nudged(inputs: tuple[Any, ...], seed: int, eps: float | None = None) -> tuple[Any, ...]:
@@ -211,9 +211,7 @@ def words_on(response: Response, act: str, error: float | None, *, guilty: bool)
 
 def act_of(op: str) -> str:
     """`this subtraction` for `aten.sub.Tensor`; for what has no plain word, its name."""
-    parts = [part for part in op.split(".") if part]
-    packet = parts[1] if parts[0] in ("aten", "prims") and len(parts) > 1 else parts[-1]
-    plain = re.sub(r"_+$", "", packet)
+    plain = plain_op_name(op)
     return f"this {_ACTS[plain]}" if plain in _ACTS else plain
 
 

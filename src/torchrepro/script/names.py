@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.ops import OpOverload, op_name
 
 _GENERIC = ("x", "y", "z", "a", "b", "c", "d", "e")
 _RESERVED = frozenset({"torch", "F", "f", "run", "math", "eager", "compiled", "self", "model", "out", "wrap"})
@@ -116,11 +116,9 @@ def names_of_inputs(
 
 def base_name(node: Node) -> str:
     """`add` for `aten.add.Tensor`, `operator.add` and the method `add`."""
-    if isinstance(node.target, str):
-        return node.target.rpartition(".")[2]
-    if isinstance(node.target, OpOverload):
-        return str(node.target._opname)
-    return str(getattr(node.target, "__name__", "h"))
+    if not isinstance(node.target, str) and not hasattr(node.target, "__name__"):
+        return "h"
+    return op_name(node.target).rpartition(".")[2]
 
 
 def parameter_names(target: Any) -> list[str]:

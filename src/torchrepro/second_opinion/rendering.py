@@ -9,13 +9,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from torchrepro.nouns.sentences import counted
 from torchrepro.second_opinion.explanation import (
     CapturedRegion,
     CaptureExplanation,
     GraphBreak,
     SecondOpinion,
 )
-from torchrepro.second_opinion.sentences import at, counted, headline, is_installed, short_file, why
+from torchrepro.second_opinion.sentences import at, headline, is_installed, short_file, why
 
 _SHOWN = 8
 """Functions that became part of their callers; a large model has hundreds."""

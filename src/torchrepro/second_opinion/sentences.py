@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.nouns.sentences import counted
 from torchrepro.second_opinion.explanation import CaptureExplanation, GraphBreak, Place
 
 _WHY = {
@@ -77,10 +78,6 @@ def short_file(file: str) -> str:
 
 def at(place: Place) -> str:
     return f"{short_file(place.file)}:{place.line}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def summary(explanation: CaptureExplanation) -> str:

@@ -88,3 +88,21 @@ def decomposition_of(op: Any) -> Callable[..., Any] | None:
     """Return torch's own rewriting of an operator in simpler ones (`decomposition_table`)."""
     found: Callable[..., Any] | None = torch._decomp.decomposition_table.get(op)
     return found
+
+
+def op_name(target: Any) -> str:
+    """Return what a node calls without namespace and overload: `add` for `aten.add.Tensor` and `x.add`."""
+    if isinstance(target, OpOverload):
+        return str(target._schema.name.partition("::")[2])
+    return str(target if isinstance(target, str) else getattr(target, "__name__", target))
+
+
+def plain_op_name(name: str) -> str:
+    """Return the name of an op that is given as text: `erf` for `aten.erf.default`, `aten::erf`, `.erf_`."""
+    last = name.rpartition("::")[2].removeprefix("torch.ops.")
+    parts = [part for part in last.split(".") if part]
+    if len(parts) > 1 and parts[0] in ("aten", "prims", "quantized"):
+        last = parts[1]
+    elif parts:
+        last = parts[-1]
+    return last.strip("_") or last
