@@ -90,7 +90,7 @@ def test_side_by_side_no_op_feeds_another(repro: Repro) -> None:
         assert all(operand.op == "placeholder" for operand in operands)
     values = results(beside.repro)
     assert len(values) == len(beside.outputs)
-    for owner, value in zip(beside.outputs, values, strict=True):
+    for owner, value in zip((names[number] for number in beside.outputs), values, strict=True):
         if owner not in recording.several:
             assert torch.equal(value, recording.result(owner))
 

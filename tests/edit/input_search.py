@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from torchrepro.engine.queries import Queries
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.minify.passes.dtypes import usual_dtypes
 from torchrepro.minify.passes.shapes import shrink_dimensions
@@ -31,7 +33,7 @@ class ConditionOracle:
     workers: int = 1
     asked: list[Repro] = field(default_factory=list)
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.asked.append(candidate)
             yield index, self.verdict(candidate)
@@ -61,8 +63,8 @@ def runs(repro: Repro) -> bool:
 def search_inputs(repro: Repro, condition: Condition, *, workers: int = 1) -> tuple[Problem, int]:
     """Run the passes over inputs until they find nothing more; the problem, and how often it was asked."""
     oracle = ConditionOracle(condition, workers)
-    problem = Problem(repro, oracle.verdict(repro), oracle)
-    assert problem.original_verdict.fails
+    problem = Problem(Queries(repro, oracle.verdict(repro), oracle))
+    assert problem.queries.verdict.fails
     guess_simplest(problem)
     before = None
     while problem.best is not before:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class Script:
         self.verdicts = list(verdicts)
         self.runs = 0
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index in range(len(candidates)):
             yield index, self.verdicts[min(self.runs, len(self.verdicts) - 1)]
             self.runs += 1

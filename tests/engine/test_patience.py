@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.timeouts import Timeout
 from torchrepro.nouns.verdict import Kind, Verdict
 
 
 def test_a_multiple_of_the_original() -> None:
-    short = Patience.after(Verdict(Kind.MISMATCH, seconds=1.0))
-    long = Patience.after(Verdict(Kind.MISMATCH, seconds=100.0))
+    short = Timeout.after(Verdict(Kind.MISMATCH, seconds=1.0))
+    long = Timeout.after(Verdict(Kind.MISMATCH, seconds=100.0))
     assert 10 < short.limit < 60
     assert long.limit > 200
 
 
 def test_a_hang_is_waited_for_no_longer_than_what_ends_suggests() -> None:
-    patience = Patience.after(Verdict(Kind.HANG, seconds=120.0))
+    patience = Timeout.after(Verdict(Kind.HANG, seconds=120.0))
     assert patience.limit < 20
     patience.learn(Verdict(Kind.PASS, seconds=15.0))
     assert patience.limit == 45
@@ -23,6 +23,6 @@ def test_a_hang_is_waited_for_no_longer_than_what_ends_suggests() -> None:
 
 
 def test_a_hang_is_never_waited_for_longer_than_the_original_was() -> None:
-    patience = Patience.after(Verdict(Kind.HANG, seconds=30.0))
+    patience = Timeout.after(Verdict(Kind.HANG, seconds=30.0))
     patience.learn(Verdict(Kind.PASS, seconds=29.0))
     assert patience.limit == 30

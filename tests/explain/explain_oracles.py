@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from torchrepro.engine.queries import Queries
 from torchrepro.judge.models import verdict_of_comparison
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro
@@ -42,15 +44,23 @@ class Comparing:
         ]
         return verdict_of_comparison(Comparison(tuple(leaves)))
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.asked.append(candidate)
             yield index, self.verdict(candidate)
 
-    def judge_many(self, repro: Repro, sets: Sequence[tuple[Any, ...]]) -> list[Verdict]:
-        from dataclasses import replace
+    def record(self, repro: Repro) -> None: ...
 
-        return [self.verdict(replace(repro, inputs=inputs)) for inputs in sets]
+    def rounds(self, repro: Repro, *, own: int = 0, seconds: float | None = None) -> list[Verdict]:
+        sets = (repro.inputs, *repro.earlier[own:])
+        return [self.verdict(replace(repro, inputs=inputs, earlier=())) for inputs in sets]
+
+    def graphs(self, repro: Repro) -> list[Repro]:
+        return []
+
+    def queries(self, repro: Repro, **options: Any) -> Queries:
+        """Ask this one about variations of a repro, one compilation for all sets of inputs."""
+        return Queries(repro, self.verdict(repro), self, observer=self, **options)
 
 
 def _sources(result: Any) -> list[Node]:

@@ -23,7 +23,7 @@ def test_the_diff_is_between_the_scripts_that_a_reader_is_shown() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(lambda x: (torch.neg(x),)), (torch.ones(5),))
     oracle = Comparing(on_inductor(lambda x: x.shape[0] >= 5))
-    found = explain(repro, oracle.verdict(repro), oracle, script_text=script)
+    found = explain(oracle.queries(repro), script_text=script)
     assert found.neighbour is not None
     assert found.neighbour.diff == (
         "--- fails.py\n+++ passes.py\n@@ -1,3 +1,3 @@\n import torch\n \n"
@@ -43,7 +43,7 @@ def test_what_passes_only_in_company_is_no_neighbour() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(lambda x: (torch.neg(x),)), (torch.ones(5),))
     oracle = Misleading(on_inductor(lambda x: x.shape[0] >= 5))
-    found = explain(repro, oracle.verdict(repro), oracle)
+    found = explain(oracle.queries(repro))
     assert found.neighbour is not None
     assert found.neighbour.description == "size 3 in dim 0 of x"
 
@@ -55,7 +55,7 @@ def test_where_nothing_else_passes_an_op_is_left_out() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(_two), (torch.ones(2, 2),))
     oracle = Comparing(fails, Kind.COMPILE_ERROR)
-    found = explain(repro, oracle.verdict(repro), oracle)
+    found = explain(oracle.queries(repro))
     assert found.neighbour is not None
     assert found.neighbour.description == "without relu"
     assert "-        relu = torch.relu(x)" in found.neighbour.diff
@@ -64,5 +64,5 @@ def test_where_nothing_else_passes_an_op_is_left_out() -> None:
 def test_a_neighbour_that_the_script_does_not_show_is_none() -> None:
     repro = Repro(torch.fx.symbolic_trace(lambda x: (torch.neg(x),)), (torch.ones(5),))
     oracle = Comparing(on_inductor(lambda x: x.shape[0] >= 5))
-    found = explain(repro, oracle.verdict(repro), oracle, script_text=lambda repro, verdict: "the same\n")
+    found = explain(oracle.queries(repro), script_text=lambda repro, verdict: "the same\n")
     assert found.neighbour is None

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from torchrepro.cut.batched_inputs import verdicts_of_rounds
+from torchrepro.engine.queries import Queries
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.explain import Budget, Explanation, explain
-from torchrepro.explain.batched_jobs import verdicts_on
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 
@@ -20,9 +21,12 @@ class InProcess:
 
     workers = 1
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             yield index, judge_repro(candidate)
+
+    def rounds(self, repro: Repro, *, own: int = 0, seconds: float | None = None) -> list[Verdict]:
+        return verdicts_of_rounds(repro, own=own, seconds=seconds, phase=lambda phase: None)
 
 
 def explained(function: Any, *inputs: Any, budget: Budget) -> Explanation:
@@ -30,10 +34,7 @@ def explained(function: Any, *inputs: Any, budget: Budget) -> Explanation:
     verdict = judge_repro(repro)
     assert verdict.fails
 
-    def judge_many(repro: Repro, sets: Sequence[tuple[Any, ...]]) -> list[Verdict]:
-        return verdicts_on(repro, sets, lambda phase: None)
-
-    return explain(repro, verdict, InProcess(), judge_many=judge_many, budget=budget)
+    return explain(Queries(repro, verdict, InProcess(), observer=InProcess()), budget=budget)
 
 
 def sentences(found: Explanation) -> dict[str, str]:

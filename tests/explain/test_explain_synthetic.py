@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro.engine.canonical_key import canonical_key
+from torchrepro.engine.queries import Queries
 from torchrepro.engine.store import MemoryStore
 from torchrepro.explain import Budget, Explanation, explain
-from torchrepro.explain.experiment import Laboratory
+from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.variations import Variation
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.comparison import Comparison
@@ -36,7 +37,7 @@ def explained(
     oracle = Comparing(on_inductor(rule), kind)
     verdict = oracle.verdict(repro)
     assert verdict.kind is kind
-    found = explain(repro, verdict, oracle, judge_many=oracle.judge_many, **options)
+    found = explain(oracle.queries(repro), **options)
     return found, oracle
 
 
@@ -107,14 +108,14 @@ def test_a_failure_of_inputs_that_share_memory() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(lambda x, y: (x + y,)), (memory[:2], memory[1:3]))
     oracle = Comparing(fails)
-    found = explain(repro, oracle.verdict(repro), oracle)
+    found = explain(oracle.queries(repro))
     assert "only if the memory of x and y is shared" in sentences(found)
 
 
 def test_a_failure_of_static_shapes() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(3, 3),))
     oracle = Comparing(lambda inputs, repro: not repro.symbols)
-    found = explain(repro, oracle.verdict(repro), oracle, budget=Budget(queries=30))
+    found = explain(oracle.queries(repro), budget=Budget(queries=30))
     assert "only with static shapes" in sentences(found)
 
 
@@ -122,14 +123,14 @@ def test_a_setting_that_the_search_had_to_leave() -> None:
     ambient = Ambient(deterministic="warn")
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),), ambient=ambient)
     oracle = Comparing(lambda inputs, repro: repro.ambient.deterministic == "warn")
-    found = explain(repro, oracle.verdict(repro), oracle, judge_many=oracle.judge_many)
+    found = explain(oracle.queries(repro))
     assert "only with deterministic warn, not off" in sentences(found)
 
 
 def test_the_stage_is_told_by_the_backends() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
     oracle = Comparing(lambda inputs, repro: repro.compiler.name not in ("eager", "aot_eager"))
-    found = explain(repro, oracle.verdict(repro), oracle)
+    found = explain(oracle.queries(repro))
     assert (
         "comes in with the decompositions: the backend aot_eager_decomp_partition fails too, "
         "eager and aot_eager pass" in sentences(found)
@@ -145,7 +146,7 @@ def test_an_argument_and_a_sibling_op() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(summed), (torch.ones(2, 2),))
     oracle = Comparing(fails, Kind.COMPILE_ERROR)
-    found = explain(repro, oracle.verdict(repro), oracle, budget=Budget(queries=30))
+    found = explain(oracle.queries(repro), budget=Budget(queries=30))
     assert "dim of cumsum: 1 fails, 0 and -1 pass" in sentences(found)
     assert "only cumsum: cumprod passes" in sentences(found)
 
@@ -176,9 +177,9 @@ def test_another_failure_is_not_this_failure() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
     oracle, store = Raising(on_inductor(lambda x: True), Kind.COMPILE_ERROR), MemoryStore()
-    found = explain(repro, oracle.verdict(repro), oracle, store=store)
+    found = explain(oracle.queries(repro, store=store))
     (fact,) = [fact for fact in found.facts if fact.subject == "dtype"]
-    assert fact.sentence == "float32 and bfloat16 alike; another failure with float64"
+    assert fact.sentence == "float32, bfloat16 and float16 alike; another failure with float64"
     assert fact.otherwise == ("float64",)
     assert [Signature.of(verdict).exception for _, verdict in store.others] == ["SIGSEGV"]
 
@@ -191,7 +192,7 @@ def test_what_does_not_fail_in_company_is_asked_alone() -> None:
 
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(17),))
     oracle = Shy(on_inductor(lambda x: x.shape[0] >= 17))
-    found = explain(repro, oracle.verdict(repro), oracle, judge_many=oracle.judge_many)
+    found = explain(oracle.queries(repro))
     assert "any size >= 17 in dim 0 of x fails (3 tried, up to 64), none below (1 tried)" in sentences(found)
 
 
@@ -199,10 +200,10 @@ def test_what_the_search_knows_is_not_asked_again() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
     oracle = Comparing(on_inductor(lambda x: True))
     store = MemoryStore()
-    without = explain(repro, oracle.verdict(repro), oracle, store=store)
+    without = explain(oracle.queries(repro, store=store))
     asked = [canonical_key(repro) for repro in oracle.asked]
     assert len(set(asked)) == len(asked)
-    again = explain(repro, oracle.verdict(repro), oracle, store=store)
+    again = explain(oracle.queries(repro, store=store))
     assert sentences(again) == sentences(without)
     assert again.queries < without.queries
 
@@ -210,14 +211,14 @@ def test_what_the_search_knows_is_not_asked_again() -> None:
 def test_a_whole_call_of_the_user_is_explained_by_values_and_settings() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.full((2,), -1.0),), Place.BEFORE_CAPTURE)
     oracle = Comparing(on_inductor(lambda x: bool((x < 0).any())))
-    found = explain(repro, oracle.verdict(repro), oracle, judge_many=oracle.judge_many)
+    found = explain(oracle.queries(repro))
     assert {fact.area.value for fact in found.facts} <= {"values", "backends", "compiler", "ambient"}
     assert any(fact.subject == "x" for fact in found.facts)
 
 
 def test_a_flaky_failure_is_not_varied() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
-    found = explain(repro, Verdict(Kind.FLAKY), Comparing(lambda inputs, repro: True))
+    found = explain(Queries(repro, Verdict(Kind.FLAKY), Comparing(lambda inputs, repro: True)))
     assert found.facts == ()
     assert found.queries == 0
 
@@ -286,8 +287,9 @@ def test_a_flaky_failure_is_not_remembered_as_passing_before_all_its_runs() -> N
                     raise KeyboardInterrupt
                 yield index, Verdict(Kind.PASS)
 
-    laboratory = Laboratory(repro, Verdict(Kind.RUN_ERROR), Flaky(), store=store, budget=Budget(), repeats=3)
-    variation = Variation(Area.OPS, "x", "other", repro, "another x")
+    queries = Queries(repro, Verdict(Kind.RUN_ERROR), Flaky(), store=store, repeats=3)
+    other = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(4),))
+    variation = Variation(Area.OPS, "x", "other", other, "another x")
     with pytest.raises(KeyboardInterrupt):
-        laboratory.try_each([variation])
-    assert store.verdict(canonical_key(repro)) is None
+        Experiment(queries, Budget()).try_each([variation])
+    assert store.verdict(canonical_key(other)) is None

@@ -92,7 +92,7 @@ class CountingOracle:
             ),
         )
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.asked += 1
             yield index, self.verdict(candidate)
@@ -100,7 +100,7 @@ class CountingOracle:
     def record(self, repro: Repro) -> Recording:
         return observed_values(repro, limit=1 << 30)
 
-    def rounds(self, repro: Repro) -> Sequence[Verdict]:
+    def rounds(self, repro: Repro, **options: Any) -> Sequence[Verdict]:
         self.asked += 1
         return [self.verdict(repro)]
 

@@ -11,7 +11,7 @@ import torch
 from torchrepro.engine.baseline import establish
 from torchrepro.engine.isolated_oracle import IsolatedOracle
 from torchrepro.engine.processes.choose_executor import executor_for
-from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.timeouts import Timeout
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.stages import find_stage
@@ -45,7 +45,7 @@ def test_stage_and_op_of_a_thousand_ops() -> None:
     repro = Repro(torch.fx.symbolic_trace(Model()), inputs)
     assert repro.ops >= 1000
     with closing(executor_for(repro)) as executor:
-        oracle = IsolatedOracle(executor, Patience(300.0))
+        oracle = IsolatedOracle(executor, Timeout(300.0))
         original = establish(repro, oracle)
         inquiry = Inquiry(repro, original.verdict, oracle, compiles=original.runs)
         stage = find_stage(inquiry).stage

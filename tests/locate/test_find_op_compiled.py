@@ -11,7 +11,7 @@ import torch
 
 from torchrepro.engine.isolated_oracle import IsolatedOracle
 from torchrepro.engine.processes.choose_executor import executor_for
-from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.timeouts import Timeout
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
@@ -29,7 +29,7 @@ WRONG_RELU = Compiler(options={"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"})
 def inquiry_on(repro: Repro) -> Iterator[Inquiry]:
     importlib.import_module("torch._inductor.compile_fx")  # once, and not in each child
     with closing(executor_for(repro, 1)) as executor:
-        oracle = IsolatedOracle(executor, Patience(75.0))
+        oracle = IsolatedOracle(executor, Timeout(75.0))
         ((_, verdict),) = oracle.judge([repro])
         assert verdict.fails, verdict
         yield Inquiry(repro, verdict, oracle)

@@ -41,7 +41,7 @@ class Call:
             save_bundle(repro_of(number, origin), Path(directory) / f"graph_{index}")
         return Outcome(result={"bundles": len(self.numbers), "problems": ["one graph could not be kept"]})
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.judged += 1
             added = candidate.graph(torch.zeros(1))[0].item()

@@ -11,7 +11,7 @@ import torch
 
 from torchrepro.engine.isolated_oracle import IsolatedOracle
 from torchrepro.engine.processes.choose_executor import executor_for
-from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.timeouts import Timeout
 from torchrepro.engine.warm_up import warm_up
 from torchrepro.locate.component import find_part
 from torchrepro.locate.context import Inquiry
@@ -27,7 +27,7 @@ WRONG_RELU = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}
 def oracle() -> Iterator[IsolatedOracle]:
     with closing(executor_for(wrong_relu(), 1)) as executor:
         warm_up(Compiler(), executor)
-        yield IsolatedOracle(executor, Patience(30.0))
+        yield IsolatedOracle(executor, Timeout(30.0))
 
 
 def wrong_relu() -> Repro:

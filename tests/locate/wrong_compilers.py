@@ -30,14 +30,14 @@ class HereOracle:
 
     workers = 1
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             yield index, judge_repro(candidate)
 
     def record(self, repro: Repro) -> Recording:
         return observed_values(repro, limit=1 << 30)
 
-    def rounds(self, repro: Repro) -> Sequence[Verdict]:
+    def rounds(self, repro: Repro, **options: Any) -> Sequence[Verdict]:
         return verdicts_of_rounds(repro, seconds=60.0, phase=lambda name: None)
 
     def ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:

@@ -186,7 +186,7 @@ class CaseOracle:
         self.workers = workers
         self.queries = 0
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.queries += 1
             yield index, self.verdict(candidate)

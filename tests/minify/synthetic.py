@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.engine.queries import Queries
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -22,7 +23,7 @@ class SyntheticOracle:
         self._kind = kind
         self.asked: list[Repro] = []
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.asked.append(candidate)
             yield index, Verdict(self._kind if self._fails(candidate) else Kind.PASS)
@@ -30,7 +31,7 @@ class SyntheticOracle:
 
 def problem_of(repro: Repro, fails: Callable[[Repro], bool], kind: Kind = Kind.MISMATCH) -> Problem:
     assert fails(repro)
-    return Problem(repro, Verdict(kind), SyntheticOracle(fails, kind))
+    return Problem(Queries(repro, Verdict(kind), SyntheticOracle(fails, kind)))
 
 
 def traced(function: Callable[..., Any], *inputs: Any) -> Repro:

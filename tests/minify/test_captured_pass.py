@@ -9,6 +9,7 @@ from synthetic import SyntheticOracle, targets
 
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.engine.oracle import ObserveHere
+from torchrepro.engine.queries import Queries
 from torchrepro.execute.record_graphs import graphs_of_call
 from torchrepro.minify.order import size_of
 from torchrepro.minify.problem import Problem
@@ -38,7 +39,7 @@ def whole_call() -> Repro:
 
 def problem_of_call(fails: Callable[[Repro], bool]) -> Problem:
     oracle = SyntheticOracle(fails, Kind.RUN_ERROR)
-    return Problem(whole_call(), Verdict(Kind.RUN_ERROR), oracle, observer=CapturesHere())
+    return Problem(Queries(whole_call(), Verdict(Kind.RUN_ERROR), oracle, observer=CapturesHere()))
 
 
 def test_the_graph_that_fails_alone_is_searched_on() -> None:
@@ -52,7 +53,7 @@ def test_a_call_of_which_no_graph_fails_stays_a_call() -> None:
     problem = problem_of_call(lambda repro: repro.place is Place.BEFORE_CAPTURE)
     found = search(problem, chosen_passes(only=["captured"]))
     assert found.repro is problem.original
-    assert problem.queries == 2
+    assert problem.queries.asked == 2
 
 
 def test_any_graph_is_smaller_than_code_of_the_users() -> None:

@@ -55,7 +55,7 @@ def test_without_symbols_it_computes_the_same(function: Any, place: str) -> None
     repro = _captured(function)[place]
     problem = problem_of(repro, lambda found: True)
     make_static(problem)
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
     assert not problem.best.symbols
     assert all(isinstance(value, torch.Tensor) for value in problem.best.inputs)
     assert same_results(repro, problem.best)
@@ -76,7 +76,7 @@ def test_a_symbol_that_is_needed_stays(place: str) -> None:
     problem = problem_of(repro, lambda found: needed in [symbol.name for symbol in found.symbols])
     make_static(problem)
     assert [symbol.name for symbol in problem.best.symbols] == [needed]
-    assert problem.queries <= 6
+    assert problem.queries.asked <= 6
     assert same_results(repro, problem.best)
     assert not why_invalid(problem.best)
 
@@ -86,7 +86,7 @@ def test_nobody_asks_for_symbols_that_are_not_there() -> None:
     problem = problem_of(repro, lambda found: True)
     make_static(problem)
     assert problem.best.compiler.dynamic is None
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def test_sizes_are_folded_in_a_piece_that_has_lost_its_notes() -> None:
@@ -113,4 +113,4 @@ def test_a_nested_graph_is_given_no_plain_numbers(place: str) -> None:
 def test_static_sizes_cost_nothing() -> None:
     problem = problem_of(replace(_captured(_model)["dynamo"], symbols=()), lambda found: True)
     make_static(problem)
-    assert problem.queries == 0
+    assert problem.queries.asked == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from minify.synthetic import SyntheticOracle, targets, traced
 
+from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.run_directory import append_to_history, read_history
@@ -25,7 +26,8 @@ def has_relu(repro: Repro) -> bool:
 
 def searched(history: list[Adoption]) -> Problem:
     problem = Problem(
-        traced(chain, torch.ones(3)), Verdict(Kind.MISMATCH), SyntheticOracle(has_relu), history=history
+        Queries(traced(chain, torch.ones(3)), Verdict(Kind.MISMATCH), SyntheticOracle(has_relu)),
+        history=history,
     )
     with problem.running("nodes"):
         cut_nodes(problem)
@@ -38,7 +40,7 @@ def test_each_best_is_noted_with_what_it_had_cost_by_then() -> None:
     last = problem.history[-1]
     assert (last.ops, last.inputs, last.elements) == (1, 1, 3)
     assert (problem.best_size.ops, problem.best_size.elements) == (1, 3)
-    assert 0 < last.query <= problem.queries
+    assert 0 < last.query <= problem.queries.asked
     assert last.pass_name == "nodes"
     assert [one.query for one in problem.history] == sorted(one.query for one in problem.history)
 

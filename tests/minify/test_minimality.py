@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_graphs import Case, CaseOracle, cases, single_steps
 
+from torchrepro.engine.queries import Queries
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import passes
 from torchrepro.minify.search import search
@@ -16,11 +17,11 @@ from torchrepro.nouns.repro import Repro
 
 def minified(case: Case, workers: int = 1) -> tuple[Repro, int]:
     oracle = CaseOracle(case, workers)
-    problem = Problem(case.repro, oracle.verdict(case.repro), oracle)
+    problem = Problem(Queries(case.repro, oracle.verdict(case.repro), oracle))
     found = search(problem, passes())
     assert found.is_minimal
-    assert problem.queries >= oracle.queries
-    return found.repro, problem.queries
+    assert problem.queries.asked >= oracle.queries
+    return found.repro, problem.queries.asked
 
 
 def bound(case: Case) -> float:

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from torchrepro.edit.outputs import outputs_of, returning, taken_apart, with_single_results
+from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.multi_output import drop_outputs, single_results
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
@@ -49,14 +50,14 @@ def test_an_op_whose_other_results_do_not_matter_goes_in_one_query() -> None:
     problem = problem_of(traced(lambda x: torch.max(x, 1)[1], X), lambda repro: True)
     single_results(problem)
     assert targets(problem.best) == ["argmax"]
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def test_an_op_that_is_guilty_keeps_its_results() -> None:
     problem = problem_of(traced(lambda x: torch.max(x, 1)[1], X), lambda repro: "max" in targets(repro))
     single_results(problem)
     assert targets(problem.best) == ["max", "getitem"]
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def wrong_at(path: str) -> Verdict:
@@ -68,18 +69,18 @@ def wrong_at(path: str) -> Verdict:
 )
 def test_the_output_that_differs_is_found_in_one_query(path: str, left: str) -> None:
     problem = Problem(
-        traced(several, X), wrong_at(path), SyntheticOracle(lambda repro: left in targets(repro))
+        Queries(traced(several, X), wrong_at(path), SyntheticOracle(lambda repro: left in targets(repro)))
     )
     drop_outputs(problem)
     assert targets(problem.best) == [left, "getitem"]
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def test_a_nested_output_becomes_a_plain_tuple() -> None:
     problem = problem_of(traced(lambda x: {"a": [x.relu()]}, X), lambda repro: True)
     drop_outputs(problem)
     assert isinstance(problem.best.graph.graph.output_node().args[0], tuple)
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def test_an_input_that_only_a_dropped_output_read_goes_too() -> None:
@@ -100,7 +101,7 @@ def test_one_output_costs_nothing() -> None:
     problem = problem_of(traced(lambda x: x.relu(), X), lambda repro: True)
     drop_outputs(problem)
     single_results(problem)
-    assert problem.queries == 0
+    assert problem.queries.asked == 0
 
 
 @settings(deadline=None, max_examples=25)
@@ -120,4 +121,4 @@ def test_no_output_that_is_left_can_go(needed: set[int]) -> None:
     for output in outputs:
         fewer = returning(problem.best, [other for other in outputs if other is not output])
         assert fewer is None or not fails(fewer)
-    assert problem.queries <= 4 + 8 * len(needed)
+    assert problem.queries.asked <= 4 + 8 * len(needed)

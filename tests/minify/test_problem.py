@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
 from torchrepro.engine.canonical_key import canonical_key
+from torchrepro.engine.queries import Queries
 from torchrepro.engine.store import MemoryStore
 from torchrepro.minify.order import size_of
 from torchrepro.minify.problem import Problem
@@ -52,7 +53,7 @@ class Scripted:
         self.answer = answer
         self._order = order
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         self.asked += candidates
         left = len(candidates)
         try:
@@ -64,7 +65,7 @@ class Scripted:
 
 
 def problem(oracle: Scripted, *, size: int = 20, **more: Any) -> Problem:
-    return Problem(chain(size), FAILS, oracle, **more)
+    return Problem(Queries(chain(size), FAILS, oracle, **more))
 
 
 def length(repro: Repro) -> int:
@@ -179,7 +180,7 @@ def test_what_cannot_run_is_not_asked_about() -> None:
     assert not ours.fails(hopeless)
     assert not oracle.asked
     unraised = Verdict(Kind.MISSING_ERROR)
-    missing = Problem(chain(20), unraised, Scripted(lambda repro: unraised))
+    missing = Problem(Queries(chain(20), unraised, Scripted(lambda repro: unraised)))
     assert missing.fails(hopeless)  # where eager is meant to raise
 
 
@@ -233,7 +234,7 @@ def test_a_pass_that_was_not_run_often_enough_is_not_remembered() -> None:
     end_the_time_after(2, ours, oracle)
     with pytest.raises(SearchStopped):
         ours.fails(chain(2))
-    assert ours.store.verdict(canonical_key(chain(2))) is None
+    assert ours.queries.store.verdict(canonical_key(chain(2))) is None
 
 
 def test_what_eager_cannot_run_is_not_run_again() -> None:
@@ -249,11 +250,11 @@ def test_at_the_end_of_the_time_the_best_stays_what_it_was() -> None:
     oracle = Scripted(lambda repro: FAILS)
     ours = problem(oracle)
     assert ours.accept(chain(9))
-    ours.deadline = time.monotonic() - 1
+    ours.queries.deadline = time.monotonic() - 1
     with pytest.raises(SearchStopped):
         ours.accept(chain(3))
     assert ours.best.ops == 9
-    assert ours.store.verdict(canonical_key(chain(9))) == FAILS
+    assert ours.queries.store.verdict(canonical_key(chain(9))) == FAILS
 
 
 def test_answers_that_came_in_time_are_remembered() -> None:
@@ -262,7 +263,7 @@ def test_answers_that_came_in_time_are_remembered() -> None:
     end_the_time_after(2, ours, oracle)
     with pytest.raises(SearchStopped):
         ours.first_failing([chain(n) for n in (1, 2, 3)])
-    assert [ours.store.verdict(canonical_key(chain(n))) for n in (1, 2, 3)] == [PASSES, PASSES, None]
+    assert [ours.queries.store.verdict(canonical_key(chain(n))) for n in (1, 2, 3)] == [PASSES, PASSES, None]
     assert oracle.ended == 1
 
 
@@ -272,7 +273,7 @@ def end_the_time_after(answers: int, ours: Problem, oracle: Scripted) -> None:
 
     def last(repro: Repro) -> Verdict:
         if next(given_) == answers:
-            ours.deadline = time.monotonic() - 1
+            ours.queries.deadline = time.monotonic() - 1
         return answer(repro)
 
     oracle.answer = last
@@ -286,10 +287,10 @@ def test_the_accounts_of_each_pass() -> None:
         ours.accept(chain(3))
     with ours.running("two"):
         ours.fails(chain(2))
-    one, two = ours.statistics["one"], ours.statistics["two"]
+    one, two = ours.queries.statistics["one"], ours.queries.statistics["two"]
     assert (one.queries, one.known, one.rejected, one.adopted) == (2, 0, 0, 1)
     assert (two.queries, two.known, two.rejected, two.adopted) == (0, 1, 0, 0)
-    assert ours.queries == 2
+    assert ours.queries.asked == 2
     assert one.seconds > 0
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from synthetic import SyntheticOracle, problem_of, traced
 
 from torchrepro.edit.settings import Setting, ambient_settings, compiler_settings, without
+from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.settings import reset_ambient, reset_compiler, shorten_sequence
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.ambient import Ambient, Autocast
@@ -43,7 +44,7 @@ def names(settings: list[Setting]) -> set[str]:
 def test_state_that_does_not_matter_goes_in_one_query() -> None:
     problem = problem_of(around(strict=True, tolerance=0.1), lambda repro: True)
     reset_ambient(problem)
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
     assert problem.best.ambient == Ambient()
     assert not problem.best.ambient.rng
     assert not problem.best.strict
@@ -54,7 +55,7 @@ def test_the_default_state_costs_nothing() -> None:
     problem = problem_of(around(Ambient()), lambda repro: True)
     for reset in (reset_ambient, reset_compiler, shorten_sequence):
         reset(problem)
-    assert problem.queries == 0
+    assert problem.queries.asked == 0
 
 
 @pytest.mark.parametrize("needed", sorted(names(ambient_settings(around()))))
@@ -62,7 +63,7 @@ def test_one_setting_that_is_needed_is_found_in_few_queries(needed: str) -> None
     problem = problem_of(around(), lambda repro: needed in names(ambient_settings(repro)))
     reset_ambient(problem)
     assert names(ambient_settings(problem.best)) == {needed}
-    assert problem.queries <= 6
+    assert problem.queries.asked <= 6
 
 
 @settings(deadline=None, max_examples=20)
@@ -97,7 +98,7 @@ def test_options_of_the_compiler_go_one_by_one() -> None:
     problem = problem_of(repro, lambda found: "b" in found.compiler.options)
     reset_compiler(problem)
     assert problem.best.compiler == Compiler("inductor", options={"b": 2})
-    assert problem.queries <= 5
+    assert problem.queries.asked <= 5
     assert names(compiler_settings(problem.best)) == {"option b"}
 
 
@@ -114,7 +115,7 @@ def test_only_the_earlier_calls_that_matter_stay() -> None:
     problem = problem_of(repro, lambda found: any(bool((x == 5).all()) for (x,) in found.earlier))
     shorten_sequence(problem)
     assert problem.best.earlier == (calls[5],)
-    assert problem.queries <= 6
+    assert problem.queries.asked <= 6
 
 
 def with_gradients() -> Repro:
@@ -125,7 +126,7 @@ def test_a_failure_without_backward_needs_no_gradients() -> None:
     problem = problem_of(with_gradients(), lambda repro: True)
     reset_ambient(problem)
     assert not problem.best.inputs[0].requires_grad
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def test_no_grad_goes_together_with_the_gradients_it_suppressed() -> None:
@@ -134,7 +135,7 @@ def test_no_grad_goes_together_with_the_gradients_it_suppressed() -> None:
     reset_ambient(problem)
     assert problem.best.ambient.grad_enabled
     assert not problem.best.inputs[0].requires_grad
-    assert problem.queries == 1
+    assert problem.queries.asked == 1
 
 
 def test_a_forward_that_fails_while_autograd_records_keeps_its_gradients_but_not_its_backward() -> None:
@@ -147,13 +148,13 @@ def test_a_forward_that_fails_while_autograd_records_keeps_its_gradients_but_not
 def test_a_wrong_gradient_is_not_asked_about_without_gradients() -> None:
     wrong = Comparison((LeafComparison("grad[0]", Difference.VALUE),))
     oracle = SyntheticOracle(lambda repro: True)
-    problem = Problem(with_gradients(), Verdict(Kind.MISMATCH, comparison=wrong), oracle)
+    problem = Problem(Queries(with_gradients(), Verdict(Kind.MISMATCH, comparison=wrong), oracle))
     reset_ambient(problem)
-    assert problem.queries == 0
+    assert problem.queries.asked == 0
 
 
 def test_below_aot_nobody_asks_for_gradients() -> None:
     repro = replace(with_gradients(), place=Place.AFTER_AOT)
     problem = problem_of(repro, lambda found: True)
     reset_ambient(problem)
-    assert problem.queries == 0
+    assert problem.queries.asked == 0

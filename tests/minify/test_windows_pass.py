@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torchrepro.engine.oracle import ObserveHere
+from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
@@ -49,7 +50,7 @@ class Oracle:
         self.verdict = verdict
         self.asked = 0
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):
             self.asked += 1
             yield index, self.verdict if self.fails(candidate) else Verdict(Kind.PASS)
@@ -66,7 +67,7 @@ NAMED = Verdict(Kind.COMPILE_ERROR, raised=Raised("LoweringException", "x\n  tar
 @pytest.mark.parametrize("count", [5, 200])
 def test_an_op_that_the_error_names_takes_one_question(count: int) -> None:
     oracle = Oracle(lambda repro: computes(repro, "relu"), NAMED)
-    problem = Problem(layers(count), NAMED, oracle)
+    problem = Problem(Queries(layers(count), NAMED, oracle))
     single_windows(problem)
     assert calls(problem.best) == ["relu"]
     assert oracle.asked == 1
@@ -75,7 +76,7 @@ def test_an_op_that_the_error_names_takes_one_question(count: int) -> None:
 @pytest.mark.parametrize("count", [5, 200])
 def test_an_op_that_nothing_names_is_found_by_bisection_over_distinct_ops(count: int) -> None:
     oracle = Oracle(lambda repro: computes(repro, "relu"), CRASH)
-    problem = Problem(layers(count), CRASH, oracle)
+    problem = Problem(Queries(layers(count), CRASH, oracle))
     single_windows(problem)
     assert calls(problem.best) == ["relu"]
     assert oracle.asked <= 6, "ten distinct ops, three of which are views"
@@ -88,7 +89,7 @@ class WrongWhereLarge(ObserveHere):
         self.threshold = threshold
         self.asked = 0
 
-    def rounds(self, repro: Repro) -> Sequence[Verdict]:
+    def rounds(self, repro: Repro, **options: Any) -> Sequence[Verdict]:
         self.asked += 1
         return [self._verdict(repro.graph, inputs) for inputs in (repro.inputs, *repro.earlier)]
 
@@ -129,7 +130,7 @@ def test_the_layer_with_the_values_that_matter_is_found_with_one_compilation() -
 
     observer = WrongWhereLarge(threshold)
     oracle = Oracle(fails, wrong)
-    problem = Problem(repro, wrong, oracle, observer=observer)
+    problem = Problem(Queries(repro, wrong, oracle, observer=observer))
     single_windows(problem)
     assert len(calls(problem.best)) == 1
     assert problem.best.inputs[0].max() > threshold
@@ -142,7 +143,7 @@ def test_two_ops_that_have_to_be_in_one_graph(workers: int) -> None:
         return computes(repro, "relu") and computes(repro, "tanh_7")
 
     oracle = Oracle(together, CRASH, workers)
-    problem = Problem(layers(50), CRASH, oracle)
+    problem = Problem(Queries(layers(50), CRASH, oracle))
     single_windows(problem)
     cut_nodes(problem)
     assert sorted(calls(problem.best)) == ["relu", "tanh_7"]
@@ -159,7 +160,7 @@ def test_an_op_and_its_reader() -> None:
         )
 
     oracle = Oracle(chained, CRASH)
-    problem = Problem(layers(50), CRASH, oracle)
+    problem = Problem(Queries(layers(50), CRASH, oracle))
     cut_nodes(problem)
     assert len(calls(problem.best)) == 2
     assert oracle.asked <= 20
@@ -169,7 +170,7 @@ def test_a_failure_that_needs_a_whole_chain_keeps_it() -> None:
     def grown(repro: Repro) -> bool:
         return sum("sin" in name for name in calls(repro)) >= 12
 
-    problem = Problem(layers(20), CRASH, Oracle(grown, CRASH, 2))
+    problem = Problem(Queries(layers(20), CRASH, Oracle(grown, CRASH, 2)))
     single_windows(problem)
     cut_nodes(problem)
     assert len(calls(problem.best)) == 12

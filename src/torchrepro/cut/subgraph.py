@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.record_values import NotRecorded, Recording
+from torchrepro.cut.side_by_side import SideBySide
 from torchrepro.cut.units import CALLS, ambient_at, parts_of
 from torchrepro.nouns.repro import Repro
 
@@ -51,41 +52,32 @@ def _cut_out(repro: Repro, recording: Recording, keep: Collection[str]) -> _Cut 
 
 
 def side_by_side(repro: Repro, recording: Recording, names: Sequence[str]) -> SideBySide | None:
-    """A repro that computes each op on its own recorded operands: no op feeds another.
+    """Return a repro that computes each op on its own recorded operands: no op feeds another.
 
-    One compilation then says of every op by itself whether its result is right.
+    One compilation then says of every op by itself whether its result is right. Ops are numbered as given.
     """
     by_name = {node.name: node for node in repro.graph.graph.nodes}
     states = ambient_at(repro.graph.graph, repro.ambient)
     cut = _Cut(replace(repro, ambient=states[names[0]]) if names else repro, recording)
-    outputs: list[str] = []
-    inputs: list[str] = []
+    outputs: list[int] = []
+    inputs: list[int] = []
     results: list[Node] = []
-    for name in names:
+    for number, name in enumerate(names):
         node = by_name[name]
         try:
             before = len(cut.inputs)
             cut.add(node, apart=True)
         except NotRecorded:
             continue
-        inputs += [name] * (len(cut.inputs) - before)
+        inputs += [number] * (len(cut.inputs) - before)
         parts = parts_of(node, recording.several)
         for part in parts:
             cut.add(part)
         taken = [part for part in parts if part.name not in recording.several] or [node]
-        outputs += [name] * len(taken)
+        outputs += [number] * len(taken)
         results += taken
     whole = cut.finished(results)
-    return None if whole is None else SideBySide(whole, tuple(inputs), tuple(outputs))
-
-
-@dataclass(frozen=True, eq=False)
-class SideBySide:
-    """Ops beside one another, and which of them each input and each output belongs to."""
-
-    repro: Repro
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    return None if whole is None else SideBySide(whole, len(names), tuple(inputs), tuple(outputs))
 
 
 @dataclass(eq=False)

@@ -15,7 +15,8 @@ from torch.fx import Node
 
 from torchrepro.cut.hints import weight_of
 from torchrepro.cut.record_values import NotRecorded, Recording
-from torchrepro.cut.subgraph import SideBySide, piece, side_by_side
+from torchrepro.cut.side_by_side import SideBySide
+from torchrepro.cut.subgraph import piece, side_by_side
 from torchrepro.cut.units import Unit, ambient_at, units_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.comparison import LeafComparison
@@ -122,8 +123,7 @@ def wrong_ones(
     worst: dict[int, tuple[float, Unit]] = {}
     for (layer, units), verdict in zip(alike, rounds(whole), strict=False):
         for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
-            name = leaf.where.owner(layer.outputs, layer.inputs)
-            place = next((place for place, unit in enumerate(units) if unit.name == name), None)
+            place = layer.owner(leaf)
             if place is not None and _badness(leaf) > worst.get(place, (-1.0,))[0]:
                 worst[place] = (_badness(leaf), units[place])
     ranked = sorted(worst.items(), key=lambda item: -item[1][0])

@@ -1,4 +1,4 @@
-"""The oracle and observer of a real search: each candidate in a process of its own (see isolate/)."""
+"""The oracle and observer of a real search: each candidate in a process of its own (`engine/processes/`)."""
 
 from __future__ import annotations
 
@@ -12,43 +12,38 @@ import msgspec
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.cut.record_values import Recording, read_values
+from torchrepro.engine.oracle import JUDGE, ROUND_SECONDS
 from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.outcome import Outcome
 from torchrepro.engine.processes.supervise import raise_reported, verdict_of
-from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.timeouts import Timeout
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
-JUDGE = "torchrepro.engine.jobs:judge"
-JUDGE_BEFORE_CODE = "torchrepro.engine.jobs:judge_before_code"
 _ROUNDS = "torchrepro.engine.jobs:judge_rounds"
 _RECORD = "torchrepro.engine.jobs:record"
 _GRAPHS = "torchrepro.execute.record_graphs:record_call"
 
 _RECORDED_BYTES = 2 << 30
-_ROUND_SECONDS = 20.0
 
 
 class IsolatedOracle:
     """Judges and observes on an executor."""
 
-    def __init__(self, executor: Executor, patience: Patience, memory_limit: int | None = None) -> None:
+    def __init__(self, executor: Executor, timeout: Timeout, memory_limit: int | None = None) -> None:
         self.workers = executor.workers
-        self.patience = patience
-        self.job = JUDGE
-        """What is done with a candidate where nothing else is asked for: it returns a verdict."""
+        self._timeout = timeout
         self._executor = executor
         self._memory_limit = memory_limit
 
-    def judge(
-        self, candidates: Sequence[Repro], *, job: str | None = None, **payload: Any
-    ) -> Iterator[tuple[int, Verdict]]:
-        """(index, verdict) of each, as they come; what is still under way at the end is ended.
+    def after(self, baseline: Verdict) -> IsolatedOracle:
+        """Return an oracle on the same executor whose timeout follows from what the baseline took."""
+        return IsolatedOracle(self._executor, Timeout.after(baseline), self._memory_limit)
 
-        Another job than the usual one returns a verdict as well.
-        """
-        job = job or self.job
+    def judge(
+        self, candidates: Sequence[Repro], *, job: str = JUDGE, **payload: Any
+    ) -> Iterator[tuple[int, Verdict]]:
         under_way: dict[Task, int] = {}
         try:
             for index, candidate in enumerate(candidates):
@@ -61,7 +56,7 @@ class IsolatedOracle:
                     under_way[self._started(job, task.repro, **{**payload, "fp64": False})] = index
                     continue
                 verdict = self._verdict(outcome, task.time_limit)
-                self.patience.learn(verdict)
+                self._timeout.learn(verdict)
                 yield index, verdict
         finally:
             for task in under_way:
@@ -74,8 +69,10 @@ class IsolatedOracle:
             outcome = self.ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
             return read_values(path) if outcome.result else None
 
-    def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        outcome = self.ran(_ROUNDS, repro, seconds=_ROUND_SECONDS)
+    def rounds(
+        self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
+    ) -> Sequence[Verdict]:
+        outcome = self.ran(_ROUNDS, repro, own=own, seconds=seconds)
         if outcome.result is None:
             return ()
         return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
@@ -88,7 +85,7 @@ class IsolatedOracle:
             return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in bundles]
 
     def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
-        limit = self.patience.limit
+        limit = self._timeout.limit
         payload = {**payload, "time_limit": limit}
         task = Task(job, repro, payload, time_limit=limit, memory_limit=self._memory_limit)
         self._executor.start(task)

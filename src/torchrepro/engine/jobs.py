@@ -41,10 +41,10 @@ def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) ->
 
 
 def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """A verdict for each set of inputs, `repro.inputs` and those in `repro.earlier`, of one compilation."""
+    """Judge one compilation on each set of inputs (`cut/batched_inputs.py`)."""
     from torchrepro.cut.batched_inputs import verdicts_of_rounds
 
-    verdicts = verdicts_of_rounds(repro, seconds=payload["seconds"], phase=phase)
+    verdicts = verdicts_of_rounds(repro, own=payload["own"], seconds=payload["seconds"], phase=phase)
     return [msgspec.to_builtins(verdict) for verdict in verdicts]
 
 

@@ -1,7 +1,7 @@
-"""Patience: how long a candidate may take before it counts as hanging.
+"""Timeout: how long a candidate may take before it counts as hanging.
 
-A multiple of what the original took. Where the failure itself is a hang each failing candidate costs the
-whole limit, so there it is learnt from the candidates that do come to an end.
+A multiple of what the baseline took. Where the failure itself is a hang each failing candidate costs the
+whole limit, so there it is learnt from the candidates that terminate.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _HANG_FLOOR = 8.0
 
 
 @dataclass(eq=False)
-class Patience:
+class Timeout:
     """The limit for the next candidate, in seconds."""
 
     original: float
-    """What the original may take, or took."""
+    """Seconds that the baseline may take, or took."""
     hangs: bool = False
     _ended: list[float] = field(default_factory=list)
 
     @classmethod
-    def after(cls, verdict: Verdict) -> Patience:
-        """From the verdict on the original."""
+    def after(cls, verdict: Verdict) -> Timeout:
+        """Return the timeout that follows from the verdict on the baseline."""
         return cls(verdict.seconds, hangs=verdict.kind is Kind.HANG)
 
     @property
@@ -36,6 +36,6 @@ class Patience:
         return min(max(_HANG_FLOOR, 3 * slowest), max(_HANG_FLOOR, self.original))
 
     def learn(self, verdict: Verdict) -> None:
-        """Take a candidate into account that came to an end."""
+        """Take a candidate into account that terminated."""
         if verdict.kind is not Kind.HANG:
             self._ended.append(verdict.seconds)

@@ -1,8 +1,7 @@
 """What of a minimal repro matters and what does not, found by variation; and the nearest one that passes."""
 
-from torchrepro.explain.batched_jobs import judging_many
-from torchrepro.explain.experiment import Budget, JudgeMany
+from torchrepro.explain.experiment import Budget
 from torchrepro.explain.explain import explain
 from torchrepro.nouns.explanation import Explanation, Fact, Neighbour
 
-__all__ = ["Budget", "Explanation", "Fact", "JudgeMany", "Neighbour", "explain", "judging_many"]
+__all__ = ["Budget", "Explanation", "Fact", "Neighbour", "explain"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from torchrepro.engine.failure import Failure
-from torchrepro.engine.oracle import Oracle
-from torchrepro.engine.store import Store
+from torchrepro.engine.queries import Queries
 from torchrepro.explain import (
     arguments,
     backends,
@@ -21,11 +19,11 @@ from torchrepro.explain import (
 from torchrepro.explain import (
     dynamic_shapes as dynamic,
 )
-from torchrepro.explain.experiment import Budget, JudgeMany, Laboratory
+from torchrepro.explain.experiment import Budget, Experiment
 from torchrepro.explain.nearest_pass import ScriptText, nearest_neighbour, plain_text
 from torchrepro.explain.variations import Trial, Variation
 from torchrepro.nouns.explanation import Explanation, Fact
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _ROUNDS = 2
@@ -38,35 +36,18 @@ _FOR_SETTINGS = 3
 
 
 def explain(
-    repro: Repro,
-    verdict: Verdict,
-    oracle: Oracle,
+    queries: Queries,
     *,
-    judge_many: JudgeMany | None = None,
-    failure: Failure | None = None,
-    store: Store | None = None,
     names: Mapping[int, str] | None = None,
     script_text: ScriptText = plain_text,
     budget: Budget | None = None,
-    repeats: int = 1,
 ) -> Explanation:
-    """Which parts of a failing repro matter, and its nearest passing neighbour.
+    """Return which parts of the failing repro of `queries` matter, and its nearest passing neighbour.
 
-    `names` are the inputs' names in the script, by number, by which the sentences call them; `script_text`
-    writes it.
-    `store` has what the search knows already. `repeats` is how often a flaky failure is asked for before its
-    absence counts.
+    `names` are the inputs' names in the script, by number, which the sentences use; `script_text` writes it.
     """
-    lab = Laboratory(
-        repro,
-        verdict,
-        oracle,
-        failure=failure,
-        judge_many=judge_many,
-        store=store,
-        budget=budget or Budget.for_kind(verdict.kind),
-        repeats=repeats,
-    )
+    repro, verdict = queries.original, queries.verdict
+    lab = Experiment(queries, budget or Budget.for_kind(verdict.kind))
     if not verdict.fails or verdict.kind is Kind.FLAKY:
         return Explanation(notes=(f"nothing was varied: {verdict.kind.value} is no failure that repeats",))
     lab.reserve(_FOR_NEIGHBOUR + _FOR_SETTINGS)
@@ -77,10 +58,10 @@ def explain(
     lab.reserve(0)
     neighbour = nearest_neighbour(lab, verdict, script_text)
     notes = [] if neighbour else ["no passing neighbour: none of the edits that were tried makes it pass"]
-    return Explanation(tuple(facts), neighbour, tuple(notes), lab.queries, lab.seconds)
+    return Explanation(tuple(facts), neighbour, tuple(notes), queries.asked, queries.seconds)
 
 
-def _about_values(lab: Laboratory, names: Mapping[int, str] | None) -> list[Fact]:
+def _about_values(lab: Experiment, names: Mapping[int, str] | None) -> list[Fact]:
     inputs = values.varied_inputs(lab.repro, names)
     proposed = [values.propose(lab.repro, given) for given in inputs]
     if lab.is_compiled_once:
@@ -93,7 +74,7 @@ def _about_values(lab: Laboratory, names: Mapping[int, str] | None) -> list[Fact
     return [fact for given in inputs for fact in values.facts(given, trials)]
 
 
-def _about_parts(lab: Laboratory, verdict: Verdict, names: Mapping[int, str] | None) -> list[Fact]:
+def _about_parts(lab: Experiment, verdict: Verdict, names: Mapping[int, str] | None) -> list[Fact]:
     """Sizes, dtypes, layouts, arguments and ops: in one compilation where wrong values tell them apart."""
     repro = lab.repro
     if repro.place is Place.BEFORE_CAPTURE:
@@ -130,7 +111,7 @@ def _about_parts(lab: Laboratory, verdict: Verdict, names: Mapping[int, str] | N
     ]
 
 
-def _about_settings(lab: Laboratory, names: Mapping[int, str] | None) -> list[Fact]:
+def _about_settings(lab: Experiment, names: Mapping[int, str] | None) -> list[Fact]:
     switches = [*settings.switches(lab.repro, names), *dynamic.switches(lab.repro)]
     trials = lab.try_each([switch.variation for switch in switches])
     about = [switch.fact(trials) for switch in switches]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchrepro.explain.experiment import Laboratory
+from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.ops import varied_ops, with_node
 from torchrepro.explain.variations import Outcome, Trial, Variation
 from torchrepro.graph_text.printer import write_graph
@@ -44,7 +44,7 @@ _ORDER = (
 )
 
 
-def nearest_neighbour(lab: Laboratory, verdict: Verdict, script_text: ScriptText) -> Neighbour | None:
+def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText) -> Neighbour | None:
     """Of everything that passes, what differs least from the failing script; None where nothing passes.
 
     What has passed only beside others is asked about by itself first: the reader will run it by itself.
@@ -83,7 +83,7 @@ def _is_neighbour(trial: Trial) -> bool:
 
 
 def _by_distance(
-    lab: Laboratory, verdict: Verdict, before: str, script_text: ScriptText
+    lab: Experiment, verdict: Verdict, before: str, script_text: ScriptText
 ) -> list[tuple[Trial, str]]:
     """Passing variations with their scripts, the nearest first; edits of code before edits of settings."""
     passing = [trial for trial in lab.trials if _is_neighbour(trial)]

@@ -22,7 +22,6 @@ from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.search.stopping import Stop
-from torchrepro.engine.timeouts import Patience
 from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.graphs import graph_in_call, graph_of
@@ -50,7 +49,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
 
     reporter.phase("load")
     repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
-    with isolated_oracle(repro, settings.jobs, stop) as (oracle, _):
+    with isolated_oracle(repro, settings.jobs, stop) as oracle:
         with warming_up(request, repro, stop) as warming:
             reporter.phase("establish")
             try:
@@ -59,7 +58,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
                 nobody = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
                 return _kept(nobody, directory)
             reporter.phase("warm")
-        oracle.patience = Patience.after(original.verdict)
+        oracle = oracle.after(original.verdict)
         use_scratch(directory)
         stop.after(settings.time_limit)
         inquiry = Inquiry(

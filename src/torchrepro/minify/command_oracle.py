@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.engine.processes.guard import Guard
@@ -65,8 +65,8 @@ class CommandOracle:
         self._scratch = Path(tempfile.mkdtemp(prefix="torchrepro-oracle-"))
         self._guard = Guard(str(self._scratch))
 
-    def judge(self, candidates: Sequence[Repro]) -> Iterator[tuple[int, Verdict]]:
-        """(index, verdict) of each, as they come; whoever stops reading ends those still under way."""
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
+        """Yield (index, verdict) of each as they come. The command alone judges: a job is ignored."""
         waiting = list(enumerate(candidates))
         asked: list[_Asked] = []
         try:

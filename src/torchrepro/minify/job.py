@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,16 +21,19 @@ import msgspec
 from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.baseline import Original, establish
+from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, Oracle
 from torchrepro.engine.processes.reports import Reporter
+from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
-from torchrepro.engine.search.setup import loaded, use_scratch, warming_up
+from torchrepro.engine.search.setup import isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.search.stopping import Stop
 from torchrepro.engine.sqlite_store import SqliteStore
-from torchrepro.explain import Explanation, explain, judging_many
+from torchrepro.engine.stop_early import fails_before_code
+from torchrepro.explain import Explanation, explain
 from torchrepro.minify.command_oracle import CommandOracle
 from torchrepro.minify.final_script import Settled, settled_by_command, settled_by_script
-from torchrepro.minify.judges import Judges, judges_for
 from torchrepro.minify.problem import Problem, Progress
 from torchrepro.minify.registry import Pass, chosen_passes
 from torchrepro.minify.run_directory import RunDirectory, append_to_history, read_history
@@ -39,6 +42,7 @@ from torchrepro.minify.settings import MinifySettings
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.minified import Minified, OtherFailure, PassRow
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Verdict
 from torchrepro.script.candidates import first_script, input_names
 
 _SECONDS_BETWEEN_REPORTS = 0.1
@@ -66,18 +70,23 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         with nullcontext() if settings.oracle else warming_up(request, repro, stop):
             reporter.phase("establish")
             original = _established(repro, judges, directory)
+            judges = judges.after(original.verdict)
             reporter.phase("warm")
 
         reporter.phase("search")
         use_scratch(directory)
         stop.after(settings.time_limit)
-        problem = Problem(
+        queries = Queries(
             repro,
             original.verdict,
             judges.oracle,
-            store,
-            repeats=original.repeats,
             observer=judges.observer,
+            store=store,
+            repeats=original.repeats,
+            job=judges.job_for(original.verdict),
+        )
+        problem = Problem(
+            queries,
             notify=_notifying(reporter),
             history=read_history(directory.history),
             on_adopted=partial(append_to_history, directory.history),
@@ -101,7 +110,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         ops=problem.best_size.ops,
         inputs=problem.best_size.inputs,
         elements=problem.best_size.elements,
-        queries=problem.queries,
+        queries=queries.asked,
         original_runs=original.runs,
         seconds=time.monotonic() - began,
         signature=str(problem.failure.signature),
@@ -119,6 +128,39 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     if result.minimal:
         shutil.rmtree(directory.cache, ignore_errors=True)
     return result.to_dict()
+
+
+@dataclass(frozen=True, eq=False)
+class Judges:
+    """The oracle that says what fails, and the observer that looks inside."""
+
+    oracle: Oracle
+    observer: IsolatedOracle
+
+    @property
+    def is_command(self) -> bool:
+        return isinstance(self.oracle, CommandOracle)
+
+    def after(self, baseline: Verdict) -> Judges:
+        """Return judges whose timeout follows from what the baseline took."""
+        observer = self.observer.after(baseline)
+        return Judges(self.oracle if self.is_command else observer, observer)
+
+    def job_for(self, baseline: Verdict) -> str:
+        """Return the job that judges candidates: if it can, it stops where the baseline would have failed."""
+        early = not self.is_command and fails_before_code(baseline)
+        return JUDGE_BEFORE_CODE if early else JUDGE
+
+
+@contextmanager
+def judges_for(repro: Repro, settings: MinifySettings, stop: Stop) -> Iterator[Judges]:
+    """Ready to be asked; no process and no temporary file is left afterwards."""
+    with isolated_oracle(repro, settings.jobs, stop) as isolated:
+        if settings.oracle:
+            with CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep) as command:
+                yield Judges(command, isolated)
+        else:
+            yield Judges(isolated, isolated)
 
 
 class _End(NamedTuple):
@@ -141,8 +183,7 @@ class _Attempt:
     stop: Stop
 
     def run(self, passes: Sequence[Pass]) -> _End:
-        with self.judges.in_search_of(self.problem.original_verdict):
-            found = search(self.problem, passes)
+        found = search(self.problem, passes)
         self.reporter.phase("explain")
         explanation = _explained(found, self.problem, self.judges, self.settings)
         self.stop.be_deaf()
@@ -172,7 +213,6 @@ def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Origi
         asked = replace(repro, expected=None) if judges.is_command else repro
         original = establish(asked, judges.oracle)
         write_json(directory.original, msgspec.to_builtins(original))
-    judges.learn_from(original.verdict)
     return original
 
 
@@ -212,17 +252,20 @@ def _explained(found: Found, problem: Problem, judges: Judges, settings: MinifyS
     """What of the result matters. Nothing that goes wrong here may cost the result itself."""
     if found.stopped or judges.is_command or not settings.explain:
         return Explanation()
+    queries = Queries(
+        found.repro,
+        found.verdict,
+        judges.oracle,
+        observer=judges.observer,
+        store=problem.queries.store,
+        failure=problem.failure,
+        repeats=problem.queries.repeats,
+    )
     try:
         return explain(
-            found.repro,
-            found.verdict,
-            judges.oracle,
-            judge_many=judging_many(judges.executor, time_limit=judges.observer.patience.limit),
-            failure=problem.failure,
-            store=problem.store,
+            queries,
             names=input_names(found.repro) if found.repro.place is not Place.BEFORE_CAPTURE else {},
             script_text=lambda repro, verdict: first_script(repro, verdict).text,
-            repeats=problem.repeats,
         )
     except SearchStopped as stopped:
         return Explanation(notes=(f"not explained: {stopped}",))
@@ -237,7 +280,9 @@ def _settled(
     if isinstance(judges.oracle, CommandOracle):
         return settled_by_command(found, problem.failure, judges.oracle, directory.minimal)
     # The environment of this process is the one that the candidates had.
-    return settled_by_script(found, directory.minimal, environ={}, header=header, repeats=problem.repeats)
+    return settled_by_script(
+        found, directory.minimal, environ={}, header=header, repeats=problem.queries.repeats
+    )
 
 
 def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settled) -> tuple[str, ...]:
@@ -247,7 +292,9 @@ def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settle
 
 
 def _rows(problem: Problem) -> tuple[PassRow, ...]:
-    return tuple(PassRow(name=name, **asdict(row)) for name, row in problem.statistics.items() if name)
+    return tuple(
+        PassRow(name=name, **asdict(row)) for name, row in problem.queries.statistics.items() if name
+    )
 
 
 def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:

@@ -63,7 +63,7 @@ def _search(problem: Problem, resized: Callable[[int], Repro | None], high: int)
     """The smallest size that fails, between 1, which does not, and `high`, which does."""
     low = 1
     while high - low > 1:
-        asked = _spread(_likely(low, high), max(1, problem.oracle.workers))
+        asked = _spread(_likely(low, high), problem.workers)
         found = problem.accept_first([resized(size) for size in asked])
         if found is None:
             low = asked[-1]

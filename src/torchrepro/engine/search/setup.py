@@ -25,13 +25,12 @@ from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.isolated_oracle import IsolatedOracle
 from torchrepro.engine.processes.choose_executor import executor_for, why_not_forked
-from torchrepro.engine.processes.executor import Executor
 from torchrepro.engine.processes.fork_executor import ForkExecutor
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.engine.search.stopping import Stop, StoppableExecutor
-from torchrepro.engine.timeouts import Patience
+from torchrepro.engine.timeouts import Timeout
 from torchrepro.engine.warm_up import Rehearsal
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind
@@ -42,13 +41,13 @@ _UNKNOWN_SECONDS_OF_A_HANG = 5.0
 
 
 @contextmanager
-def isolated_oracle(repro: Repro, jobs: int | None, stop: Stop) -> Iterator[tuple[IsolatedOracle, Executor]]:
+def isolated_oracle(repro: Repro, jobs: int | None, stop: Stop) -> Iterator[IsolatedOracle]:
     """Ready to be asked; no process and no temporary file is left afterwards."""
     recorded = repro.expected
     hangs = recorded is not None and recorded.kind is Kind.HANG
-    patience = Patience(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
+    timeout = Timeout(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
     with closing(StoppableExecutor(executor_for(repro, jobs), stop)) as executor:
-        yield IsolatedOracle(executor, patience, memory_limit=memory_share(executor.workers)), executor
+        yield IsolatedOracle(executor, timeout, memory_limit=memory_share(executor.workers))
 
 
 def start_cache(cache: Path, seed: Path) -> None:

@@ -17,7 +17,7 @@ def take_captured(problem: Problem) -> None:
     best = problem.best
     if best.place is not Place.BEFORE_CAPTURE:
         return
-    graphs = sorted(problem.observer.graphs(best), key=lambda graph: graph.ops)
+    graphs = sorted(problem.queries.observer.graphs(best), key=lambda graph: graph.ops)
     # Judged as the call was: by the same rule, with or without a backward run.
     problem.accept_first(
         [

@@ -10,7 +10,6 @@ from torchrepro.edit.composites import expanded_everywhere
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.subproblem import aside
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Kind
 
@@ -30,7 +29,7 @@ def open_composites(problem: Problem) -> None:
     for opened in expanded_everywhere(problem.best):
         if not told_at_once and not problem.fails(opened):
             continue
-        side = aside(problem, opened)
+        side = problem.search_in(opened)
         single_windows(side)
         several = 1 < problem.best_size.ops <= _FEW_TO_CUT
         if side.best is opened and several and problem.fails(opened):

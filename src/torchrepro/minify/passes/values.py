@@ -83,13 +83,13 @@ def _own_form(problem: Problem, held: Held, place: tuple[int, ...]) -> None:
 
 def _fewer_values(problem: Problem, held: Held) -> None:
     """Set half of the values to the plainest one, then quarters, and so on, as far as it still fails."""
-    limit = problem.queries + _QUERIES
+    limit = problem.queries.asked + _QUERIES
     size = _now(problem, held).numel()
     while size > 1:
         size = (size + 1) // 2
         for start in range(0, _now(problem, held).numel(), size):
             tensor = _now(problem, held)
-            if problem.queries >= limit:
+            if problem.queries.asked >= limit:
                 return
             changed = tensor.detach().clone().reshape(-1)
             changed[start : start + size] = plainest(tensor, ()).detach().reshape(-1)[0]

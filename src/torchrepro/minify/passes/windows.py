@@ -46,5 +46,5 @@ def _failing(
 ) -> list[tuple[Unit, Window]]:
     if problem.failure.signature.kind in _OF_VALUES:
         return wrong_ones(repro, recording, windows, problem.rounds)
-    parts = problem.oracle.workers + 1
+    parts = problem.workers + 1
     return failing_one(repro, recording, windows, problem.first_failing, parts=parts)

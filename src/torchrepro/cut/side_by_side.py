@@ -1,7 +1,6 @@
-"""Many variations in one graph, side by side: one compilation tells of each whether its values are wrong.
+"""Many graphs next to one another in one: one compilation tells of each whether its values are wrong.
 
-Measured on a 2-core machine: one `amin` takes 2.1 s to compile, thirty of them beside one another 2.7 s. The
-repro itself is always one of them. If it does not fail in this company, nothing that the others do counts.
+Measured on a 2-core machine: one `amin` takes 2.1 s to compile, thirty of them next to one another 2.7 s.
 """
 
 from __future__ import annotations
@@ -21,28 +20,32 @@ from torchrepro.nouns.verdict import Kind, Verdict
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
-    """Several repros in one, and which of them each input and each output belongs to."""
+class SideBySide:
+    """Several graphs in one repro, and which of them, by number, each input and each output belongs to."""
 
     repro: Repro
     count: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
+    def owner(self, leaf: LeafComparison) -> int | None:
+        """Return the graph to which a result, a gradient or an input that was written to belongs."""
+        return leaf.where.owner(self.outputs, self.inputs)
+
     def verdicts(self, verdict: Verdict) -> tuple[Verdict, ...] | None:
-        """The verdict on each; None where the verdict on all of them does not tell them apart."""
+        """Return the verdict on each; None where the verdict on all of them does not tell them apart."""
         if verdict.comparison is None or verdict.kind not in (Kind.PASS, Kind.MISMATCH, Kind.NON_FINITE):
             return None
         leaves: list[list[LeafComparison]] = [[] for _ in range(self.count)]
         for leaf in verdict.comparison.leaves:
-            owner = leaf.where.owner(self.outputs, self.inputs)
+            owner = self.owner(leaf)
             if owner is None:
                 return None
             leaves[owner].append(leaf)
         return tuple(verdict_of_comparison(Comparison(tuple(own))) for own in leaves)
 
 
-def can_stand_together(repro: Repro) -> bool:
+def can_be_joined(repro: Repro) -> bool:
     """Whether copies of the graph can be one graph that a compiler would be given."""
     if repro.place is Place.BEFORE_CAPTURE or repro.symbols or repro.earlier:
         return False
@@ -53,8 +56,8 @@ def can_stand_together(repro: Repro) -> bool:
     return _results(repro.graph.graph) is not None
 
 
-def together(repros: Sequence[Repro]) -> Together:
-    """One repro that computes all of them, each on its own inputs. They differ in graph and inputs alone."""
+def joined(repros: Sequence[Repro]) -> SideBySide:
+    """Return one repro that computes all of them on their own inputs. Only graph and inputs may differ."""
     graph = Graph()
     copies: list[dict[Node, Node]] = [{} for _ in repros]
     inputs: list[int] = []
@@ -75,7 +78,7 @@ def together(repros: Sequence[Repro]) -> Together:
                     torch.fx.map_arg(node.kwargs, known.__getitem__),
                 )
         own = _results(repro.graph.graph)
-        assert own is not None, "asked of `can_stand_together`"
+        assert own is not None, "asked of `can_be_joined`"
         results += [known.get(result, result) if isinstance(result, Node) else result for result in own]
         outputs += [owner] * len(own)
     graph.output(tuple(results))
@@ -86,7 +89,7 @@ def together(repros: Sequence[Repro]) -> Together:
         # Clones: variations have inputs in common, and one copy may write to what another one reads.
         inputs=tuple(value for repro in repros for value in clone_inputs(repro.inputs)),
     )
-    return Together(whole, len(repros), tuple(inputs), tuple(outputs))
+    return SideBySide(whole, len(repros), tuple(inputs), tuple(outputs))
 
 
 def _results(graph: Graph) -> tuple[Any, ...] | None:

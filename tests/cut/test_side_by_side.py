@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.cut.side_by_side import can_be_joined, joined
 from torchrepro.execute.judge_repro import judge_repro
-from torchrepro.explain.batched_graph import can_stand_together, together
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -25,7 +25,7 @@ def in_place(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def test_each_copy_computes_what_it_computed_alone() -> None:
     shared = torch.ones(3)
     repros = [traced(in_place, shared, torch.full((3,), float(n))) for n in range(3)]
-    whole = together(repros)
+    whole = joined(repros)
     results = whole.repro.graph(*whole.repro.inputs)
     assert [float(result.reshape(-1)[0]) for result in results] == [0, 0, 2, 3, 4, 6]
     assert whole.outputs == (0, 0, 1, 1, 2, 2)
@@ -34,7 +34,7 @@ def test_each_copy_computes_what_it_computed_alone() -> None:
 
 
 def test_a_verdict_is_taken_apart() -> None:
-    whole = together([traced(in_place, torch.ones(2), torch.ones(2)) for _ in range(3)])
+    whole = joined([traced(in_place, torch.ones(2), torch.ones(2)) for _ in range(3)])
     leaves = [LeafComparison(f"out[{place}]") for place in range(6)]
     leaves[2] = LeafComparison("out[2]", Difference.VALUE)
     leaves.append(LeafComparison("inputs[4]", Difference.NON_FINITE))
@@ -45,7 +45,7 @@ def test_a_verdict_is_taken_apart() -> None:
 
 
 def test_an_error_is_of_all_and_of_none() -> None:
-    whole = together([traced(in_place, torch.ones(2), torch.ones(2)) for _ in range(2)])
+    whole = joined([traced(in_place, torch.ones(2), torch.ones(2)) for _ in range(2)])
     assert whole.verdicts(Verdict(Kind.COMPILE_ERROR)) is None
 
 
@@ -56,7 +56,7 @@ def test_the_judge_names_leaves_as_expected_here() -> None:
     from torchrepro.nouns.repro import Compiler
 
     repros = [traced(computed, torch.ones(size, requires_grad=True)) for size in (1, 2, 3)]
-    whole = together(repros)
+    whole = joined(repros)
     verdict = judge_repro(Repro(whole.repro.graph, whole.repro.inputs, compiler=Compiler("eager")))
     verdicts = whole.verdicts(verdict)
     assert verdicts is not None
@@ -67,7 +67,7 @@ def test_what_cannot_stand_together() -> None:
     def nested(x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"a": x + 1}
 
-    assert can_stand_together(traced(in_place, torch.ones(2), torch.ones(2)))
-    assert not can_stand_together(traced(nested, torch.ones(2)))
+    assert can_be_joined(traced(in_place, torch.ones(2), torch.ones(2)))
+    assert not can_be_joined(traced(nested, torch.ones(2)))
     call = traced(in_place, torch.ones(2), torch.ones(2))
-    assert not can_stand_together(Repro(call.graph, call.inputs, Place.BEFORE_CAPTURE))
+    assert not can_be_joined(Repro(call.graph, call.inputs, Place.BEFORE_CAPTURE))

@@ -1,0 +1,326 @@
+"""Ask about candidates: answer from the store, run what is unknown, repeat flaky failures, count, stop.
+
+`minify`, `locate` and `explain` all ask through `Queries`. A verdict is stored under the canonical key of the
+repro, the job and the job's payload (for example what is turned off), so a question is never run twice.
+
+Where the failure is flaky (`repeats` > 1), a candidate passes only after that many runs, and fails at the
+first run that shows the failure. A pass is stored only after all of its runs: a kill in between must not
+leave half of it behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from torchrepro.engine.canonical_key import canonical_key
+from torchrepro.engine.failure import Failure
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, ObserveHere, Observer, Oracle
+from torchrepro.engine.store import MemoryStore, Store
+from torchrepro.nouns.errors import HarnessError, SearchStopped
+from torchrepro.nouns.minified import Statistics
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A candidate that fails as the original does. `index` is its place among all that were given."""
+
+    index: int
+    repro: Repro
+    verdict: Verdict
+
+
+class Queries:
+    """Questions about one failure, on one oracle, with one store.
+
+    `failure` is what a candidate has to show; by default the failure in `verdict`, the verdict on `original`.
+    `job` is how candidates are judged unless a question says otherwise. `asked` may start above zero, to
+    include runs that were made before. Another `Queries` on the same store knows what this one has learnt.
+    """
+
+    def __init__(
+        self,
+        original: Repro,
+        verdict: Verdict,
+        oracle: Oracle,
+        *,
+        observer: Observer | None = None,
+        store: Store | None = None,
+        failure: Failure | None = None,
+        repeats: int = 1,
+        job: str = JUDGE,
+        deadline: float | None = None,
+        asked: int = 0,
+    ) -> None:
+        self.original, self.verdict = original, verdict
+        self.failure = failure or Failure.of(verdict)
+        self.store = store if store is not None else MemoryStore()
+        self.observer: Observer = observer if observer is not None else ObserveHere()
+        self.repeats = repeats
+        self.deadline = deadline
+        """In terms of `time.monotonic`; None: no limit."""
+        self.statistics: dict[str, Statistics] = {}
+        """What was asked, by label."""
+        self.label = ""
+        self._oracle = oracle
+        self._job = job
+        self._asked_before = asked
+        self._began = time.monotonic()
+        self.store.remember(canonical_key(original), verdict, pass_name="original")
+
+    # What is asked.
+
+    def verdicts(
+        self,
+        repros: Sequence[Repro],
+        *,
+        job: str = "",
+        extra: Mapping[str, Any] | None = None,
+        **payload: Any,
+    ) -> list[Verdict]:
+        """Return the verdict on each repro, several at a time; equal ones are run once.
+
+        `payload` is handed to the job and is part of the key; `extra` is handed over as well and is not.
+        """
+        questions: dict[_Key, _Question] = {}
+        order = []
+        for index, repro in enumerate(repros):
+            key = _Key.of(repro, job or self._job, payload)
+            if key not in questions:
+                questions[key] = self._question(index, repro, key)
+            order.append(questions[key])
+        self._run(list(questions.values()), _open, payload={**payload, **(extra or {})})
+        return [question.verdict for question in order if question.verdict is not None]
+
+    def verdict_on(
+        self, repro: Repro, *, job: str = "", extra: Mapping[str, Any] | None = None, **payload: Any
+    ) -> Verdict:
+        """Return the verdict on one repro (see `verdicts`)."""
+        return self.verdicts([repro], job=job, extra=extra, **payload)[0]
+
+    def fails(self, repro: Repro) -> bool:
+        """Whether a repro fails as the original does."""
+        return self.failure.shown_by(self.verdict_on(repro))
+
+    def first_failing(
+        self,
+        candidates: Sequence[Repro | None],
+        *,
+        is_invalid: Callable[[Repro, str], bool] = lambda candidate, key: False,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> Answer | None:
+        """Return the first candidate that fails, in the order given; None stands for one that was not built.
+
+        As many are run at a time as there are workers. Answers come in any order: one counts as soon as
+        nothing before it can still fail, and what is under way then is cancelled. Candidates for which
+        `is_invalid(candidate, key)` are not run.
+        """
+        for batch in self._batches(candidates, is_invalid):
+            self._run(batch, _before_the_first_failing, on_answer=on_answer)
+            for question in batch:
+                if question.fails and question.verdict is not None:
+                    return Answer(question.index, question.repro, question.verdict)
+        return None
+
+    def known(self, repro: Repro, *, job: str = "", **payload: Any) -> Verdict | None:
+        """Return the verdict on a repro if it is stored; None: it has not been asked about."""
+        return self._known(_Key.of(repro, job or self._job, payload))
+
+    def run_once(self, repro: Repro) -> Verdict:
+        """Run a repro once, whatever is known of it; the verdict is not stored."""
+        ((_, verdict),) = list(self._ask([repro], self._job, {}))
+        return verdict
+
+    def rounds(
+        self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
+    ) -> Sequence[Verdict]:
+        """Judge one compilation on many sets of inputs (`Observer.rounds`): one query."""
+        self._stop_if_late()
+        self.count(queries=1)
+        return self.observer.rounds(repro, own=own, seconds=seconds)
+
+    # What it has cost.
+
+    @property
+    def workers(self) -> int:
+        return max(1, self._oracle.workers)
+
+    @property
+    def asked(self) -> int:
+        """Candidates that were run."""
+        return self._asked_before + sum(row.queries for row in self.statistics.values())
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @contextmanager
+    def labelled(self, label: str) -> Iterator[None]:
+        """Count what is asked in the body under a label."""
+        before, self.label = self.label, label
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.count(seconds=time.monotonic() - started)
+            self.label = before
+
+    def count(self, **more: float) -> None:
+        """Add to the statistics of the current label."""
+        row = self.statistics.get(self.label, Statistics())
+        changed = {name: getattr(row, name) + value for name, value in more.items()}
+        self.statistics[self.label] = replace(row, **changed)
+
+    # How it is answered.
+
+    def _batches(
+        self, candidates: Sequence[Repro | None], is_invalid: Callable[[Repro, str], bool]
+    ) -> Iterator[list[_Question]]:
+        """Questions to ask together, answered ones in between; nothing is needed after one that fails."""
+        batch: list[_Question] = []
+        met: set[_Key] = set()
+        for index, candidate in enumerate(candidates):
+            if candidate is None:
+                continue
+            key = _Key.of(candidate, self._job, {})
+            if key in met:
+                continue  # the same as one before it, which answers for both
+            met.add(key)
+            question = self._question(index, candidate, key)
+            if question.is_open and is_invalid(candidate, key.repro):
+                self.count(rejected=1)
+                question.runs_left = 0
+            batch.append(question)
+            if question.fails or sum(each.is_open for each in batch) == self.workers:
+                yield batch
+                batch = []
+        yield batch
+
+    def _question(self, index: int, repro: Repro, key: _Key) -> _Question:
+        known = self._known(key)
+        if known is None:
+            return _Question(index, repro, key, self.repeats)
+        self.count(known=1)
+        return _Question(index, repro, key, 0, known, self.failure.shown_by(known))
+
+    def _run(
+        self,
+        questions: Sequence[_Question],
+        wanted: Callable[[Sequence[_Question]], Iterable[_Question]],
+        *,
+        payload: Mapping[str, Any] | None = None,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run candidates until no answer is wanted any more."""
+        while open_ := list(wanted(questions)):
+            # Where a candidate is run several times, workers that have nothing else to do run it as well.
+            copies = max(1, self.workers // len(open_))
+            runs = [question for question in open_ for _ in range(min(copies, question.runs_left))]
+            answered = 0
+            with closing(self._ask([run.repro for run in runs], open_[0].key.job, payload or {})) as answers:
+                on_answer()
+                for index, verdict in answers:
+                    question, answered = runs[index], answered + 1
+                    if question.is_open and question.take(verdict, self.failure):
+                        self._remember(question)
+                    on_answer()
+                    if not any(wanted(questions)):
+                        break
+            if not answered:
+                raise HarnessError(f"the oracle was asked about {len(runs)} candidates and answered none")
+
+    def _ask(
+        self, repros: Sequence[Repro], job: str, payload: Mapping[str, Any]
+    ) -> Generator[tuple[int, Verdict], None, None]:
+        self._stop_if_late()
+        self.count(queries=len(repros))
+        usual = job == JUDGE and not payload
+        judged = self._oracle.judge(repros) if usual else self._oracle.judge(repros, job=job, **payload)
+        with closing(judged) as answers:  # type: ignore[type-var]
+            for index, verdict in answers:
+                if verdict.fails and not payload and not self.failure.shown_by(verdict):
+                    self.store.also_seen(repros[index], verdict)
+                yield index, verdict
+                self._stop_if_late()
+
+    def _known(self, key: _Key) -> Verdict | None:
+        found = self.store.verdict(key.text)
+        if found is None and key.job == JUDGE_BEFORE_CODE:
+            found = self.store.verdict(key.repro)
+        return found
+
+    def _remember(self, question: _Question) -> None:
+        assert question.verdict is not None
+        key = question.key
+        # A run that was stopped before code is no verdict of the usual job; any other answer is.
+        complete = key.job == JUDGE_BEFORE_CODE and question.verdict.kind is not Kind.NOT_COMPARABLE
+        self.store.remember(key.repro if complete else key.text, question.verdict, pass_name=self.label)
+
+    def _stop_if_late(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise SearchStopped("the time is up")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What a verdict is stored under: `text`, made of the repro's canonical key, the job and its payload."""
+
+    repro: str
+    job: str
+    text: str
+
+    @classmethod
+    def of(cls, repro: Repro, job: str, payload: Mapping[str, Any]) -> _Key:
+        key = canonical_key(repro)
+        if job == JUDGE and not payload:
+            return cls(key, job, key)
+        described = key.encode() + msgspec.json.encode([job, payload], order="sorted")
+        return cls(key, job, hashlib.sha256(described).hexdigest())
+
+
+@dataclass(eq=False)
+class _Question:
+    """A candidate, and what its runs have said so far."""
+
+    index: int
+    repro: Repro
+    key: _Key
+    runs_left: int
+    verdict: Verdict | None = None
+    """Of the run that shows the failure, else of one that fails otherwise, else of the last one."""
+    fails: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.runs_left > 0
+
+    def take(self, verdict: Verdict, failure: Failure) -> bool:
+        """Take a run into account; whether that decides the question."""
+        self.fails = failure.shown_by(verdict)
+        if self.fails or self.verdict is None or not self.verdict.fails:
+            self.verdict = verdict
+        # What eager cannot run it cannot run the next time either, unless eager is meant to raise.
+        hopeless = verdict.kind is Kind.INVALID and failure.signature.kind is not Kind.MISSING_ERROR
+        self.runs_left = 0 if self.fails or hopeless else self.runs_left - 1
+        return not self.is_open
+
+
+def _open(questions: Sequence[_Question]) -> Iterator[_Question]:
+    return (question for question in questions if question.is_open)
+
+
+def _before_the_first_failing(questions: Sequence[_Question]) -> Iterator[_Question]:
+    """Open questions whose answer matters: those before the first candidate that is known to fail."""
+    for question in questions:
+        if question.fails:
+            return
+        if question.is_open:
+            yield question
