@@ -75,7 +75,7 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
         verdict = _verdict(flight, death)
         if verdict is not None:
             # Here and not above: it needs torch, which most programs let us do without.
-            from torchrepro.script.finish_bundle import finish_bundle
+            from torchrepro.script.save_bundle import finish_bundle
 
             target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
             finish_bundle(bundle, target, verdict)

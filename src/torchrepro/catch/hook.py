@@ -30,7 +30,7 @@ from torchrepro.nouns.errors import AccuracyError, RankFailed
 from torchrepro.nouns.messages import say
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
-from torchrepro.script.finish_bundle import finish_bundle
+from torchrepro.script.save_bundle import finish_bundle
 from torchrepro.torch_api.generators import (
     capture_rng_state,
     is_capturing,

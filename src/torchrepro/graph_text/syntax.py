@@ -77,7 +77,7 @@ class Line:
     def is_input(self) -> bool:
         match self.value:
             case None | ast.Call(func=ast.Name(id="arg")):
-                return True
+                return bool(self.variable)
         return False
 
 

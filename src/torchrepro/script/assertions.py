@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Compiler
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.layout import WIDTH
 
@@ -86,9 +86,9 @@ def tolerances(compared: Compared) -> tuple[float, float] | None:
     return _one_digit(error / size / 2), absolute
 
 
-def sentence(repro: Repro, verdict: Verdict) -> str:
+def sentence(compiler: Compiler, verdict: Verdict) -> str:
     """What goes wrong, in one sentence."""
-    who = f"torch.compile with {repro.compiler}" if _is_told(repro) else "torch.compile"
+    who = "torch.compile" if compiler.name == "inductor" else f"torch.compile with {compiler}"
     raised = verdict.raised
     match verdict.kind:
         case Kind.COMPILE_ERROR | Kind.RUN_ERROR if raised is not None:
@@ -134,10 +134,6 @@ def raised_comment(verdict: Verdict) -> str:
 def shortened(text: str, width: int) -> str:
     one_line = " ".join(text.split())
     return textwrap.shorten(one_line, width, placeholder=" ...") or one_line[:width]
-
-
-def _is_told(repro: Repro) -> bool:
-    return repro.compiler.name != "inductor"
 
 
 def _error_and_size(leaf: LeafComparison) -> tuple[float, float]:

@@ -17,8 +17,8 @@ from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.comparison import LeafComparison, LeafPath
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.script.assertions import Compared, assertion, raised_comment, worst_leaf
-from torchrepro.script.document import Entry, Script, docstring, document
+from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf
+from torchrepro.script.document import Entry, Script, docstring, document, seen_with
 from torchrepro.script.graph_script import errors_compared, raises_function
 from torchrepro.script.inputs import Inputs
 from torchrepro.script.layout import laid_out
@@ -77,8 +77,8 @@ class _CallScript:
             self.modules.add(compiler_module(self.repro.compiler))
         self.modules |= config_modules(self.settings)
         text = document(
-            docstring(self.repro, self.verdict, self.header),
-            environ=environment_lines(self.repro.ambient),
+            docstring(sentence(self.repro.compiler, self.verdict), [seen_with(self.repro), *self.header]),
+            environ=environment_lines(self.repro.ambient.environ),
             modules=self.modules | ({"Path"} if self.inputs.kept else set()),
             settings=self.settings,
             definitions=[*([source] if source else []), *definitions],

@@ -2,7 +2,7 @@
 
 The bundle's own standalone script, for what cannot be written by hand or does not fail then.
 
-It keeps every value in files and hands the graph over as it was captured (`script/bundle_script.py`).
+It keeps every value in files and hands the graph over as it was captured (`script/standalone.py`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torchrepro.bundle.archive import Content
-from torchrepro.bundle.read import OPERATORS, TENSORS, VALUES
-from torchrepro.bundle.storage_file import write_storages
-from torchrepro.bundle.values import pack_values
+from torchrepro.bundle.read import OPERATORS, SCRIPT, TENSORS, VALUES
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
-from torchrepro.script.bundle_script import standalone_script, values_for_script
 from torchrepro.script.call_script import CallManner, call_script
 from torchrepro.script.document import Entry, Script
 from torchrepro.script.graph_script import graph_script
@@ -27,27 +23,18 @@ from torchrepro.script.inputs import sizes_of_inputs
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.names import names_of_inputs
 from torchrepro.script.plan import Manner
-from torchrepro.script.save_bundle import manifest_of, values_of
-from torchrepro.user_code.graph_source import write_with_source
-from torchrepro.user_code.operators import operators_in
+from torchrepro.script.save_bundle import bundle_members
 
 
 def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
     """The standalone script of the bundle of this repro, with its files; `reason` is why it is needed."""
-    written, compiler = write_with_source(repro)
-    repro = replace(repro, compiler=compiler, expected=repro.expected or Signature.of(verdict))
-    values = values_of(repro, written)
-    packed = pack_values(values, size_cap=1 << 62)
-    manifest = manifest_of(repro, written, packed, verdict)
-    files: dict[str, Content] = {TENSORS: lambda path: write_storages(path, packed.storages)}
-    beside = values_for_script(manifest, values)
-    if beside is not None:
-        files[VALUES] = beside
-    if operators_in(written).text:
-        files[OPERATORS] = operators_in(written).text.encode()
-    text = standalone_script(manifest, written.text, verdict, written.source)
+    expected = repro.expected or Signature.of(verdict)
+    files = bundle_members(replace(repro, expected=expected), verdict, size_cap=1 << 62)
+    text = files[SCRIPT]
+    assert isinstance(text, bytes)
+    beside = {name: files[name] for name in (TENSORS, VALUES, OPERATORS) if name in files}
     remark = "the graph as it was captured, with its values in files"
-    return Script(text, Entry.INTERNAL, f"{remark}: {reason}" if reason else remark, files)
+    return Script(text.decode(), Entry.INTERNAL, f"{remark}: {reason}" if reason else remark, beside)
 
 
 __all__ = ["Entry", "Script", "first_script", "input_names", "scripts_for"]

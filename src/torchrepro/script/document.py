@@ -12,11 +12,10 @@ import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Verdict
-from torchrepro.script.assertions import sentence, shortened
+from torchrepro.script.assertions import shortened
 from torchrepro.script.layout import WIDTH, laid_out
 
-_STANDARD = ("copy", "io", "math", "operator", "os")
+_STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
 
 
 class Entry(StrEnum):
@@ -77,15 +76,14 @@ def _imports(modules: set[str]) -> list[str]:
     return [*standard, *([""] if standard else []), *sorted([*plain, *functional]), *from_]
 
 
-def docstring(repro: Repro, verdict: Verdict, header: Sequence[str]) -> list[str]:
-    """What goes wrong, with what it was seen, and what is known about it."""
-    first = shortened(_quotable(sentence(repro, verdict)), 3 * (WIDTH - 10)).rstrip(".") + "."
-    lines = textwrap.wrap(first, WIDTH - 3)[:3]
-    lines += ["", _seen_with(repro)]
-    return [*lines, *(_quotable(line) for line in header)]
+def docstring(sentence: str, facts: Sequence[str]) -> list[str]:
+    """What goes wrong, in one sentence, and what is known about it."""
+    first = shortened(_quotable(sentence), 3 * (WIDTH - 10)).rstrip(".") + "."
+    return [*textwrap.wrap(first, WIDTH - 3)[:3], "", *map(_quotable, facts)]
 
 
-def _seen_with(repro: Repro) -> str:
+def seen_with(repro: Repro) -> str:
+    """With which torch and on which device the failure is seen, here and now."""
     devices = {value.device.type for value in repro.inputs if isinstance(value, torch.Tensor)} - {"cpu"}
     where = ", ".join(sorted(devices)) or torch.backends.cpu.get_cpu_capability()
     return f"Seen with torch {torch.__version__} on {platform.machine()} ({where})."

@@ -11,15 +11,22 @@ from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.loss import weights_like
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.script.assertions import assertion, raised_comment
+from torchrepro.script.assertions import assertion, raised_comment, sentence
 from torchrepro.script.compile_call import compiled_call, marks
-from torchrepro.script.document import Entry, Script, docstring, document
+from torchrepro.script.document import Entry, Script, docstring, document, seen_with
 from torchrepro.script.inputs import SIDE_FILE, Inputs
 from torchrepro.script.layout import indented, laid_out
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.observed import compared, observed, result_suffix
 from torchrepro.script.plan import RAISING, Manner, Plan
-from torchrepro.script.preamble import compiler_module, config_modules, contexts, environment_lines, within
+from torchrepro.script.preamble import (
+    DRAW_AS_EAGER,
+    compiler_module,
+    config_modules,
+    contexts,
+    environment_lines,
+    within,
+)
 
 _ENTRIES = {
     Manner.PLAIN: Entry.PUBLIC,
@@ -41,8 +48,8 @@ def graph_script(repro: Repro, verdict: Verdict, header: Sequence[str], manner: 
     modules = plan.modules | config_modules(plan.settings)
     modules |= {compiler_module(plan.compiler)} - {""}
     text = document(
-        docstring(repro, verdict, header),
-        environ=environment_lines(repro.ambient),
+        docstring(sentence(repro.compiler, verdict), [seen_with(repro), *header]),
+        environ=environment_lines(repro.ambient.environ),
         modules=modules | ({"Path"} if plan.inputs.kept else set()),
         settings=plan.settings,
         definitions=[*source, definition, *functions],
@@ -195,10 +202,10 @@ def _seed(plan: Plan) -> list[str]:
     """Both sides draw the same numbers."""
     if not plan.traced.random:
         return []
-    drawing = "torch._inductor.config.fallback_random = True"
-    chosen = "fallback_random" in plan.repro.compiler.options or drawing in plan.settings
+    asked = "fallback_random" in plan.repro.compiler.options
+    chosen = asked or DRAW_AS_EAGER.partition("  #")[0] in plan.settings
     if plan.repro.compiler.name == "inductor" and not chosen:
-        plan.settings.append(f"{drawing}  # draw as eager does")
+        plan.settings.append(DRAW_AS_EAGER)
     state = plan.repro.ambient.rng.get("cpu")
     if plan.manner is Manner.PLAIN or state is None:
         return ["torch.manual_seed(0)"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torchrepro.nouns.ambient import Ambient, Autocast
 from torchrepro.nouns.repro import Compiler
@@ -10,10 +10,12 @@ from torchrepro.nouns.trust import SOURCE_TRUST
 from torchrepro.script.layout import indented, quoted
 from torchrepro.script.literals import Text, Unwritable, Writer
 
+DRAW_AS_EAGER = "torch._inductor.config.fallback_random = True  # draw as eager does"
 
-def environment_lines(ambient: Ambient) -> list[str]:
+
+def environment_lines(environ: Mapping[str, str]) -> list[str]:
     """Environment variables: compilers read them when torch is imported."""
-    return [f"os.environ[{quoted(name)}] = {quoted(value)}" for name, value in ambient.environ.items()]
+    return [f"os.environ[{quoted(name)}] = {quoted(value)}" for name, value in environ.items()]
 
 
 def setting_lines(ambient: Ambient) -> list[str]:

@@ -1,24 +1,38 @@
-"""From a repro to a bundle: written whole under its name, or not at all."""
+"""Write a bundle: from a repro, or from one that was written ahead of a call and gets its verdict now.
+
+A bundle appears whole under its name, or not at all. The script is the last thing in it: where writing the
+script fails, the bundle says so and is written without it.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import torch
+
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
+from torchrepro.bundle.entries import OpaqueEntry, SameEntry, TensorTraits, ValueEntry
 from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
-from torchrepro.bundle.read import GRAPH, OPERATORS, SCRIPT, SOURCE, TENSORS, VALUES
-from torchrepro.bundle.storage_file import write_storages
-from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values
+from torchrepro.bundle.open import open_bundle_files
+from torchrepro.bundle.read import GRAPH, OPERATORS, SCRIPT, SOURCE, TENSORS, VALUES, text_of
+from torchrepro.bundle.read import manifest_of as read_manifest_of
+from torchrepro.bundle.storage_file import open_storages, write_storages
+from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values, unpack_values
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.plain import as_data
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
-from torchrepro.script.bundle_script import standalone_script, values_for_script
+from torchrepro.script.standalone import kept_apart, no_script, standalone_script
 from torchrepro.user_code.graph_source import write_with_source
 from torchrepro.user_code.operators import operators_in
 
@@ -32,19 +46,36 @@ def save_bundle(
     run_id: str = "",
 ) -> Path:
     """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists."""
+    return write_bundle_files(path, bundle_members(repro, verdict, size_cap=size_cap, run_id=run_id))
+
+
+def bundle_members(
+    repro: Repro, verdict: Verdict | None = None, *, size_cap: int = DEFAULT_SIZE_CAP, run_id: str = ""
+) -> dict[str, Content]:
+    """Return the files of a bundle by name."""
     written, compiler = write_with_source(repro)
     repro = replace(repro, compiler=compiler)
     values = values_of(repro, written)
     packed = pack_values(values, size_cap=size_cap)
     manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
-    files: dict[str, Content] = {
-        **members_of(written, packed, manifest),
-        SCRIPT: standalone_script(manifest, written.text, verdict, written.source).encode(),
-    }
-    beside = values_for_script(manifest, values)
-    if beside is not None:
-        files[VALUES] = beside
-    return write_bundle_files(path, files)
+    manifest, script = _with_script(manifest, written.text, verdict, written.source)
+    files = {**members_of(written, packed, manifest), SCRIPT: script}
+    if kept_apart(manifest):
+        files[VALUES] = _values_for_script(manifest, values)
+    return files
+
+
+def _with_script(
+    manifest: Manifest, graph_text: str, verdict: Verdict | None, source: str
+) -> tuple[Manifest, bytes]:
+    """Return the script; where writing it fails, the manifest has a note and the script says so."""
+    try:
+        return manifest, standalone_script(manifest, graph_text, verdict, source).encode()
+    except Exception as exc:
+        # A defect of the script writer must not cost the user the bundle.
+        reason = f"repro.py could not be written ({type(exc).__name__}: {exc})"
+        manifest = msgspec.structs.replace(manifest, notes=(*manifest.notes, reason))
+        return manifest, no_script(reason).encode()
 
 
 def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> dict[str, Content]:
@@ -90,7 +121,7 @@ def manifest_of(
         run_id=run_id or new_run_id(),
         place=repro.place,
         compiler=repro.compiler,
-        ambient=_without_rng(repro),
+        ambient=replace(repro.ambient, rng={}),
         environment=Environment.capture(),
         backward=repro.backward,
         strict=repro.strict,
@@ -118,5 +149,68 @@ def manifest_of(
     )
 
 
-def _without_rng(repro: Repro) -> Any:
-    return replace(repro.ambient, rng={})
+def finish_bundle(unfinished: Path, target: Path, verdict: Verdict, *, earlier: int = 0) -> Path:
+    """Give a bundle that was written ahead of a call its verdict and script, under its final name.
+
+    The tensors stay the bytes they are: that needs neither the device they came from, which may just have
+    failed, nor the memory to hold them. `earlier` calls of the same kind came before the failing one.
+    """
+    with open_bundle_files(unfinished) as files:
+        manifest = _with_verdict(read_manifest_of(files), verdict, earlier)
+        graph_text = text_of(files, GRAPH)
+        source = text_of(files, SOURCE) if SOURCE in files else ""
+        members: dict[str, Content] = {
+            name: _linked(unfinished / name) for name in files.names if name not in ("manifest.json", SCRIPT)
+        }
+    manifest, members[SCRIPT] = _with_script(manifest, graph_text, verdict, source)
+    members["manifest.json"] = encode_manifest(manifest)
+    if kept_apart(manifest):
+        members[VALUES] = _values_for_script(manifest, _values_on_cpu(unfinished, manifest))
+    return write_bundle_files(target, members)
+
+
+def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifest:
+    values = dict(manifest.values)
+    for call in range(earlier):
+        for index in range(manifest.inputs):
+            values[f"earlier.{call}.input.{index}"] = _again(manifest.values[f"input.{index}"])
+    return msgspec.structs.replace(
+        manifest,
+        expected=Signature.of(verdict),
+        verdict=as_data(verdict.to_dict()),
+        earlier=earlier,
+        values=values,
+    )
+
+
+def _again(entry: ValueEntry) -> ValueEntry:
+    return SameEntry(entry.number) if isinstance(entry, TensorTraits) else entry
+
+
+def _linked(source: Path) -> Callable[[Path], None]:
+    """The same file under another name, or a copy where the file system has no links."""
+
+    def write(path: Path) -> None:
+        try:
+            os.link(source, path)
+        except OSError:
+            shutil.copyfile(source, path)
+
+    return write
+
+
+def _values_on_cpu(unfinished: Path, manifest: Manifest) -> dict[str, Any]:
+    """What the script cannot make by itself; on the CPU, wherever it was."""
+    wanted = {name: manifest.values[name] for name in kept_apart(manifest)}
+    storages = open_storages(unfinished / TENSORS)
+    return unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
+
+
+def _values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> Callable[[Path], None]:
+    """Return a writer of the values that the script cannot make by itself."""
+    kept = {
+        name: values[name].detach() if isinstance(values[name], torch.Tensor) else values[name]
+        for name in kept_apart(manifest)
+        if not isinstance(manifest.values[name], OpaqueEntry)
+    }
+    return lambda path: torch.save(kept, path)

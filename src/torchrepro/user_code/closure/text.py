@@ -38,13 +38,13 @@ _HEADER = """\
 # Code of the user that a torchrepro bundle calls: what it needs, and nothing else. Running it runs this code.
 """
 
-# What the standalone script of a bundle defines around this text; `_tensor` finds a tensor kept next to it.
-_RESERVED = re.findall(
+# What the standalone script of a bundle (`script/standalone.py`) defines around this text; `_tensor` finds a tensor kept next to it.
+RESERVED = re.findall(
     r"\w+",
     """
-    ExitStack Path inf nan HERE storage strided generated kept value reach attach MAKERS Graph main run
-    compiled_from weights leaves observe differs LIMITS TYPE WORDS file plain python_state reproduced
-    SOURCE_NAMES _header _data _values _tensor
+    Path inf nan file HERE HEADER DATA MADE MAKERS SOURCE_NAMES OPERATORS torchrepro_operators
+    storage strided generated kept value reach attach Graph compiled_from weights run_backward leaves plain
+    python_state run observe only_runs crashes hangs raises misses_error differs mismatches reproduced _tensor
     """,
 )
 _IMPORTS_OF_THE_SCRIPT = frozenset({"os", "json", "math", "operator", "sys", "torch"})
@@ -56,7 +56,7 @@ class ModuleText:
     """Collects the parts of one module."""
 
     def __init__(self) -> None:
-        self._taken = {*keyword.kwlist, *dir(builtins), *_HELPERS, *_RESERVED, *_IMPORTS_OF_THE_SCRIPT}
+        self._taken = {*keyword.kwlist, *dir(builtins), *_HELPERS, *RESERVED, *_IMPORTS_OF_THE_SCRIPT}
         self._imports: dict[str, None] = {}
         self._packages: dict[str, None] = {}
         self._modules: dict[str, str] = {}
