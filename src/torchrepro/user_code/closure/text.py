@@ -38,7 +38,7 @@ _HEADER = """\
 # Code of the user that a torchrepro bundle calls: what it needs, and nothing else. Running it runs this code.
 """
 
-# What the standalone script of a bundle (`script/standalone.py`) defines around this text; `_tensor` finds a tensor kept next to it.
+# What the standalone script of a bundle (`script/standalone.py`) defines around this text.
 RESERVED = re.findall(
     r"\w+",
     """
