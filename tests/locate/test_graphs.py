@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.execute.record_graphs import save_graphs
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.graphs import graph_in_call, graph_of
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.origin import Origin
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.script.save_bundle import save_bundle
 
 ORIGIN = Origin(1, 3, source="model.py:12 in forward")
 
@@ -36,10 +36,10 @@ class Call:
         self.judged = 0
 
     def ran(self, job: str, repro: Repro, *, directory: str, **_: Any) -> Outcome:
-        for index, number in enumerate(self.numbers):
-            origin = Origin(index, len(self.numbers))
-            save_bundle(repro_of(number, origin), Path(directory) / f"graph_{index}")
-        return Outcome(result={"bundles": len(self.numbers), "problems": ["one graph could not be kept"]})
+        origins = [Origin(index, len(self.numbers)) for index in range(len(self.numbers))]
+        repros = [repro_of(number, origin) for number, origin in zip(self.numbers, origins, strict=True)]
+        bundles = save_graphs(repros, Path(directory))
+        return Outcome(result={"bundles": bundles, "problems": ["one graph could not be kept"]})
 
     def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         for index, candidate in enumerate(candidates):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from synthetic_compiler import inquiry_of, small_repro
 
 from torchrepro.execute.backends import last_stage_of
-from torchrepro.locate.stages import find_stage, guilty_rung, table
+from torchrepro.locate.stages import find_stage, guilty_rung
 from torchrepro.nouns.located import Rung
 from torchrepro.nouns.repro import Compiler, Place
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
@@ -91,18 +91,6 @@ def test_a_simpler_backend_is_asked_without_the_options_of_the_compiler() -> Non
     assert [question.repro.compiler for question in inquiry.oracle.asked] == [  # type: ignore[attr-defined]
         Compiler("aot_eager", dynamic=True),
         Compiler("aot_eager_decomp_partition", dynamic=True),
-    ]
-
-
-def test_the_table_marks_the_guilty_rung() -> None:
-    inquiry = inquiry_of(
-        lambda question: Kind.PASS if question.backend == "aot_eager" else Kind.MISMATCH,
-        verdict=Verdict(Kind.CRASH, summary="SIGSEGV"),
-    )
-    assert table(find_stage(inquiry).rungs) == [
-        ("aot_eager", "aot", "pass", ""),
-        ("aot_eager_decomp_partition", "decomposition", "mismatch", "guilty"),
-        ("inductor", "backend", "crash: SIGSEGV", ""),
     ]
 
 

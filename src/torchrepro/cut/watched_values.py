@@ -6,7 +6,7 @@ otherwise than before, and a failure that needs the fusion vanishes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,10 +56,18 @@ def watched_in(comparison: Comparison, repro: Repro, names: Sequence[str]) -> di
     return {name: found[first + place] for place, name in enumerate(names) if first + place in found}
 
 
-def first_wrong(graph: Graph, wrong: Collection[str]) -> str | None:
-    """The first node that is wrong while everything that it reads is right."""
+def first_wrong(
+    graph: Graph, wrong: Collection[str], own: Mapping[str, bool | None] | None = None
+) -> str | None:
+    """Return the first node whose value is wrong through its own fault.
+
+    `own` says whether that is so, where it is known; else it is if everything that the node reads is right.
+    """
     for node in graph.nodes:
-        if node.name in wrong and not any(operand.name in wrong for operand in node.all_input_nodes):
+        at_fault = (own or {}).get(node.name)
+        if at_fault is None:
+            at_fault = not any(operand.name in wrong for operand in node.all_input_nodes)
+        if node.name in wrong and at_fault:
             return str(node.name)
     return None
 

@@ -115,5 +115,4 @@ class IsolatedOracle:
 
 def _needs_no_reference(task: Task, outcome: Outcome) -> bool:
     """Whether the float64 run killed the process: then it is judged again without one."""
-    died = outcome.phase == "reference" and outcome.result is None and outcome.error is None
-    return died and task.payload.get("fp64", True)
+    return outcome.died_in_reference and task.payload.get("fp64", True)

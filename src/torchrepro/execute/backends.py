@@ -7,7 +7,7 @@ compiler, so that they are cheap to ask.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,28 @@ def steps_below(repro: Repro) -> tuple[Step, ...]:
 def with_backend(repro: Repro, backend: str) -> Repro:
     """The repro with another backend, which has neither the mode nor the options of its compiler."""
     return replace(repro, compiler=replace(repro.compiler, name=backend, mode=None, options={}))
+
+
+def simpler_backends(repro: Repro) -> list[tuple[Step, Repro]]:
+    """Return the backends that do less than the compiler under test, each with the repro on it."""
+    return [(step, with_backend(repro, step.backend)) for step in steps_below(repro)]
+
+
+def culprit_step(fails: Sequence[bool | None]) -> int | None:
+    """Return the place at which the failure comes in, of answers from the simplest backend to the last.
+
+    The ladder is not monotone: one backend may differ by accident while the compiler under test agrees, and
+    the kind of failure may change on the way up (an error under `aot_eager`, a crash of the kernel made from
+    the same wrong graph). So the culprit is where the unbroken run of failing backends begins that ends at
+    the compiler under test. None among the answers says nothing; None is returned if the last one passes.
+    """
+    found = None
+    for place in reversed(range(len(fails))):
+        if fails[place]:
+            found = place
+        elif fails[place] is not None:
+            break
+    return found if fails and fails[-1] else None
 
 
 def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:

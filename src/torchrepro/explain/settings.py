@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
+from torchrepro.edit.settings import Setting, compiler_settings, config_settings, state_settings
 from torchrepro.explain.inputs import tensor_inputs, with_inputs
 from torchrepro.explain.sentences import Evidence, listed
 from torchrepro.explain.variations import Trial, Variation
 from torchrepro.nouns.ambient import Ambient, Autocast
 from torchrepro.nouns.explanation import Area, Fact
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 
 _PARALLEL = 512
 """Elements below which inductor gives a loop to one thread whatever their number (`cpp.min_chunk_size`)."""
@@ -76,26 +76,17 @@ def _gradients(repro: Repro, names: Mapping[int, str] | None) -> Iterator[Switch
 
 
 def _left_over(repro: Repro) -> Iterator[Switch]:
-    """What the search has left that is not torch's default: each set back. Most are known to matter."""
-    plain = Ambient()
-    ambient = repro.ambient
-    for name in ("grad_enabled", "inference_mode", "default_dtype", "matmul_precision", "deterministic"):
-        value = getattr(ambient, name)
-        if value != getattr(plain, name):
-            changes: dict[str, Any] = {name: getattr(plain, name)}
-            yield _ambient(repro, replace(ambient, **changes), name, str(value), str(getattr(plain, name)))
-    for module, values in ambient.configs.items():
-        for name, value in values.items():
-            others = {other: kept for other, kept in values.items() if other != name}
-            configs = {**ambient.configs, module: others}
-            yield _ambient(
-                repro, replace(ambient, configs=configs), f"{module}.{name}", str(value), "default"
-            )
-    for name, value in repro.compiler.options.items():
-        options = {other: kept for other, kept in repro.compiler.options.items() if other != name}
-        yield _compiler(repro, replace(repro.compiler, options=options), name, str(value), "default")
-    if repro.compiler.mode:
-        yield _compiler(repro, replace(repro.compiler, mode=None), "mode", repro.compiler.mode, "default")
+    """Set back each setting that the search has left and that is not torch's default; most do matter."""
+    for setting in (*state_settings(repro), *config_settings(repro)):
+        if setting.name != "threads":
+            yield _set_back(repro, Area.AMBIENT, setting)
+    for setting in compiler_settings(repro):
+        if setting.name not in ("dynamic", "fullgraph"):
+            yield _set_back(repro, Area.COMPILER, setting)
+
+
+def _set_back(repro: Repro, area: Area, setting: Setting) -> Switch:
+    return _switch(area, setting.name, setting.own, setting.default, setting.removed(repro))
 
 
 def _vectors(repro: Repro) -> Iterator[Switch]:
@@ -124,7 +115,8 @@ def _vectors(repro: Repro) -> Iterator[Switch]:
 def _modes(repro: Repro) -> Iterator[Switch]:
     compiler = repro.compiler
     if compiler.name == "inductor" and not compiler.mode and not compiler.options:
-        yield _compiler(repro, replace(compiler, mode="max-autotune"), "mode", "default", "max-autotune")
+        tuned = replace(repro, compiler=replace(compiler, mode="max-autotune"))
+        yield _switch(Area.COMPILER, "mode", "default", "max-autotune", tuned)
 
 
 def _autocast(repro: Repro) -> Iterator[Switch]:
@@ -149,12 +141,10 @@ def _threads(repro: Repro) -> Iterator[Switch]:
 
 
 def _ambient(repro: Repro, ambient: Ambient, name: str, own: str, other: str) -> Switch:
-    variation = Variation(Area.AMBIENT, name, other, replace(repro, ambient=ambient), f"{name} {other}")
-    return Switch(variation, own, f"{name} {own} and {other} alike", f"only with {name} {own}, not {other}")
+    return _switch(Area.AMBIENT, name, own, other, replace(repro, ambient=ambient))
 
 
-def _compiler(repro: Repro, compiler: Compiler, name: str, own: str, other: str) -> Switch:
-    variation = Variation(
-        Area.COMPILER, name, other, replace(repro, compiler=compiler), f"compiled with {name} {other}"
-    )
+def _switch(area: Area, name: str, own: str, other: str, changed: Repro) -> Switch:
+    words = f"compiled with {name} {other}" if area is Area.COMPILER else f"{name} {other}"
+    variation = Variation(area, name, other, changed, words)
     return Switch(variation, own, f"{name} {own} and {other} alike", f"only with {name} {own}, not {other}")

@@ -18,7 +18,7 @@ from torchrepro.cut.record_values import Recording
 from torchrepro.cut.subgraph import without_symbols
 from torchrepro.cut.watched_values import Ancestry, values_in, watched
 from torchrepro.engine.processes.limits import memory_share
-from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.processes.outcome import Outcome, run_without_reference_if_it_dies
 from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import Place, Repro
@@ -187,12 +187,11 @@ class Watching:
 
     def look(self, repro: Repro, names: Sequence[str]) -> Sighting | None:
         """Run all sides of a repro whose last outputs are the named values."""
-        outcome = self._ran(repro, names)
-        if outcome.phase == "reference" and outcome.result is None and outcome.error is None:
-            outcome = self._ran(repro, names, fp64=False)
+
+        def run(**options: bool) -> Outcome:
+            return self.inquiry.ran(_WATCH, repro, names=list(names), **options)
+
+        outcome = run_without_reference_if_it_dies(run)
         if outcome.error is not None and outcome.error["kind"] == "harness":
             self.inquiry.notes.append(f"values could not be watched: {outcome.error['fact']}")
         return None if outcome.result is None else msgspec.convert(outcome.result, Sighting)
-
-    def _ran(self, repro: Repro, names: Sequence[str], *, fp64: bool = True) -> Outcome:
-        return self.inquiry.ran(_WATCH, repro, names=list(names), fp64=fp64)

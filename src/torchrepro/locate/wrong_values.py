@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from torchrepro.cut.watched_values import first_wrong
 from torchrepro.locate.watched_graph import OF_VALUES, Odd, Seen, Watching, whereabouts
 from torchrepro.nouns.located import Birth, Growth
 
@@ -68,14 +69,10 @@ def trace(watching: Watching, *, at_once: int, left: Callable[[], int]) -> Trace
 
 def _conclusion(watching: Watching, shows: bool) -> Traced:
     """The first op that is wrong by itself, or, where that is not known, whose operands are all right."""
-    seen = watching.seen
-    wrong = [name for name in watching.values if name in seen and seen[name].wrong]
-    for name in wrong:
-        operands = [operand.name for operand in watching.nodes[name].all_input_nodes]
-        right = not any(operand in seen and seen[operand].wrong for operand in operands)
-        if seen[name].guilty or (seen[name].guilty is None and right):
-            return Traced(name, shows)
-    return Traced(None, shows, inherited=bool(wrong))
+    wrong = {name for name, seen in watching.seen.items() if seen.wrong}
+    own = {name: watching.seen[name].guilty for name in wrong}
+    found = first_wrong(watching.repro.graph.graph, wrong, own)
+    return Traced(found, shows, inherited=bool(wrong) and found is None)
 
 
 def _with_operands(watching: Watching, suspects: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.engine.processes.fresh_process import run_isolated
-from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.processes.outcome import Outcome, run_without_reference_if_it_dies
 from torchrepro.engine.processes.supervise import verdict_of
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Verdict
@@ -47,9 +47,7 @@ def measured(
         )
 
     try:
-        outcome = ran()
-        if outcome.phase == "reference" and outcome.result is None and outcome.error is None:
-            outcome = ran(fp64=False)
+        outcome = run_without_reference_if_it_dies(ran)
         if outcome.result is None:
             return Measured(verdict_of(outcome, time_limit))
         verdict = msgspec.convert(outcome.result["verdict"], Verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,17 @@ class Outcome:
     exit_code: int | None = None
     seconds: float = 0.0
     output_tail: str = ""
+
+    @property
+    def died_in_reference(self) -> bool:
+        """Whether the float64 run ended the process: worth running again without it."""
+        return self.phase == "reference" and self.result is None and self.error is None
+
+
+def run_without_reference_if_it_dies(run: Callable[..., Outcome]) -> Outcome:
+    """Call `run()`; if its float64 run ended the process, return what `run(fp64=False)` gives."""
+    outcome = run()
+    return run(fp64=False) if outcome.died_in_reference else outcome
 
 
 def signal_name(exit_code: int | None) -> str:

@@ -32,7 +32,7 @@ def judged_in_isolation(
 ) -> Verdict:
     """Run a job that returns a verdict. If the float64 reference kills it, judge again without one."""
     outcome = run_isolated(job, payload, time_limit=time_limit, environ=environ, on_phase=on_phase)
-    if outcome.phase == "reference" and outcome.result is None and outcome.error is None:
+    if outcome.died_in_reference:
         death = "did not finish" if outcome.timed_out else f"died ({_death(outcome)})"
         again = run_isolated(
             job, {**payload, "fp64": False}, time_limit=time_limit, environ=environ, on_phase=on_phase
