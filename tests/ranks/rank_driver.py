@@ -21,8 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchrepro.ranks.agreement import Failure
-from torchrepro.ranks.exchange import Ranks
+from torchrepro.ranks.agreement import Failure, Ranks
 
 
 class Actor:

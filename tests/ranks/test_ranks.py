@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro.nouns.errors import RankFailed
-from torchrepro.ranks.agreement import Agreement, Failure, name_ranks
-from torchrepro.ranks.exchange import Ranks
+from torchrepro.ranks.agreement import Agreement, Failure, Ranks
 from torchrepro.ranks.process import Process
+from torchrepro.ranks.rendezvous import Rendezvous, name_ranks
 from torchrepro.ranks.store import JobStore, StoreLost
 
 Play = Callable[[Ranks], object]
@@ -31,7 +31,11 @@ class Job:
         self.store = store or dist.HashStore()
         self.notes: list[str] = []
         self.ranks = [
-            Ranks(JobStore(self.store, "test"), rank, world_size, timeout=timeout, note=self.notes.append)
+            Ranks(
+                Rendezvous(JobStore(self.store, "test"), rank, range(world_size)),
+                timeout=timeout,
+                note=self.notes.append,
+            )
             for rank in range(world_size)
         ]
 
@@ -143,7 +147,7 @@ def test_a_rank_that_leaves_in_good_order_is_not_dead() -> None:
     job = Job(2, timeout=60)
     job.ranks[1].leave()
     started = time.monotonic()
-    assert job.ranks[0].agree("graph 0") == Agreement()
+    assert job.ranks[0].agree("graph 0") == Agreement(missing=(1,))
     assert time.monotonic() - started < 5
     assert len(job.notes) == 1
     assert "rank 1 has left" in job.notes[0]
@@ -194,7 +198,7 @@ def test_without_a_process_group_there_are_no_ranks() -> None:
 
 def test_looking_for_ranks_does_not_import_torch() -> None:
     program = (
-        "import sys; from torchrepro.ranks.exchange import Ranks; "
+        "import sys; from torchrepro.ranks.agreement import Ranks; "
         "assert Ranks.current() is None; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

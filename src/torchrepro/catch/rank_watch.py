@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchrepro.catch.settings import LAUNCHED
-from torchrepro.ranks.agreement import Failure
-from torchrepro.ranks.exchange import Ranks
+from torchrepro.ranks.agreement import Failure, Ranks
 
 if TYPE_CHECKING:
     from torchrepro.catch.session import Session

@@ -1,12 +1,35 @@
-"""Agreement: what the ranks of a job told one another at an event, and the words for it."""
+"""The watch of a run among ranks: every rank tells how it fared before anyone raises.
+
+An *event* is a step at which every rank is expected ("graph 3 compiled"). Ranks that turn out to take
+different steps stop waiting for one another there. From then on a rank that fails opens a round on a second
+channel, and each of the others hears of it at its next event, whenever it comes to one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
+from typing import Any
+
+import msgspec
 
 from torchrepro.nouns.errors import RankFailed
+from torchrepro.nouns.messages import say
+from torchrepro.ranks.rendezvous import (
+    COURTESY_SECONDS,
+    Absent,
+    PerGroup,
+    Rendezvous,
+    Table,
+    join,
+    name_ranks,
+)
 
+RUN_ID = "TORCHREPRO_RUN_ID"
+_APART = "apart"
+"""The channel of ranks that do not take the same steps."""
 _BUNDLES_SHOWN = 4
 
 
@@ -62,26 +85,130 @@ class Agreement:
             yield f"{name_ranks(self.missing)} did not answer"
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`; `ranks 0, 2 and 5`; `ranks 0 to 7 and 12`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = [
-        word
-        for run in runs
-        for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(rank) for rank in run])
-    ]
-    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
-
-
 def _bundles(bundles: Mapping[int, str]) -> Iterator[str]:
     written = {rank: path for rank, path in bundles.items() if path}
     for rank, path in list(written.items())[:_BUNDLES_SHOWN]:
         yield f"  bundle of rank {rank}: {path}"
     if len(written) > _BUNDLES_SHOWN:
         yield f"  and {len(written) - _BUNDLES_SHOWN} more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a rank says at an event."""
+
+    event: str
+    failure: Failure | None = None
+
+
+class Ranks:
+    """This process as one rank of a job. Raises nothing: a lost store is an agreement without answers."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, *, timeout: float = 60.0, note: Callable[[str], None] = say
+    ) -> None:
+        self.rank = rendezvous.rank
+        self._rendezvous = rendezvous
+        self._timeout = timeout
+        self._note = note
+        self._in_step = True
+
+    @classmethod
+    def current(cls, *, timeout: float = 60.0, note: Callable[[str], None] = say) -> Ranks | None:
+        """Return the ranks of the default process group as it is now; None without one, or with one rank."""
+        return _joined.of(None, lambda group: _join(group, timeout, note))
+
+    def run_id(self, own: str) -> str:
+        """Return one name of the run for all ranks: that of their launcher, or of the first rank to ask."""
+        return os.environ.get(RUN_ID) or self._rendezvous.first("run_id", own)
+
+    def announce(self, bundle: str) -> None:
+        """Tell where to find what this rank leaves behind if it dies in what it does next."""
+        self._rendezvous.announce(bundle)
+
+    def agree(self, event: str, failure: Failure | None = None) -> Agreement:
+        """Tell the others how this rank fared, wait for them, and return how they did.
+
+        If the agreement is `failing`, every rank raises: this one its own exception if it has one, else
+        `agreement.error()`.
+        """
+        return self._agree(_Word(event, failure), self._timeout)
+
+    def tell(self, failure: Failure) -> Agreement:
+        """Tell of a failure where the others are not expected, and give them only a moment to hear of it."""
+        return self._agree(_Word("", failure), self._moment)
+
+    def leave(self) -> None:
+        """Tell that this rank ends in good order, or has destroyed its process group."""
+        self._rendezvous.leave(f"{name_ranks([self.rank])} has left the job", ("step", _APART))
+
+    @property
+    def _moment(self) -> float:
+        return min(self._timeout, COURTESY_SECONDS)
+
+    def _agree(self, word: _Word, timeout: float) -> Agreement:
+        if self._in_step:
+            table = self._exchange(word, timeout, "step")
+            agreement = self._agreement_of(table)
+            heard = isinstance(table[self.rank], _Word)  # else the others had given up waiting for this rank
+            if heard or (agreement.failing and word.failure is None):
+                return agreement
+        if word.failure is None and not self._rendezvous.begun(_APART):
+            return Agreement()
+        return self._agreement_of(self._exchange(word, self._moment, _APART))
+
+    def _exchange(self, word: _Word, timeout: float, channel: str) -> dict[int, _Word | Absent]:
+        text = msgspec.json.encode(word).decode()
+        table: Table = self._rendezvous.exchange(text, repr(word.event), timeout, channel)
+        return {
+            rank: entry if isinstance(entry, Absent) else msgspec.json.decode(entry, type=_Word)
+            for rank, entry in table.items()
+        }
+
+    def _agreement_of(self, table: Mapping[int, _Word | Absent]) -> Agreement:
+        words = {rank: entry for rank, entry in table.items() if isinstance(entry, _Word)}
+        absent = {rank: entry for rank, entry in table.items() if isinstance(entry, Absent)}
+        dead = {rank: entry.left_behind for rank, entry in absent.items() if entry.dead}
+        agreement = Agreement(
+            failed={rank: word.failure for rank, word in words.items() if word.failure is not None},
+            missing=tuple(rank for rank in absent if rank != self.rank and rank not in dead),
+            dead=tuple(dead),
+            left_behind={rank: bundle for rank, bundle in dead.items() if bundle},
+        )
+        if len(absent) > len(dead):
+            reason = next(entry.fact for entry in absent.values() if not entry.dead)
+            self._stop_waiting("" if agreement.failing else reason)
+        elif not agreement.failing and len({word.event for word in words.values()}) > 1:
+            places: dict[str, list[int]] = {}
+            for rank, word in words.items():
+                places.setdefault(word.event, []).append(rank)
+            told = ", ".join(f"{name_ranks(ranks)} at {event!r}" for event, ranks in places.items())
+            self._stop_waiting(f"the ranks are out of step: {told}")
+        return agreement
+
+    def _stop_waiting(self, reason: str) -> None:
+        if self._in_step and reason:
+            self._note(f"{reason}; {name_ranks([self.rank])} no longer waits for the others at such events")
+        self._in_step = False
+
+
+def _join(group: Any, timeout: float, note: Callable[[str], None]) -> Ranks | None:
+    """Make this process known to the other ranks of the group, until the group or the process ends."""
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is not None:  # a data loader's worker is the child of a rank
+        return None
+    try:
+        rendezvous = join(group, "watch")
+    except Exception as exc:
+        note(f"the ranks of this job cannot tell one another of failures: no store ({exc})")
+        return None
+    if rendezvous is None:
+        return None
+    ranks = Ranks(rendezvous, timeout=timeout, note=note)
+    # Not `atexit`, which the children that multiprocessing forks never come to.
+    Finalize(group, ranks.leave, exitpriority=0)
+    return ranks
+
+
+_joined: PerGroup[Ranks] = PerGroup()

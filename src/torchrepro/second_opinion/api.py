@@ -17,7 +17,7 @@ from torchrepro.frontend.runtime.settings import Backend, FailureHook, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Frontend
-from torchrepro.second_opinion.ranks.regions import AgreeingRanks
+from torchrepro.second_opinion.lock_step import AgreeingRanks
 
 
 @overload

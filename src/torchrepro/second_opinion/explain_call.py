@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.graph_breaks import short_name
-from torchrepro.frontend.guards.shown import shown_source
+from torchrepro.frontend.guards.constants import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.region import Region, Then

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from torchrepro.second_opinion.api import trace
-from torchrepro.second_opinion.ranks import (
+from torchrepro.second_opinion.lock_step import (
     BreakPoint,
     Proposal,
     run_compiler_collective,

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from torchrepro.ranks.rounds import Rounds
+from torchrepro.ranks.rendezvous import Rendezvous
 from torchrepro.ranks.store import JobStore
-from torchrepro.second_opinion.ranks import (
+from torchrepro.second_opinion.lock_step import (
     Agreement,
     BreakPoint,
+    Collective,
     Proposal,
     RanksDisagree,
     RanksMissing,
@@ -24,7 +25,6 @@ from torchrepro.second_opinion.ranks import (
     should_recompile,
     tell_failure,
 )
-from torchrepro.second_opinion.ranks.collective import Collective
 
 T = TypeVar("T")
 SECONDS = 20.0
@@ -36,7 +36,7 @@ def ranks(count: int) -> Iterator[list[Collective]]:
     store = HashStore()
     stores = [JobStore(store, "test") for _ in range(count)]
     try:
-        yield [Collective(Rounds(stores[rank], rank, range(count))) for rank in range(count)]
+        yield [Collective(Rendezvous(stores[rank], rank, range(count))) for rank in range(count)]
     finally:
         for each in stores:
             each.close()
@@ -84,7 +84,7 @@ OPS = [f"op_{index}" for index in range(6)]
 @settings(max_examples=30)
 def test_whatever_breaks_they_have_all_ranks_end_with_the_union(own: list[frozenset[BreakPoint]]) -> None:
     with ranks(len(own)) as sides:
-        found = together(sides, lambda side: negotiated(side, OPS, own[side.rounds.rank]))
+        found = together(sides, lambda side: negotiated(side, OPS, own[side.rank]))
     union = frozenset().union(*own)
     restarts = any(breaks != union for breaks in own)
     assert found == [(traced(OPS, union), 1 + restarts)] * len(own)
@@ -94,7 +94,7 @@ def test_the_next_function_is_agreed_on_after_the_first() -> None:
     with ranks(2) as sides:
         for own in ([{at(1)}, {at(4)}], [set(), set()], [{at(2)}, {at(2)}]):
             mine = [frozenset(each) for each in own]
-            found = together(sides, lambda side, mine=mine: negotiated(side, OPS, mine[side.rounds.rank]))
+            found = together(sides, lambda side, mine=mine: negotiated(side, OPS, mine[side.rank]))
             assert found[0] == found[1]
 
 
@@ -105,7 +105,7 @@ def test_a_break_found_only_in_the_second_trace_restarts_once_more() -> None:
     }
 
     def act(side: Collective) -> list[Agreement]:
-        return [side.propose(traced(OPS, breaks), SECONDS) for breaks in proposals[side.rounds.rank]]
+        return [side.propose(traced(OPS, breaks), SECONDS) for breaks in proposals[side.rank]]
 
     with ranks(2) as sides:
         first, second = together(sides, act)
@@ -117,7 +117,7 @@ def test_a_break_found_only_in_the_second_trace_restarts_once_more() -> None:
 def test_different_graphs_are_an_error_on_all_ranks_that_names_them_and_the_first_differing_op() -> None:
     with ranks(3) as sides:
         ops = [OPS, OPS, [*OPS[:2], "torch.relu(op_1)"]]
-        found = together(sides, lambda side: negotiated(side, ops[side.rounds.rank], frozenset()))
+        found = together(sides, lambda side: negotiated(side, ops[side.rank], frozenset()))
         for error in found:
             assert isinstance(error, RanksDisagree)
             assert "operation 3 is `op_2` on ranks 0 and 1; `torch.relu(op_1)` on rank 2" in error.fact
@@ -128,13 +128,13 @@ def test_different_graphs_are_an_error_on_all_ranks_that_names_them_and_the_firs
 
 def test_a_graph_that_ends_early_is_named_as_such() -> None:
     with ranks(2) as sides:
-        found = together(sides, lambda side: negotiated(side, OPS[: 6 - side.rounds.rank], frozenset()))
+        found = together(sides, lambda side: negotiated(side, OPS[: 6 - side.rank], frozenset()))
     assert "operation 6 is `op_5` on rank 0; `(the end)` on rank 1" in str(found[0])
 
 
 def test_the_same_operations_with_different_results_disagree_too() -> None:
     def act(side: Collective) -> Agreement:
-        return side.propose(Proposal("f", frozenset(), ("a",), f"returns {side.rounds.rank}"), SECONDS)
+        return side.propose(Proposal("f", frozenset(), ("a",), f"returns {side.rank}"), SECONDS)
 
     with ranks(2) as sides:
         found = together(sides, act)
@@ -143,7 +143,7 @@ def test_the_same_operations_with_different_results_disagree_too() -> None:
 
 def test_a_rank_that_does_not_take_over_a_break_is_no_endless_loop() -> None:
     def act(side: Collective) -> list[Agreement]:
-        own = frozenset({at(side.rounds.rank)})
+        own = frozenset({at(side.rank)})
         return [side.propose(traced(OPS, own), SECONDS) for _ in range(3)]
 
     with ranks(2) as sides:
@@ -152,7 +152,7 @@ def test_a_rank_that_does_not_take_over_a_break_is_no_endless_loop() -> None:
 
 def test_ranks_that_trace_different_functions_are_told_both() -> None:
     def act(side: Collective) -> Any:
-        entry = "f at a.py:1" if side.rounds.rank == 0 else "g at b.py:9"
+        entry = "f at a.py:1" if side.rank == 0 else "g at b.py:9"
         return side.any_misses(entry, False, "", SECONDS)
 
     with ranks(2) as sides:
@@ -164,20 +164,20 @@ def test_ranks_that_trace_different_functions_are_told_both() -> None:
 @pytest.mark.parametrize("missing", [(), (1,), (0, 1)])
 def test_a_guard_miss_on_one_rank_is_heard_by_all(missing: tuple[int, ...]) -> None:
     with ranks(2) as sides:
-        found = together(sides, lambda side: side.any_misses("f", side.rounds.rank in missing, "", SECONDS))
+        found = together(sides, lambda side: side.any_misses("f", side.rank in missing, "", SECONDS))
     assert found == [bool(missing)] * 2
 
 
 def test_ranks_whose_guards_hold_for_different_graphs_trace_too() -> None:
     with ranks(2) as sides:
         alike = together(sides, lambda side: side.any_misses("f", False, "graph", SECONDS))
-        apart = together(sides, lambda side: side.any_misses("f", False, str(side.rounds.rank), SECONDS))
+        apart = together(sides, lambda side: side.any_misses("f", False, str(side.rank), SECONDS))
     assert (alike, apart) == ([False, False], [True, True])
 
 
 def test_a_rank_that_raises_is_heard_by_those_that_wait_for_its_graph() -> None:
     def act(side: Collective) -> Any:
-        if side.rounds.rank == 1:
+        if side.rank == 1:
             return side.fail("f", ValueError("no such thing\nand more"), SECONDS)
         return side.propose(traced(OPS, frozenset()), SECONDS)
 
@@ -194,7 +194,7 @@ def test_a_rank_that_never_comes_is_named_and_not_waited_for_again() -> None:
             for error in together(sides[:2], lambda side: side.any_misses("f at a.py:1", False, "", 0.2)):
                 assert isinstance(error, RanksMissing)
                 assert error.missing == (2,)
-                assert "rank 2 did not come within 0.2 s to a call of f at a.py:1, where rank " in error.fact
+                assert "rank 2 did not come to a call of f at a.py:1 within 0.2 s" in error.fact
         (late,) = together(sides[2:], lambda side: side.any_misses("f at a.py:1", False, "", SECONDS))
         assert isinstance(late, RanksMissing)  # who comes too late does not go on alone
 

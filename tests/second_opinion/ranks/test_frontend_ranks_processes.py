@@ -63,7 +63,7 @@ def test_a_rank_that_fails_is_heard_at_once(saw: Saw) -> None:
 def test_a_late_rank_is_missed_and_does_not_go_on_alone(saw: Saw) -> None:
     for rank in saw:
         assert rank["late"]["error"] == "RanksMissing"
-        assert "rank 1 did not come within 1 s to a call of step" in rank["late"]["text"]
+        assert "rank 1 did not come to a call of step at model.py:3 within 1 s" in rank["late"]["text"]
 
 
 def test_a_dead_rank_is_named_within_seconds(saw: Saw) -> None:

@@ -23,7 +23,7 @@ Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any
 
 
 class RankHooks(Protocol):
-    """How the ranks of a distributed job agree on what they compile (`second_opinion/ranks`)."""
+    """How the ranks of a distributed job agree on what they compile (`second_opinion/lock_step.py`)."""
 
     def agree_on(
         self,

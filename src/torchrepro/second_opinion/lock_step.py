@@ -1,0 +1,342 @@
+"""Ranks of one job trace in lock step: what each is about to compile is agreed before anyone compiles.
+
+Ranks take the union of their breaks, trace again, and compile only what all have. Each step is a round
+(`ranks/rendezvous.py`) in which every rank says where it is and what it has. All hear the same words, so all
+come to the same decision without a further exchange: go on, restart, or raise.
+
+It is asked for (`trace(..., ranks="agree")`) and never assumed: a rank may well call a captured function
+alone (rank 0 evaluates), and every entry into captured code costs a round through the job's store, in
+addition to the wait for the slowest rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import zip_longest
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeVar
+
+import msgspec
+from torch.fx import GraphModule, Node
+
+from torchrepro.catch.settings import PREFIX, WatchSettings
+from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.frontend.interpreter.frame import where_of
+from torchrepro.frontend.trace.speculation import Failure, SpeculationLog, Stop
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.ranks.rendezvous import COURTESY_SECONDS, Absent, PerGroup, Rendezvous, join, name_ranks
+
+T = TypeVar("T")
+
+_END = "(the end)"
+_AGREED = "torchrepro_agreed"
+"""Where a graph keeps the digest that the ranks agreed on: compilers may change its nodes."""
+
+# What may differ between ranks that do the same: the number of the device, and addresses.
+_OWN = re.compile(r"(?<=cuda:)\d+|(?<=xpu:)\d+|0x[0-9a-f]+|(?<=', index=)\d+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BreakPoint:
+    """A region ends before this instruction."""
+
+    function: str
+    """The outermost function, by its qualified name."""
+    index: int
+    """Of the instruction in its program."""
+    visit: int = 1
+    """The how-manieth time it is come to: an instruction in a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A graph that a rank would compile. Equal on all ranks where they do the same."""
+
+    entry: str
+    """What is traced, and from where: qualified name, file without its directory, line, index."""
+    breaks: frozenset[BreakPoint]
+    """All that are known for this entry: found by the rank itself, or taken over from others."""
+    ops: tuple[str, ...]
+    """The graph, a line for each node, without what differs between ranks (addresses, numbers of devices)."""
+    digest: str
+    """Of the ops and of the structure of what comes out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    breaks: frozenset[BreakPoint]
+    """Those of all ranks together."""
+    restart: bool
+    """Whether every rank has to trace again, with these breaks, and to propose what it then has."""
+
+
+class RanksDisagree(TorchReproError):
+    """The ranks of a job do not trace the same. Raised on all of them, at the same step."""
+
+    def __init__(self, fact: str, groups: Sequence[Sequence[int]]) -> None:
+        super().__init__(fact, next_step='let all ranks take the same path, or trace without ranks="agree"')
+        self.groups = tuple(tuple(group) for group in groups)
+        """The ranks that agree with one another, group by group."""
+
+
+class RanksMissing(TorchReproError):
+    """A rank has died, or has not come in time. The ranks that have come do not wait for it again."""
+
+    def __init__(self, fact: str, missing: Sequence[int]) -> None:
+        super().__init__(
+            fact, next_step="see what that rank does instead, or raise TORCHREPRO_RANK_TIMEOUT (seconds)"
+        )
+        self.missing = tuple(missing)
+
+
+def _grouped(values: Mapping[int, T]) -> dict[T, list[int]]:
+    """Which ranks have the same."""
+    groups: dict[T, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        groups.setdefault(value, []).append(rank)
+    return groups
+
+
+def _different_steps(steps: Mapping[int, str]) -> RanksDisagree:
+    """Ranks that are not at the same place in their programs."""
+    groups = _grouped(steps)
+    told = "; ".join(f"{step} on {name_ranks(ranks)}" for step, ranks in groups.items())
+    return RanksDisagree(f"the ranks are out of step: {told}", list(groups.values()))
+
+
+def _different_graphs(entry: str, ops: Mapping[int, Sequence[str]]) -> RanksDisagree:
+    """Ranks whose graphs differ although all have the same breaks: names the first operation that does."""
+    for number, row in enumerate(zip_longest(*ops.values(), fillvalue=_END), start=1):
+        groups = _grouped(dict(zip(ops, row, strict=True)))
+        if len(groups) > 1:
+            told = "; ".join(f"`{op}` on {name_ranks(ranks)}" for op, ranks in groups.items())
+            fact = f"the ranks trace different graphs of {entry}: operation {number} is {told}"
+            return RanksDisagree(fact, list(groups.values()))
+    return RanksDisagree(f"the ranks trace the same operations of {entry} but return different values", [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a rank says in a round."""
+
+    step: str
+    """Where it is, a noun for a reader: equal on ranks that are in step."""
+    missed: bool = False
+    """Whether its guards do not hold."""
+    breaks: tuple[BreakPoint, ...] = ()
+    digest: str = ""
+    ops: tuple[str, ...] = ()
+
+
+class Collective:
+    """One rank's side of the agreements of a process group."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self.rank = rendezvous.rank
+        self._rendezvous = rendezvous
+        self._adopted: frozenset[BreakPoint] | None = None
+        """The union that the ranks were told to trace with, until they agree."""
+        self._missing: RanksMissing | None = None
+
+    def propose(self, proposal: Proposal, timeout: float) -> Agreement:
+        """Hear what all would compile: agree, or be told to trace again with all breaks."""
+        said = _Word(
+            f"the compilation of {proposal.entry}",
+            breaks=tuple(sorted(proposal.breaks)),
+            digest=proposal.digest,
+        )
+        words = self._say(said, timeout)
+        breaks = frozenset(point for word in words.values() for point in word.breaks)
+        if self._adopted is None:
+            restart = any(frozenset(word.breaks) != breaks for word in words.values())
+        else:
+            # A rank that leaves part of the union out does not come to those places: its graph will tell.
+            restart = not breaks <= self._adopted
+        if restart:
+            self._adopted = breaks
+            return Agreement(breaks, restart=True)
+        self._adopted = None
+        if len({word.digest for word in words.values()}) > 1:
+            shown = self._say(_Word(f"the graph of {proposal.entry}", ops=proposal.ops), timeout)
+            raise _different_graphs(proposal.entry, {rank: word.ops for rank, word in shown.items()})
+        return Agreement(breaks, restart=False)
+
+    def any_misses(self, entry: str, missed: bool, digest: str, timeout: float) -> bool:
+        words = self._say(_Word(f"a call of {entry}", missed=missed, digest=digest), timeout)
+        return (
+            any(word.missed for word in words.values()) or len({word.digest for word in words.values()}) > 1
+        )
+
+    def fail(self, entry: str, error: BaseException, timeout: float) -> None:
+        """Be heard by the ranks that wait. This one has an error of its own to raise."""
+        said = _Word(f"a failure in {entry}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        self._adopted = None
+        try:
+            self._say(said, min(timeout, COURTESY_SECONDS))
+        except (RanksMissing, RanksDisagree):
+            return  # they were not waiting, or have heard it
+
+    def _say(self, word: _Word, timeout: float) -> Mapping[int, _Word]:
+        """Return everyone's word, all of them at the same step."""
+        if self._missing is not None:
+            raise RanksMissing(self._missing.fact, self._missing.missing)
+        table = self._rendezvous.exchange(msgspec.json.encode(word).decode(), word.step, timeout)
+        absent = {rank: entry for rank, entry in table.items() if isinstance(entry, Absent)}
+        if absent:
+            self._missing = RanksMissing(next(iter(absent.values())).fact, tuple(absent))
+            raise self._missing
+        words = {rank: msgspec.json.decode(str(entry), type=_Word) for rank, entry in table.items()}
+        if len({word.step for word in words.values()}) > 1:
+            self._adopted = None
+            raise _different_steps({rank: word.step for rank, word in words.items()})
+        return words
+
+
+def run_compiler_collective(
+    proposal: Proposal, *, group: Any = None, timeout: timedelta | None = None
+) -> Agreement:
+    """Agree with the other ranks of a group (None: of the job) on what is compiled. Call it before compiling.
+
+    After `restart` every rank traces again with `breaks` and calls this again. `RanksDisagree` where graphs
+    or entries differ all the same, `RanksMissing` where a rank has died or does not come within `timeout`
+    (None: TORCHREPRO_RANK_TIMEOUT, 60 s). Without a job, or alone in it, a rank agrees with itself.
+    """
+    collective = collective_of(group)
+    if collective is None:
+        return Agreement(proposal.breaks, restart=False)
+    return collective.propose(proposal, _seconds(timeout))
+
+
+def should_recompile(
+    miss: bool, *, entry: str, digest: str = "", group: Any = None, timeout: timedelta | None = None
+) -> bool:
+    """Whether any rank's guards do not hold at this call of `entry`: then all ranks trace.
+
+    Call it on every rank at every call, whether there is a miss or not. `digest` is that of the graph for
+    which the guards hold: ranks with different ones trace too, to agree or to be told where they differ.
+    """
+    collective = collective_of(group)
+    return miss if collective is None else collective.any_misses(entry, miss, digest, _seconds(timeout))
+
+
+def tell_failure(
+    entry: str, error: BaseException, *, group: Any = None, timeout: timedelta | None = None
+) -> None:
+    """Tell the ranks that wait for this one that it raises instead: they raise `RanksDisagree`, at once.
+
+    For what is raised between `should_recompile` and an agreement, but for the errors of this package.
+    """
+    collective = collective_of(group)
+    if collective is not None:
+        collective.fail(entry, error, _seconds(timeout))
+
+
+def collective_of(group: Any = None) -> Collective | None:
+    """Return this process's side of a group's agreements; None without a job, or alone in it."""
+
+    def make(group: Any) -> Collective | None:
+        rendezvous = join(group, "frontend")
+        return None if rendezvous is None else Collective(rendezvous)
+
+    return _collectives.of(group, make)
+
+
+def _seconds(timeout: timedelta | None) -> float:
+    if timeout is not None:
+        return timeout.total_seconds()
+    return WatchSettings().changed(rank_timeout=os.environ.get(f"{PREFIX}RANK_TIMEOUT") or None).rank_timeout
+
+
+_collectives: PerGroup[Collective] = PerGroup()
+
+
+class AgreeingRanks:
+    """The ranks of a job that compile only what all of them have captured (`RankHooks`)."""
+
+    def agree_on(
+        self,
+        log: SpeculationLog,
+        function: FunctionType,
+        index: int,
+        graph: GraphModule,
+        *,
+        finish: bool = False,
+    ) -> bool:
+        """Whether all ranks compile this region's graph now.
+
+        If not, the log has the breaks of all ranks, and the region is to be traced again. `finish` says that
+        Python runs the function to its end after the region.
+        """
+        name = function.__qualname__
+        ops = (*_lines(graph), _end(log, finish))
+        digest = hashlib.sha256("\n".join(ops).encode()).hexdigest()
+        breaks = frozenset(BreakPoint(name, stop.index, stop.visit) for stop in log.failures)
+        agreement = run_compiler_collective(Proposal(entry_of(function, index), breaks, ops, digest))
+        if agreement.restart:
+            for point in agreement.breaks:
+                stop = Stop(point.index, point.visit)
+                own = log.failures.get(stop) or _elsewhere(function, point.index)
+                # What Python calls there is not traced: on another rank it may be another function.
+                log.failures[stop] = replace(own, inside=False)
+            return False
+        graph.meta[_AGREED] = digest
+        return True
+
+    def some_rank_misses(self, function: FunctionType, index: int, found: GraphModule | None) -> bool:
+        """Whether the ranks have to trace at this call: some have found no region, or not the same one.
+
+        `found` is the graph of the region whose guards hold on this rank.
+        """
+        agreed = "" if found is None else str(found.meta.get(_AGREED, ""))
+        return should_recompile(found is None, entry=entry_of(function, index), digest=agreed)
+
+    @contextmanager
+    def failures_told(self, function: FunctionType, index: int) -> Iterator[None]:
+        """What is raised inside is told to the ranks that wait for this one, but for what all ranks raise."""
+        try:
+            yield
+        except (RanksDisagree, RanksMissing):
+            raise
+        except Exception as error:
+            tell_failure(entry_of(function, index), error)
+            raise
+
+
+def entry_of(function: FunctionType, index: int) -> str:
+    """A place that is traced from, in words that are the same on all ranks."""
+    where = where_of(program_of(function.__code__), index)
+    return f"{where.function} ({Path(where.file).name}:{where.line}, instruction {index})"
+
+
+def _elsewhere(function: FunctionType, index: int) -> Failure:
+    reason = BreakReason(BreakKind.OTHER_RANK, "another rank of the job breaks here")
+    return Failure(reason, where_of(program_of(function.__code__), index))
+
+
+def _end(log: SpeculationLog, finish: bool) -> str:
+    """What comes after the graph: part of what has to be the same."""
+    if not log.path or log.current not in log.failures:
+        return "the function returns"
+    return f"Python runs {'the rest from ' if finish else ''}instruction {log.current.index}"
+
+
+def _lines(graph: GraphModule) -> Iterator[str]:
+    for node in graph.graph.nodes:
+        arguments = [_OWN.sub("", str(argument)) for argument in node.args]
+        arguments += [f"{name}={_OWN.sub('', str(value))}" for name, value in node.kwargs.items()]
+        yield f"{node.name} = {_target(node)}({', '.join(arguments)})"
+
+
+def _target(node: Node) -> str:
+    target: Any = node.target
+    if isinstance(target, str):
+        return f"{node.op} {target}"
+    return _OWN.sub("", getattr(target, "__name__", str(target)))
