@@ -13,8 +13,7 @@ from typing import Any
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.graph_breaks import Where
-from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.guards.guard_set import Guards, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
 from torchrepro.frontend.guards.kinds import Equal
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning, FrameCache, caches_of
 from torchrepro.frontend.source import Local

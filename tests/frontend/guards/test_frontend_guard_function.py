@@ -16,8 +16,7 @@ from torch import nn
 
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.frame_state import FrameState
-from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.guards.guard_set import Guards, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
     AmbientFacts,
     AmbientIs,
@@ -25,13 +24,10 @@ from torchrepro.frontend.guards.kinds import (
     Distinct,
     Equal,
     Guard,
-    HasInstanceValue,
     HasKey,
     Is,
     Keys,
-    LacksInstanceValue,
     LacksKey,
-    LacksMember,
     Length,
     NoHooks,
     SetEquals,
@@ -40,6 +36,9 @@ from torchrepro.frontend.guards.kinds import (
     TensorLike,
     TypeIs,
     Unbound,
+    has_instance_value,
+    lacks_instance_value,
+    lacks_member,
 )
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Local, ModuleMember
 
@@ -288,9 +287,9 @@ ON_PARTS: list[Guard] = [
     Length(X, 1),
     HasKey(X, "a"),
     LacksKey(X, "a"),
-    HasInstanceValue(X, "a"),
-    LacksInstanceValue(X, "a"),
-    LacksMember(X, "_parameters", "a"),
+    has_instance_value(X, "a"),
+    lacks_instance_value(X, "a"),
+    lacks_member(X, "_parameters", "a"),
     NoHooks(X),
     SharedStorage((X, Local("y")), (0, 1)),
     Equal(Item.at(X, 0), 1),
@@ -310,7 +309,7 @@ def test_hostile_objects_are_a_miss_and_never_an_error(guard: Guard, kind: type)
     reason = guards.miss(state)
     assert held is (reason is None)
     # Nothing is wrong with what the dict of a hostile object lacks; and a liar has whatever is asked for.
-    if guard in ON_VALUES or (kind is Hostile and not isinstance(guard, LacksInstanceValue)):
+    if guard in ON_VALUES or (kind is Hostile and guard != lacks_instance_value(X, "a")):
         assert not held
 
 
@@ -365,9 +364,9 @@ def test_names_and_keys_are_never_code(name: str) -> None:
     guards = compiled(
         TypeIs(local, nn.Module),
         Equal(InstanceValue(local, name), 1),
-        HasInstanceValue(local, name),
-        LacksInstanceValue(local, name + "!"),
-        LacksMember(local, "_buffers", name),
+        has_instance_value(local, name),
+        lacks_instance_value(local, name + "!"),
+        lacks_member(local, "_buffers", name),
         TensorLike(ModuleMember(local, "_parameters", name), TensorFacts.of(module._parameters[name])),
         Equal(Item.at(holder, name), 1),
         Equal(Item.at(holder, (name,)), 2),
@@ -438,9 +437,9 @@ def test_the_text_is_found_by_tracebacks_and_goes_with_the_function() -> None:
 def test_the_python_conditions_decide_where_the_quick_check_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torchrepro.frontend.guards import quick_tensors
+    from torchrepro.frontend.guards import tensor_facts
 
-    monkeypatch.setattr(quick_tensors, "_tensor_check", lambda tensors: quick_tensors._never)
+    monkeypatch.setattr(tensor_facts, "_tensor_check", lambda tensors: tensor_facts._never)
     guards = compiled(AmbientIs(AmbientFacts.now()), TensorLike(X, TensorFacts.of(torch.ones(2))))
     for _ in range(6):
         assert guards.holds(locals_of(x=torch.ones(2)))

@@ -17,8 +17,7 @@ from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.frame_state import FrameState
-from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.guards.guard_set import Guards, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
     AmbientFacts,
     AmbientIs,
@@ -26,13 +25,10 @@ from torchrepro.frontend.guards.kinds import (
     EmptyCell,
     Equal,
     Guard,
-    HasInstanceValue,
     HasKey,
     Is,
     Keys,
-    LacksInstanceValue,
     LacksKey,
-    LacksMember,
     Length,
     NoGlobalHooks,
     NoHooks,
@@ -43,6 +39,9 @@ from torchrepro.frontend.guards.kinds import (
     TensorLike,
     TypeIs,
     Unbound,
+    has_instance_value,
+    lacks_instance_value,
+    lacks_member,
 )
 from torchrepro.frontend.source import (
     Attribute,
@@ -280,14 +279,14 @@ def test_an_attribute_of_an_instance() -> None:
 def test_an_attribute_that_hides_one_of_the_class() -> None:
     block = Block()
     change = changed(lambda: block.__dict__.update(forward=1), lambda: block.__dict__.pop("forward"))
-    guard = LacksInstanceValue(M, "forward")
+    guard = lacks_instance_value(M, "forward")
     check_change(compiled(guard), locals_of(m=block), change, "argument m: 'forward' is present, was absent")
 
 
 def test_an_attribute_that_is_deleted() -> None:
     block = Block()
     change = changed(lambda: block.__dict__.pop("scale"), lambda: block.__dict__.update(scale=2.0))
-    check_change(compiled(HasInstanceValue(M, "scale")), locals_of(m=block), change, "'scale' is absent")
+    check_change(compiled(has_instance_value(M, "scale")), locals_of(m=block), change, "'scale' is absent")
 
 
 def test_the_contents_of_a_closure_cell() -> None:
@@ -353,8 +352,8 @@ def test_the_training_flag() -> None:
 def test_a_member_that_is_added() -> None:
     block = Block()
     change = changed(lambda: block.register_buffer("mask", None), lambda: block._buffers.pop("mask"))
-    guard = LacksMember(M, "_buffers", "mask")
-    check_change(compiled(guard), locals_of(m=block), change, "argument m: 'mask' is present, was absent")
+    guard = lacks_member(M, "_buffers", "mask")
+    check_change(compiled(guard), locals_of(m=block), change, "m._buffers: 'mask' is present, was absent")
 
 
 @pytest.mark.parametrize(

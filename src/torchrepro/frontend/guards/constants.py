@@ -1,13 +1,19 @@
-"""Constants: when one value may stand for another. Python's `==` is too weak: `1 == True`, `0.0 == -0.0`."""
+"""Constants: when one value may stand for another, and how sentences for users show values.
+
+Python's `==` is too weak: `1 == True`, `0.0 == -0.0`. Nothing here runs code of the user's.
+"""
 
 from __future__ import annotations
 
 import enum
+import reprlib
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
+
+from torchrepro.frontend.source import Attribute, Cell, Local, Source
 
 ONE_OF_A_KIND = frozenset(
     {
@@ -24,6 +30,11 @@ ONE_OF_A_KIND = frozenset(
 )
 """Equal ones are the same object. (Code objects with equal contents may still belong to different files.)"""
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
+_short.maxtuple = _short.maxfrozenset = 12
 _BY_VALUE = frozenset({int, str, bytes, torch.device})
 
 
@@ -85,3 +96,47 @@ def same_members(found: Any, expected: frozenset[Any]) -> bool:
     if type(found) not in (set, frozenset) or len(found) != len(expected):
         return False
     return set(map(token_or_identity, found)) == set(map(token_or_identity, expected))
+
+
+def type_name(kind: type) -> str:
+    """`list`, `Block`: as `kind.__name__`, which a metaclass could answer with anything."""
+    return str(type.__dict__["__name__"].__get__(kind))
+
+
+def shown(value: Any) -> str:
+    kind = type(value)
+    if kind is torch.device:
+        return str(value)
+    if kind is types.CodeType:  # its own text has an address
+        return f"the code of {value.co_qualname}"
+    if is_constant(value):
+        try:
+            return _short.repr(value)
+        except ValueError:  # Python writes no integers of thousands of digits
+            return f"a long {type_name(kind)}"
+    if kind is tuple:
+        return shown_all(value)
+    if kind in _FUNCTIONS:
+        return f"function {value.__name__}"
+    if kind is types.ModuleType:
+        return f"module {value.__dict__.get('__name__')}"
+    if issubclass(kind, type):
+        return f"class {type_name(value)}"
+    return f"a {type_name(kind)}"
+
+
+def shown_all(values: Iterable[Any]) -> str:
+    if type(values) in (set, frozenset):
+        return f"{{{', '.join(sorted(map(shown, values)))}}}"
+    return f"({', '.join(map(shown, values))})"
+
+
+def shown_source(source: Source) -> str:
+    match source:
+        case Attribute(Cell(name), "cell_contents") | Cell(name):
+            return f"closure variable {name}"
+        case Local(name):
+            return f"argument {name}"
+        case Attribute(of, "__dict__"):
+            return shown_source(of)
+    return str(source)

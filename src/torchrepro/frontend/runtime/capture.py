@@ -21,7 +21,7 @@ from torchrepro.frontend.codegen.values import Rebuilder
 from torchrepro.frontend.codegen.writer import Writer
 from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where, short_name
-from torchrepro.frontend.guards.guard_set import compile_guards
+from torchrepro.frontend.guards.function import compile_guards
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
 from torchrepro.frontend.interpreter.frame import Frame, where_of
 from torchrepro.frontend.runtime.changing import Sources

@@ -14,7 +14,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import Equal, Is, LacksAttribute, LacksInstanceValue, LacksMember
+from torchrepro.frontend.guards.kinds import Equal, Is, LacksAttribute, lacks_instance_value, lacks_member
 from torchrepro.frontend.interpreter.operations import Attributes
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, InstanceValue
@@ -121,7 +121,7 @@ class TracedAttributes(Attributes):
                 return self.dicts.get(space, name)
         if not self.values.is_fresh(module):
             for table in TABLES:
-                self.values.guards.add(LacksMember(self.values.home_of(module), table, name))
+                self.values.guards.add(lacks_member(self.values.home_of(module), table, name))
             self.tracer.classes.guard_lack(type(module), name)
         raise AttributeError(
             f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
@@ -286,7 +286,7 @@ class TracedAttributes(Attributes):
                 return function.__dict__[name]
             return self.world.instance_value(function, name)
         if source is not None and not hasattr(types.FunctionType, name):
-            self.values.guards.add(LacksInstanceValue(source, name))
+            self.values.guards.add(lacks_instance_value(source, name))
         if source is None or is_trusted_space(function.__globals__):
             return getattr(function, name)
         if name == "__dict__":
@@ -317,7 +317,7 @@ class TracedAttributes(Attributes):
         if name in space and put is None:
             return self.world.adopt(space[name], InstanceValue(source, name))
         if name not in space and not hasattr(type(real), name):
-            self.values.guards.add(LacksInstanceValue(source, name))
+            self.values.guards.add(lacks_instance_value(source, name))
             self.tracer.classes.guard_lack(type(real), name)
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:

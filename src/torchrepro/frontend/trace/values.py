@@ -11,7 +11,7 @@ from torchrepro.frontend.codegen.objects import dict_items, elements, is_full
 from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
-from torchrepro.frontend.guards.guard_set import Guards
+from torchrepro.frontend.guards.function import Guards
 from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Held, Source

@@ -24,15 +24,15 @@ from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
     EmptyCell,
     Equal,
-    HasInstanceValue,
     Is,
-    LacksInstanceValue,
     Length,
     SameObject,
     SetEquals,
     TensorFacts,
     TensorLike,
     TypeIs,
+    has_instance_value,
+    lacks_instance_value,
 )
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, ModuleMember, Source
@@ -300,7 +300,7 @@ class World:
             return MISSING
         value = self.dicts.get(space, name)
         if value is MISSING and id(owner) not in self.values.fresh and name not in self._original(space):
-            self.values.guards.add(LacksInstanceValue(self.values.home_of(owner), name))
+            self.values.guards.add(lacks_instance_value(self.values.home_of(owner), name))
         return value
 
     def _original(self, space: dict[str, Any]) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class World:
             return False
         if id(owner) not in self.values.fresh:
             known = name in self._original(space)
-            kind = HasInstanceValue if known else LacksInstanceValue
+            kind = has_instance_value if known else lacks_instance_value
             self.values.guards.add(kind(self.values.home_of(owner), name))
         return name in space
 
