@@ -1,14 +1,13 @@
-"""`trace(verify=True)`: each call runs eagerly beside the captured one; the judge compares what they leave.
+"""`trace(verify=True)`: each call also runs eagerly, and the judge compares what the two runs leave behind.
 
-Eager goes first, on copies: of the arguments, of the module (or the object of a method) with its buffers and
-attributes, of a function's outer variables and defaults. The captured run goes second, on the real ones, from
-the same state of the random generators. So what the program does happens once as far as its caller can see,
-and no gradient of the caller's is touched. Globals that it names, or functions that it names, are put back
-after eager, and so are containers in them. What eager prints is dropped. Objects that cannot be copied are
-named once by a `VerifyWarning`; what is outside of Python is left.
+Eager goes first, in place: everything that the call can reach (`state/`) keeps its identity, with clones for
+tensors, and is put back afterwards. The captured run goes second, from the same state of the random
+generators. So what the program does happens once as far as its caller can see, and no gradient of the
+caller's is touched. What eager prints is dropped. Iterators cannot be put back, and are named once by a
+`VerifyWarning`; what is outside of Python is left.
 
-A call costs twice its time, and a copy of the arguments and the module, in memory and in time: for tests and
-for finding out, not for training a large model to its end.
+A call costs twice its time, and a copy of all tensors that it can reach: for tests and for finding out, not
+for training a large model to its end.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import io
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +28,16 @@ from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.trace.calls import ORIGINAL
 from torchrepro.frontend.trace.fakes import tensors_in
 from torchrepro.frontend.traced_module import TracedModule
-from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import Run, named_state
 from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison
 from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError
-from torchrepro.second_opinion.verify_globals import globals_put_back
+from torchrepro.state.reachable import reach_of
 from torchrepro.state.side_effects import python_state
+from torchrepro.state.snapshot import State, describe_state, in_state
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
-_EMPTY = object()
 _IDENTITY: Any = object.__eq__
 
 
@@ -52,7 +50,7 @@ _running = _Running()
 
 
 class VerifyWarning(UserWarning):
-    """Something could not be copied for the run beside: what eager does to it happens in addition."""
+    """A call can reach what cannot be put back after the eager run: what eager does to it happens too."""
 
 
 def verified(target: Any, traced: Any) -> Any:
@@ -104,14 +102,19 @@ class _Check:
         self._target = target
         self._traced = traced
         self._told: dict[str, None] = {}
-        """What could not be copied, in the order in which it was met."""
+        """What cannot be put back, in the order in which it was met."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _running.side is not None:
             # Called from within a call that is being verified: this one is part of it.
             return _running.side(self)(*args, **kwargs)
-        start = capture_rng_state()
-        eager = self._eager(args, kwargs)
+        reach = reach_of(self._target, args, kwargs)
+        self._warn_about(reach.opaque)
+        live = State.now(reach, args, kwargs)
+        clones, start = live.cloned(), capture_rng_state()
+        plain = _running_as(lambda check: check._target)
+        with in_state(clones, live), plain, without_compilers(), _silence():
+            eager = _observed(self._target, self._target, clones.args, clones.kwargs)
         restore_rng_state(start)
         with eager_randomness(), _running_as(lambda check: check._traced):
             captured = _observed(self._target, self._traced, args, kwargs)
@@ -120,24 +123,14 @@ class _Check:
             raise captured.error
         return captured.result
 
-    def _eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Observed:
-        shared: list[str] = []
-        pieces, make = _pieces(self._target)
-        pieces, args, kwargs = clone_inputs((pieces, args, dict(kwargs)), shared=shared)
-        self._say(shared)
-        copied = make(pieces)
-        same = _running_as(lambda check: copied if check is self else check._target)
-        with globals_put_back(self._target), same, without_compilers(), _silence():
-            return _observed(copied, copied, args, kwargs)
-
-    def _say(self, shared: list[str]) -> None:
-        new = [line for line in shared if line not in self._told]
+    def _warn_about(self, opaque: Sequence[str]) -> None:
+        new = [path for path in opaque if path not in self._told]
         self._told.update(dict.fromkeys(new))
         if new:
             warnings.warn(
-                f"verify runs {_name(self._target)} twice, and this is not copied: {'; '.join(new)}",
+                f"verify runs {_name(self._target)} twice, and cannot put an iterator back: {', '.join(new)}",
                 VerifyWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def _compare(self, eager: _Observed, captured: _Observed) -> None:
@@ -156,7 +149,7 @@ class _Check:
             size = f", by {first.max_abs:.3g} at most" if first.max_abs else ""
             told = f"{name} is not what eager gives: {first}{size}" + (f" (and {more} more)" if more else "")
             if self._told:
-                told += f"; not copied, which may be why: {'; '.join(self._told)}"
+                told += f"; iterators were used up twice, which may be why: {', '.join(self._told)}"
             raise AccuracyError(told, verdict_of_comparison(comparison)) from captured.error
         pairs = zip(tensors_in(eager.result), tensors_in(captured.result), strict=False)
         if any(right.requires_grad and not found.requires_grad for right, found in pairs):
@@ -173,21 +166,15 @@ class _Observed:
 def _observed(
     target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> _Observed:
-    """A call, and all that it left behind; `target` is whose state it may have changed."""
+    """Call, and return all that the call left behind; `target` is whose state it may have changed."""
     result, error = None, None
     try:
         result = call(*args, **kwargs)
     except Exception as raised:
         error = raised
-    owner = getattr(target, "__self__", target)
-    state = named_state(owner) if isinstance(owner, torch.nn.Module) else {}
-    run = Run(
-        outputs=_shown(result, {}),
-        inputs=_shown((args, dict(kwargs)) if kwargs else args, {}),
-        state=state,
-        changed=frozenset(state),
-        python=python_state(target),
-    )
+    seen = describe_state(target, args, kwargs)
+    tensors = frozenset(seen.tensors)
+    run = Run(outputs=_shown(result, {}), state=seen.tensors, changed=tensors, python=seen.data)
     return _Observed(result, error, run)
 
 
@@ -213,43 +200,6 @@ def _shown(value: Any, seen: dict[int, Any]) -> Any:
         shown["class"] = kind.__qualname__
     seen[id(value)] = shown
     return shown
-
-
-_Pieces = Any
-
-
-def _pieces(target: Any) -> tuple[_Pieces, Callable[[_Pieces], Callable[..., Any]]]:
-    """What a callable keeps between calls, and how a twin is made from copies of that."""
-    match target:
-        case types.FunctionType():
-            cells = tuple(_contents(cell) for cell in target.__closure__ or ())
-            return (cells, target.__defaults__, target.__kwdefaults__), lambda made: _twin(target, *made)
-        case types.MethodType():
-            inner, make = _pieces(target.__func__)
-            return (inner, target.__self__), lambda made: types.MethodType(make(made[0]), made[1])
-        case functools.partial():
-            inner, make = _pieces(target.func)
-            return (inner, target.args, target.keywords), lambda made: functools.partial(
-                make(made[0]), *made[1], **made[2]
-            )
-    return target, lambda made: made
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a name that is not bound yet
-        return _EMPTY
-
-
-def _twin(function: types.FunctionType, cells: Any, defaults: Any, kwdefaults: Any) -> types.FunctionType:
-    closure = tuple(types.CellType() if held is _EMPTY else types.CellType(held) for held in cells)
-    made = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, defaults, closure or None
-    )
-    made.__kwdefaults__ = kwdefaults
-    made.__dict__.update(function.__dict__)
-    return made
 
 
 @contextlib.contextmanager

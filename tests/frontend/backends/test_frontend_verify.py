@@ -1,4 +1,4 @@
-"""`verify=True`: eager runs beside on copies, and a difference is an error that names the value."""
+"""`verify=True`: eager runs too, on clones, and a difference is an error that names the value."""
 
 from __future__ import annotations
 
@@ -177,16 +177,24 @@ def test_a_verified_function_that_calls_itself_is_compared_once() -> None:
     assert len(seen) < 40
 
 
-def test_what_cannot_be_copied_is_said_once() -> None:
-    def function(x: torch.Tensor, lock: Any) -> torch.Tensor:
+def test_what_cannot_be_put_back_is_said_once() -> None:
+    def function(x: torch.Tensor, numbers: Any) -> torch.Tensor:
         return x + 1
 
     call = verified(function)
-    with pytest.warns(VerifyWarning, match="lock"):
-        call(torch.ones(1), threading.Lock())
+    with pytest.warns(VerifyWarning, match=r"inputs\[1\]"):
+        call(torch.ones(1), iter([1, 2]))
     with warnings.catch_warnings():
         warnings.simplefilter("error", VerifyWarning)
-        call(torch.ones(1), threading.Lock())
+        call(torch.ones(1), iter([1, 2]))
+
+
+def test_what_holds_no_data_is_shared() -> None:
+    def function(x: torch.Tensor, lock: Any) -> torch.Tensor:
+        with lock:
+            return x + 1
+
+    assert verified(function)(torch.ones(1), threading.Lock()).item() == 2.0
 
 
 class Noting(nn.Module):
@@ -239,11 +247,11 @@ def test_an_error_of_ours_is_no_difference() -> None:
         trace(lambda x: print(x), backend="eager", fullgraph=True, verify=True)(torch.ones(1))
 
 
-def test_a_difference_names_what_was_not_copied() -> None:
+def test_a_difference_names_what_was_not_put_back() -> None:
     def function(x: torch.Tensor, numbers: Any) -> torch.Tensor:
         return x * next(numbers)
 
-    with pytest.warns(VerifyWarning), pytest.raises(AccuracyError, match="not copied, which may be why"):
+    with pytest.warns(VerifyWarning), pytest.raises(AccuracyError, match="used up twice, which may be why"):
         verified(function)(torch.ones(1), (n for n in [1, 2, 3]))
 
 
