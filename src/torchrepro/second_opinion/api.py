@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
-from typing import Any, overload
+from typing import Any
 
 import torch
 
@@ -18,32 +17,6 @@ from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, un
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Frontend
 from torchrepro.second_opinion.lock_step import AgreeingRanks
-
-
-@overload
-def trace(
-    target: None = None,
-    *,
-    backend: str | Backend = ...,
-    fullgraph: bool = ...,
-    verify: bool = ...,
-    limit: int = ...,
-    ranks: str | None = ...,
-    record: str | Path | None = ...,
-) -> Callable[[Any], Any]: ...
-
-
-@overload
-def trace(
-    target: Any,
-    *,
-    backend: str | Backend = ...,
-    fullgraph: bool = ...,
-    verify: bool = ...,
-    limit: int = ...,
-    ranks: str | None = ...,
-    record: str | Path | None = ...,
-) -> Any: ...
 
 
 def trace(
@@ -64,8 +37,8 @@ def trace(
         backend: who compiles the graphs: a name that torch knows ("inductor", "aot_eager", "eager"), or a
             function `(graph_module, inputs) -> callable`.
         fullgraph: raise `CaptureError`, naming the place and the reason, where the function is not one graph.
-        verify: run the function eagerly beside, on copies, and raise `AccuracyError` where the results differ
-            by more than the judge allows.
+        verify: run the function eagerly too, on clones of its state, and raise `AccuracyError` where the
+            results differ by more than the judge allows.
         limit: how many regions one place of a function may have before Python runs it.
         ranks: "agree" makes the ranks of a distributed job agree on each graph before they compile it.
         record: a directory for bundles of the calls in which capture fails, for `torchrepro check`.
@@ -76,7 +49,7 @@ def trace(
         )
     if not isinstance(limit, int) or limit < 1:
         raise TorchReproError(
-            f"limit={limit!r} is not a number of regions", next_step="write a whole number from 1 on"
+            f"limit={limit!r} is not a number of regions", next_step="write an integer from 1 on"
         )
     _require_backend(backend)
     settings = Settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 import types
@@ -14,7 +15,8 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.graph_breaks import short_name
+from torchrepro.frontend.bytecode.program import Position
+from torchrepro.frontend.graph_breaks import Where, short_name
 from torchrepro.frontend.guards.constants import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
 from torchrepro.frontend.runtime.dispatch import dispatch
@@ -23,7 +25,7 @@ from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
 from torchrepro.frontend.trace.speculation import Failure
 from torchrepro.frontend.trace.tracer import Inlined
-from torchrepro.second_opinion.dynamo import prepared
+from torchrepro.second_opinion.dynamo import outcome_of, prepared
 from torchrepro.second_opinion.explanation import (
     CapturedRegion,
     CaptureExplanation,
@@ -32,9 +34,7 @@ from torchrepro.second_opinion.explanation import (
     InlinedFunction,
     Place,
 )
-from torchrepro.second_opinion.outcome import outcome_of
-from torchrepro.second_opinion.sentences import hint_of, spoken_reason, spoken_source
-from torchrepro.second_opinion.source_lines import expression_at, place_of
+from torchrepro.second_opinion.rendering import hint_of, spoken_reason, spoken_source
 
 Call = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 """How the function, or its captured form, is called with its arguments."""
@@ -138,11 +138,11 @@ def _told(
     for (region, depth), following in pairwise([*seen, None]):  # type: ignore[misc]
         del calls[depth:]
         failure, number, callee = region.failure, None, ""
-        end = None if failure is None else place_of(failure.frames[0] if failure.frames else failure.where)
+        end = None if failure is None else _place_of(failure.frames[0] if failure.frames else failure.where)
         if failure is not None and end is not None:
             if following is not None and following[1] > depth:
                 calls.append(end)
-                callee = place_of(following[0].start).function
+                callee = _place_of(following[0].start).function
             else:
                 found = _break(failure, region.then, calls, len(breaks) + 1)
                 known = breaks.setdefault((found.place, found.reason), found)
@@ -155,17 +155,17 @@ def _told(
 
 def _break(failure: Failure, then: Then, calls: Sequence[Place], number: int) -> GraphBreak:
     reason, inner = failure.reason, failure.frames or (failure.where,)
-    expression, column = expression_at(failure.where.file, failure.position)
+    expression, column = _expression_at(failure.where.file, failure.position)
     return GraphBreak(
         number=number,
         kind=reason.kind,
         reason=spoken_reason(reason.text),
         hint=hint_of(reason),
-        place=place_of(failure.where),
+        place=_place_of(failure.where),
         expression=expression,
         column=column,
-        frames=(*calls, *map(place_of, inner)),
-        rest_of=place_of(inner[0]).function if then is Then.FINISH else "",
+        frames=(*calls, *map(_place_of, inner)),
+        rest_of=_place_of(inner[0]).function if then is Then.FINISH else "",
     )
 
 
@@ -173,7 +173,7 @@ def _region(region: Region, number: int, end: Place | None, depth: int) -> Captu
     midway = region.entry > 0
     return CapturedRegion(
         number=number,
-        start=place_of(region.start),
+        start=_place_of(region.start),
         end=end,
         ops=region.captured.op_count,
         graph=_readable(region.captured.graph_module),
@@ -208,6 +208,26 @@ def _described(tensor: torch.Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     where = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
     return f"{dtype} {tuple(tensor.shape)}{where}"
+
+
+def _place_of(where: Where) -> Place:
+    text = linecache.getline(where.file, where.line).rstrip()
+    return Place(where.file, where.line, short_name(where.function), text)
+
+
+def _expression_at(file: str, position: Position | None) -> tuple[str, int]:
+    """The text that a traceback would underline, and the column it begins at; empty where that is unknown."""
+    if position is None or position.column is None or position.end_column is None:
+        return "", 0
+    last = position.end_line or position.line
+    lines = [linecache.getline(file, number) for number in range(position.line, last + 1)]
+    if not all(lines):
+        return "", 0
+    # Columns count bytes.
+    encoded = [line.encode() for line in lines]
+    encoded[-1] = encoded[-1][: position.end_column]
+    before, encoded[0] = encoded[0][: position.column], encoded[0][position.column :]
+    return b"".join(encoded).decode(errors="replace").strip(), len(before.decode(errors="replace"))
 
 
 def _name_of(function: Any) -> str:

@@ -173,7 +173,7 @@ class CaptureExplanation:
     @property
     def summary(self) -> str:
         """One paragraph that needs no knowledge of compilers."""
-        from torchrepro.second_opinion.sentences import summary
+        from torchrepro.second_opinion.rendering import summary
 
         return summary(self)
 

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from itertools import zip_longest
 from pathlib import Path
 from types import FunctionType
@@ -44,38 +43,18 @@ _AGREED = "torchrepro_agreed"
 _OWN = re.compile(r"(?<=cuda:)\d+|(?<=xpu:)\d+|0x[0-9a-f]+|(?<=', index=)\d+")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BreakPoint:
-    """A region ends before this instruction."""
-
-    function: str
-    """The outermost function, by its qualified name."""
-    index: int
-    """Of the instruction in its program."""
-    visit: int = 1
-    """The how-manieth time it is come to: an instruction in a loop."""
-
-
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A graph that a rank would compile. Equal on all ranks where they do the same."""
 
     entry: str
     """What is traced, and from where: qualified name, file without its directory, line, index."""
-    breaks: frozenset[BreakPoint]
+    breaks: frozenset[Stop]
     """All that are known for this entry: found by the rank itself, or taken over from others."""
     ops: tuple[str, ...]
     """The graph, a line for each node, without what differs between ranks (addresses, numbers of devices)."""
     digest: str
     """Of the ops and of the structure of what comes out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    breaks: frozenset[BreakPoint]
-    """Those of all ranks together."""
-    restart: bool
-    """Whether every rank has to trace again, with these breaks, and to propose what it then has."""
 
 
 class RanksDisagree(TorchReproError):
@@ -131,7 +110,7 @@ class _Word:
     """Where it is, a noun for a reader: equal on ranks that are in step."""
     missed: bool = False
     """Whether its guards do not hold."""
-    breaks: tuple[BreakPoint, ...] = ()
+    breaks: tuple[Stop, ...] = ()
     digest: str = ""
     ops: tuple[str, ...] = ()
 
@@ -142,41 +121,43 @@ class Collective:
     def __init__(self, rendezvous: Rendezvous) -> None:
         self.rank = rendezvous.rank
         self._rendezvous = rendezvous
-        self._adopted: frozenset[BreakPoint] | None = None
+        self._adopted: frozenset[Stop] | None = None
         """The union that the ranks were told to trace with, until they agree."""
         self._missing: RanksMissing | None = None
 
-    def propose(self, proposal: Proposal, timeout: float) -> Agreement:
-        """Hear what all would compile: agree, or be told to trace again with all breaks."""
-        said = _Word(
-            f"the compilation of {proposal.entry}",
-            breaks=tuple(sorted(proposal.breaks)),
-            digest=proposal.digest,
-        )
+    def propose(self, proposal: Proposal, timeout: float) -> frozenset[Stop] | None:
+        """Return None where all ranks compile now, else the breaks of all to trace and propose with again.
+
+        `RanksDisagree` where graphs or entries differ all the same, `RanksMissing` where a rank has died or
+        does not come in time.
+        """
+        known = tuple(sorted(proposal.breaks, key=lambda stop: (stop.index, stop.visit)))
+        said = _Word(f"the compilation of {proposal.entry}", breaks=known, digest=proposal.digest)
         words = self._say(said, timeout)
-        breaks = frozenset(point for word in words.values() for point in word.breaks)
+        breaks = frozenset(stop for word in words.values() for stop in word.breaks)
         if self._adopted is None:
             restart = any(frozenset(word.breaks) != breaks for word in words.values())
         else:
             # A rank that leaves part of the union out does not come to those places: its graph will tell.
             restart = not breaks <= self._adopted
+        self._adopted = breaks if restart else None
         if restart:
-            self._adopted = breaks
-            return Agreement(breaks, restart=True)
-        self._adopted = None
+            return breaks
         if len({word.digest for word in words.values()}) > 1:
             shown = self._say(_Word(f"the graph of {proposal.entry}", ops=proposal.ops), timeout)
             raise _different_graphs(proposal.entry, {rank: word.ops for rank, word in shown.items()})
-        return Agreement(breaks, restart=False)
+        return None
 
     def any_misses(self, entry: str, missed: bool, digest: str, timeout: float) -> bool:
-        words = self._say(_Word(f"a call of {entry}", missed=missed, digest=digest), timeout)
-        return (
-            any(word.missed for word in words.values()) or len({word.digest for word in words.values()}) > 1
-        )
+        """Return whether some rank's guards do not hold, or hold for another graph: then all ranks trace.
+
+        Call it on every rank at every call, whether there is a miss or not.
+        """
+        words = self._say(_Word(f"a call of {entry}", missed=missed, digest=digest), timeout).values()
+        return any(word.missed for word in words) or len({word.digest for word in words}) > 1
 
     def fail(self, entry: str, error: BaseException, timeout: float) -> None:
-        """Be heard by the ranks that wait. This one has an error of its own to raise."""
+        """Tell the waiting ranks that this one raises instead: they raise `RanksDisagree` at once."""
         said = _Word(f"a failure in {entry}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
         self._adopted = None
         try:
@@ -200,45 +181,6 @@ class Collective:
         return words
 
 
-def run_compiler_collective(
-    proposal: Proposal, *, group: Any = None, timeout: timedelta | None = None
-) -> Agreement:
-    """Agree with the other ranks of a group (None: of the job) on what is compiled. Call it before compiling.
-
-    After `restart` every rank traces again with `breaks` and calls this again. `RanksDisagree` where graphs
-    or entries differ all the same, `RanksMissing` where a rank has died or does not come within `timeout`
-    (None: TORCHREPRO_RANK_TIMEOUT, 60 s). Without a job, or alone in it, a rank agrees with itself.
-    """
-    collective = collective_of(group)
-    if collective is None:
-        return Agreement(proposal.breaks, restart=False)
-    return collective.propose(proposal, _seconds(timeout))
-
-
-def should_recompile(
-    miss: bool, *, entry: str, digest: str = "", group: Any = None, timeout: timedelta | None = None
-) -> bool:
-    """Whether any rank's guards do not hold at this call of `entry`: then all ranks trace.
-
-    Call it on every rank at every call, whether there is a miss or not. `digest` is that of the graph for
-    which the guards hold: ranks with different ones trace too, to agree or to be told where they differ.
-    """
-    collective = collective_of(group)
-    return miss if collective is None else collective.any_misses(entry, miss, digest, _seconds(timeout))
-
-
-def tell_failure(
-    entry: str, error: BaseException, *, group: Any = None, timeout: timedelta | None = None
-) -> None:
-    """Tell the ranks that wait for this one that it raises instead: they raise `RanksDisagree`, at once.
-
-    For what is raised between `should_recompile` and an agreement, but for the errors of this package.
-    """
-    collective = collective_of(group)
-    if collective is not None:
-        collective.fail(entry, error, _seconds(timeout))
-
-
 def collective_of(group: Any = None) -> Collective | None:
     """Return this process's side of a group's agreements; None without a job, or alone in it."""
 
@@ -249,9 +191,7 @@ def collective_of(group: Any = None) -> Collective | None:
     return _collectives.of(group, make)
 
 
-def _seconds(timeout: timedelta | None) -> float:
-    if timeout is not None:
-        return timeout.total_seconds()
+def _timeout() -> float:
     return WatchSettings().changed(rank_timeout=os.environ.get(f"{PREFIX}RANK_TIMEOUT") or None).rank_timeout
 
 
@@ -268,45 +208,38 @@ class AgreeingRanks:
         index: int,
         graph: GraphModule,
         *,
-        finish: bool = False,
+        finish: bool,
     ) -> bool:
-        """Whether all ranks compile this region's graph now.
-
-        If not, the log has the breaks of all ranks, and the region is to be traced again. `finish` says that
-        Python runs the function to its end after the region.
-        """
-        name = function.__qualname__
+        collective = collective_of()
+        if collective is None:
+            return True
         ops = (*_lines(graph), _end(log, finish))
         digest = hashlib.sha256("\n".join(ops).encode()).hexdigest()
-        breaks = frozenset(BreakPoint(name, stop.index, stop.visit) for stop in log.failures)
-        agreement = run_compiler_collective(Proposal(entry_of(function, index), breaks, ops, digest))
-        if agreement.restart:
-            for point in agreement.breaks:
-                stop = Stop(point.index, point.visit)
-                own = log.failures.get(stop) or _elsewhere(function, point.index)
-                # What Python calls there is not traced: on another rank it may be another function.
-                log.failures[stop] = replace(own, inside=False)
-            return False
+        proposal = Proposal(entry_of(function, index), frozenset(log.failures), ops, digest)
+        breaks = collective.propose(proposal, _timeout())
+        for stop in breaks or ():
+            own = log.failures.get(stop) or _elsewhere(function, stop.index)
+            # What Python calls there is not traced: on another rank it may be another function.
+            log.failures[stop] = replace(own, inside=False)
         graph.meta[_AGREED] = digest
-        return True
+        return breaks is None
 
     def some_rank_misses(self, function: FunctionType, index: int, found: GraphModule | None) -> bool:
-        """Whether the ranks have to trace at this call: some have found no region, or not the same one.
-
-        `found` is the graph of the region whose guards hold on this rank.
-        """
+        collective = collective_of()
+        if collective is None:
+            return found is None
         agreed = "" if found is None else str(found.meta.get(_AGREED, ""))
-        return should_recompile(found is None, entry=entry_of(function, index), digest=agreed)
+        return collective.any_misses(entry_of(function, index), found is None, agreed, _timeout())
 
     @contextmanager
     def failures_told(self, function: FunctionType, index: int) -> Iterator[None]:
-        """What is raised inside is told to the ranks that wait for this one, but for what all ranks raise."""
         try:
             yield
         except (RanksDisagree, RanksMissing):
-            raise
+            raise  # as on all ranks
         except Exception as error:
-            tell_failure(entry_of(function, index), error)
+            if (collective := collective_of()) is not None:
+                collective.fail(entry_of(function, index), error, _timeout())
             raise
 
 

@@ -24,7 +24,7 @@ from torchrepro.frontend.frame_state import FrameState
 from torchrepro.judge.raised import verdict_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
-from torchrepro.nouns.repro import Compiler, Frontend, Repro
+from torchrepro.nouns.repro import Compiler, Frontend
 from torchrepro.nouns.signature import Signature
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
@@ -35,55 +35,23 @@ OWN_CAPTURE = Compiler(frontend=Frontend.TORCHREPRO)
 
 
 @dataclass(frozen=True, eq=False)
-class FrameRecord:
+class _Frame:
     """A frame as it was when its function was called. It holds the live objects."""
 
     function: FunctionType
-    source: str
-    """The text of the function, for a reader; empty where nobody knows it."""
-    line: int
-    """Where in its file it failed; the first line of the function where the error does not say."""
     locals: Mapping[str, Any]
     globals: Mapping[str, Any]
     cells: Mapping[str, Any]
     """The contents of the cells that it shares with the functions around it, but for empty ones."""
-    error: BaseException | None = None
-
-    @classmethod
-    def of(
-        cls,
-        function: FunctionType,
-        state: FrameState,
-        globals_read: Mapping[str, Any],
-        error: BaseException | None = None,
-    ) -> FrameRecord:
-        """`state` is that of the function's start: arguments are bound, nothing has run."""
-        outer = {name: contents(cell) for name, cell in state.cells.items()}
-        return cls(
-            function,
-            _source_of(function),
-            _line_of(function, error),
-            dict(state.locals),
-            dict(globals_read),
-            {name: value for name, value in outer.items() if value is not EMPTY},
-            error,
-        )
-
-    @property
-    def module(self) -> str:
-        return self.function.__module__
-
-    @property
-    def qualname(self) -> str:
-        return self.function.__qualname__
 
     def call(self) -> UserCall:
-        """The call that makes this frame."""
+        """Return the call that makes this frame."""
         parameters = inspect.signature(self.function, follow_wrapped=False).parameters
         unknown = set(self.locals) ^ set(parameters)
         if unknown:
             raise CannotSerialise(
-                f"the frame of {self.qualname} is not at its start ({', '.join(sorted(unknown))})",
+                f"the frame of {self.function.__qualname__} is not at its start"
+                f" ({', '.join(sorted(unknown))})",
                 next_step="record the state that the function was called with",
             )
         args: list[Any] = []
@@ -101,26 +69,17 @@ class FrameRecord:
                     args.append(value)
         return UserCall(self.function, tuple(args), kwargs)
 
-    def repro(self, compiler: Compiler = OWN_CAPTURE) -> Repro:
-        """The frame as a repro; the compiler's `frontend` captures it again."""
-        call = self.call()
-        repro = repro_of_call(
-            call.function, call.args, call.kwargs, compiler=compiler, ambient=capture_ambient()
-        )
-        expected = None if self.error is None else Signature.of(verdict_of(self.error))
-        return replace(repro, backward=False, expected=expected, notes=tuple(self._notes()))
-
-    def _notes(self) -> Iterator[str]:
-        failed = "" if self.error is None else f", failed with {type(self.error).__name__}"
-        yield f"a frame of {self.module}.{self.qualname}, line {self.line}{failed}"
+    def notes(self, error: BaseException | None) -> Iterator[str]:
+        failed = "" if error is None else f", failed with {type(error).__name__}"
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
+        yield f"a frame of {name}, line {_line_of(self.function, error)}{failed}"
         for what, found in (("globals read", self.globals), ("variables closed over", self.cells)):
             if found:
                 yield f"{what}: {', '.join(sorted(found))}"
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Everything in the frame, with the words for where it is."""
-        for kind in ("local", "global", "cell"):
-            named: Mapping[str, Any] = getattr(self, f"{kind}s")
+        """Yield everything in the frame, with the words for where it is."""
+        for kind, named in (("local", self.locals), ("global", self.globals), ("cell", self.cells)):
             yield from ((f"the {kind} {name}", value) for name, value in named.items())
 
 
@@ -157,25 +116,33 @@ def record_frame(
     variable, where a value is neither data nor code.
     """
     named = _globals_named_by(function) if globals_read is None else globals_read
-    record = FrameRecord.of(function, state, named, error)
-    repro = record.repro(compiler)
+    outer = {name: contents(cell) for name, cell in state.cells.items()}
+    cells = {name: value for name, value in outer.items() if value is not EMPTY}
+    frame = _Frame(function, dict(state.locals), dict(named), cells)
+    call = frame.call()
     verdict = None if error is None else verdict_of(error)
+    repro = replace(
+        repro_of_call(call.function, call.args, call.kwargs, compiler=compiler, ambient=capture_ambient()),
+        backward=False,
+        expected=None if verdict is None else Signature.of(verdict),
+        notes=tuple(frame.notes(error)),
+    )
     try:
         return save_bundle(repro, path, verdict=verdict)
     except CannotSerialise as refused:
-        raise _naming_the_value(record, refused) from refused
+        raise _naming_the_value(frame, refused) from refused
 
 
-def _naming_the_value(record: FrameRecord, refused: CannotSerialise) -> CannotSerialise:
+def _naming_the_value(frame: _Frame, refused: CannotSerialise) -> CannotSerialise:
     """The refusal in words of the frame: which of its variables it was."""
-    for where, value in record.values():
+    for where, value in frame.values():
         alone = repro_of_call(torch.clone, (value,), {}, compiler=Compiler("eager"), ambient=Ambient())
         try:
             write_with_source(alone)
         except CannotSerialise:
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            name, kind = frame.function.__qualname__, f"{type(value).__module__}.{type(value).__qualname__}"
             return CannotSerialise(
-                f"the frame of {record.qualname} cannot be kept: {where} is a {kind} ({refused.fact})",
+                f"the frame of {name} cannot be kept: {where} is a {kind} ({refused.fact})",
                 next_step="make it inside the function, or pass plain data",
             )
     return refused
@@ -184,13 +151,6 @@ def _naming_the_value(record: FrameRecord, refused: CannotSerialise) -> CannotSe
 def _globals_named_by(function: FunctionType) -> dict[str, Any]:
     found = (each.argval for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
     return {name: function.__globals__[name] for name in found if name in function.__globals__}
-
-
-def _source_of(function: FunctionType) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # made by exec, or its file is gone
-        return ""
 
 
 def _line_of(function: FunctionType, error: BaseException | None) -> int:

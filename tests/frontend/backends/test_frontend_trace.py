@@ -147,8 +147,8 @@ def test_what_cannot_be_traced_is_refused_with_a_next_step(target: Any, words: s
     [
         ({"backend": "nope"}, "no backend is called 'nope'"),
         ({"backend": None}, "neither a name nor a function"),
-        ({"limit": 0}, "a whole number from 1 on"),
-        ({"limit": None}, "a whole number from 1 on"),
+        ({"limit": 0}, "an integer from 1 on"),
+        ({"limit": None}, "an integer from 1 on"),
         ({"ranks": True}, 'write ranks="agree"'),
     ],
     ids=lambda each: each.__name__ if hasattr(each, "__name__") else type(each).__name__,

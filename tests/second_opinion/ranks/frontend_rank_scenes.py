@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from torchrepro.frontend.trace.speculation import Stop
 from torchrepro.second_opinion.api import trace
-from torchrepro.second_opinion.lock_step import (
-    BreakPoint,
-    Proposal,
-    run_compiler_collective,
-    should_recompile,
-    tell_failure,
-)
+from torchrepro.second_opinion.lock_step import Collective, Proposal, collective_of
 
 ENTRY = "step at model.py:3"
-PATIENCE = timedelta(seconds=20)
+PATIENCE = 20.0
+
+
+def side_of(group: Any = None) -> Collective:
+    found = collective_of(group)
+    assert found is not None
+    return found
+
+
+def misses(miss: bool, group: Any, entry: str = ENTRY, timeout: float = PATIENCE) -> bool:
+    return side_of(group).any_misses(entry, miss, "", timeout)
 
 
 def negotiated(rank: int, group: Any, ops: list[str], breaks: set[int]) -> dict[str, Any]:
     """A stand-in for the tracer: the region ends at the first break."""
-    known = frozenset(BreakPoint("step", index) for index in breaks)
+    known = frozenset(Stop(index, 1) for index in breaks)
     traces = 0
     while True:
         traces += 1
-        graph = tuple(ops[: min((point.index for point in known), default=len(ops))])
-        agreement = run_compiler_collective(
-            Proposal(ENTRY, known, graph, str(graph)), group=group, timeout=PATIENCE
-        )
-        if not agreement.restart:
+        graph = tuple(ops[: min((stop.index for stop in known), default=len(ops))])
+        union = side_of(group).propose(Proposal(ENTRY, known, graph, str(graph)), PATIENCE)
+        if union is None:
             return {"graph": graph, "traces": traces}
-        known = agreement.breaks
+        known = union
 
 
 def same(rank: int, group: Any) -> dict[str, Any]:
@@ -53,16 +55,12 @@ def different_branches(rank: int, group: Any) -> dict[str, Any]:
 
 
 def guard_miss_on_one(rank: int, group: Any) -> dict[str, Any]:
-    calls = [
-        should_recompile(miss and rank == 1, entry=ENTRY, group=group, timeout=PATIENCE)
-        for miss in (False, True, False)
-    ]
-    return {"recompiles": calls}
+    return {"recompiles": [misses(miss and rank == 1, group) for miss in (False, True, False)]}
 
 
 def failing(rank: int, group: Any) -> dict[str, Any]:
     if rank == 0:
-        tell_failure(ENTRY, ValueError("boom"), group=group, timeout=PATIENCE)
+        side_of(group).fail(ENTRY, ValueError("boom"), PATIENCE)
         return {}
     return negotiated(rank, group, ["linear"], set())
 
@@ -70,25 +68,25 @@ def failing(rank: int, group: Any) -> dict[str, Any]:
 def late(rank: int, group: Any) -> dict[str, Any]:
     if rank == 1:
         time.sleep(1.5)
-    should_recompile(False, entry=ENTRY, group=group, timeout=timedelta(seconds=1))
+    misses(False, group, timeout=1.0)
     return {}
 
 
 def dying(rank: int, group: Any) -> dict[str, Any]:
     """The last scene: after it there is one rank."""
-    should_recompile(False, entry=ENTRY, group=group, timeout=PATIENCE)
+    misses(False, group)
     if rank == 1:
         os._exit(1)
-    should_recompile(False, entry=ENTRY, group=group, timeout=PATIENCE)
+    misses(False, group)
     return {}
 
 
 def store_dying(rank: int, group: Any) -> dict[str, Any]:
     """The same, with the rank that keeps the store."""
-    should_recompile(False, entry=ENTRY, group=group, timeout=PATIENCE)
+    misses(False, group)
     if rank == 0:
         os._exit(1)
-    should_recompile(False, entry=ENTRY, group=group, timeout=PATIENCE)
+    misses(False, group)
     return {}
 
 
@@ -170,5 +168,5 @@ def traced_by_data(rank: int, group: Any) -> dict[str, Any]:
 
 def traced_failing_on_one(rank: int, group: Any) -> dict[str, Any]:
     found = traced(unlucky, rank, [torch.ones(2)], failing=1)
-    should_recompile(False, entry="what comes next")
+    misses(False, None, entry="what comes next")
     return found

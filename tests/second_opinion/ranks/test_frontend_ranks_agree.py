@@ -12,18 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from torchrepro.frontend.trace.speculation import Stop
 from torchrepro.ranks.rendezvous import Rendezvous
 from torchrepro.ranks.store import JobStore
 from torchrepro.second_opinion.lock_step import (
-    Agreement,
-    BreakPoint,
     Collective,
     Proposal,
     RanksDisagree,
     RanksMissing,
-    run_compiler_collective,
-    should_recompile,
-    tell_failure,
+    collective_of,
 )
 
 T = TypeVar("T")
@@ -55,26 +52,26 @@ def together(sides: Sequence[Collective], act: Callable[[Collective], T]) -> lis
         return list(pool.map(attempt, sides))
 
 
-def at(index: int) -> BreakPoint:
-    return BreakPoint("f", index)
+def at(index: int) -> Stop:
+    return Stop(index, 1)
 
 
-def traced(ops: Sequence[str], breaks: frozenset[BreakPoint]) -> Proposal:
+def traced(ops: Sequence[str], breaks: frozenset[Stop]) -> Proposal:
     """A stand-in for the tracer: instruction i records ops[i], and the region ends at the first break."""
-    end = min((point.index for point in breaks), default=len(ops))
+    end = min((stop.index for stop in breaks), default=len(ops))
     graph = tuple(ops[:end])
     return Proposal("f at model.py:3", breaks, graph, digest=str(graph))
 
 
-def negotiated(side: Collective, ops: Sequence[str], own: frozenset[BreakPoint]) -> tuple[Proposal, int]:
+def negotiated(side: Collective, ops: Sequence[str], own: frozenset[Stop]) -> tuple[Proposal, int]:
     """Trace, propose and trace again until all agree; what is then compiled, and after how many traces."""
     breaks, traces = own, 0
     while True:
         proposal, traces = traced(ops, breaks), traces + 1
-        agreement = side.propose(proposal, SECONDS)
-        if not agreement.restart:
+        union = side.propose(proposal, SECONDS)
+        if union is None:
             return proposal, traces
-        breaks = agreement.breaks
+        breaks = union
 
 
 OPS = [f"op_{index}" for index in range(6)]
@@ -82,7 +79,7 @@ OPS = [f"op_{index}" for index in range(6)]
 
 @given(st.lists(st.frozensets(st.integers(0, 5).map(at), max_size=3), min_size=2, max_size=3))
 @settings(max_examples=30)
-def test_whatever_breaks_they_have_all_ranks_end_with_the_union(own: list[frozenset[BreakPoint]]) -> None:
+def test_whatever_breaks_they_have_all_ranks_end_with_the_union(own: list[frozenset[Stop]]) -> None:
     with ranks(len(own)) as sides:
         found = together(sides, lambda side: negotiated(side, OPS, own[side.rank]))
     union = frozenset().union(*own)
@@ -99,19 +96,19 @@ def test_the_next_function_is_agreed_on_after_the_first() -> None:
 
 
 def test_a_break_found_only_in_the_second_trace_restarts_once_more() -> None:
-    proposals: Mapping[int, list[frozenset[BreakPoint]]] = {
+    proposals: Mapping[int, list[frozenset[Stop]]] = {
         0: [frozenset({at(5)}), frozenset({at(5), at(3)}), frozenset({at(5), at(3), at(2)})],
         1: [frozenset({at(3)}), frozenset({at(5), at(3), at(2)}), frozenset({at(5), at(3), at(2)})],
     }
 
-    def act(side: Collective) -> list[Agreement]:
+    def act(side: Collective) -> list[frozenset[Stop] | None]:
         return [side.propose(traced(OPS, breaks), SECONDS) for breaks in proposals[side.rank]]
 
     with ranks(2) as sides:
         first, second = together(sides, act)
     assert first == second
     assert isinstance(first, list)
-    assert [agreement.restart for agreement in first] == [True, True, False]
+    assert [union is None for union in first] == [False, False, True]
 
 
 def test_different_graphs_are_an_error_on_all_ranks_that_names_them_and_the_first_differing_op() -> None:
@@ -133,7 +130,7 @@ def test_a_graph_that_ends_early_is_named_as_such() -> None:
 
 
 def test_the_same_operations_with_different_results_disagree_too() -> None:
-    def act(side: Collective) -> Agreement:
+    def act(side: Collective) -> frozenset[Stop] | None:
         return side.propose(Proposal("f", frozenset(), ("a",), f"returns {side.rank}"), SECONDS)
 
     with ranks(2) as sides:
@@ -142,7 +139,7 @@ def test_the_same_operations_with_different_results_disagree_too() -> None:
 
 
 def test_a_rank_that_does_not_take_over_a_break_is_no_endless_loop() -> None:
-    def act(side: Collective) -> list[Agreement]:
+    def act(side: Collective) -> list[frozenset[Stop] | None]:
         own = frozenset({at(side.rank)})
         return [side.propose(traced(OPS, own), SECONDS) for _ in range(3)]
 
@@ -199,9 +196,5 @@ def test_a_rank_that_never_comes_is_named_and_not_waited_for_again() -> None:
         assert isinstance(late, RanksMissing)  # who comes too late does not go on alone
 
 
-def test_without_a_job_a_rank_agrees_with_itself() -> None:
-    breaks = frozenset({at(2)})
-    assert run_compiler_collective(traced(OPS, breaks)) == Agreement(breaks, restart=False)
-    assert should_recompile(True, entry="f")
-    assert not should_recompile(False, entry="f")
-    tell_failure("f", ValueError())
+def test_without_a_job_there_is_nobody_to_agree_with() -> None:
+    assert collective_of() is None

@@ -25,7 +25,7 @@ from torchrepro.nouns.errors import CannotSerialise, TorchReproError
 from torchrepro.nouns.repro import Frontend
 from torchrepro.nouns.signature import Signature
 from torchrepro.second_opinion.api import trace
-from torchrepro.second_opinion.record_frame import FrameRecord, keep_failure, record_frame
+from torchrepro.second_opinion.record_frame import keep_failure, record_frame
 
 EAGER = Compiler("eager")
 
@@ -70,18 +70,16 @@ def test_a_method_is_recorded_with_its_object(tmp_path: Path) -> None:
     assert torch.equal(replayed(bundle), cell(x))
 
 
-def test_the_record_says_where_it_failed_and_keeps_the_text() -> None:
+def test_the_record_says_where_it_failed_and_keeps_the_text(tmp_path: Path) -> None:
     step, state, globals_read = step_frame()
-    try:
+    with pytest.raises(TypeError) as failed:
         step(torch.ones(2), 5)
-    except TypeError as exc:
-        record = FrameRecord.of(step, state, globals_read, exc)
-    assert record.source.lstrip().startswith("def step(")
-    assert (
-        inspect.getsourcelines(step)[0][record.line - step.__code__.co_firstlineno].strip().startswith("for")
-    )
-    assert (record.module, record.qualname) == ("frontend_frames", "make.<locals>.step")
-    assert dict(record.values())["the cell count"] == 2
+    bundle = record_frame(step, state, globals_read, failed.value, tmp_path / "frame", compiler=EAGER)
+    lines, first = inspect.getsourcelines(step)
+    line = first + next(number for number, text in enumerate(lines) if text.strip().startswith("for"))
+    note = f"a frame of frontend_frames.make.<locals>.step, line {line}, failed with TypeError"
+    assert note in read_manifest(bundle).notes
+    assert "def step(x" in read_source_text(bundle)
 
 
 def test_a_value_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
