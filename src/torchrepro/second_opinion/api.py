@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.runtime.cache import LIMIT
 from torchrepro.frontend.runtime.settings import Backend, FailureHook, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.frontend.source import FrameState
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Frontend
 from torchrepro.second_opinion.lock_step import AgreeingRanks
@@ -96,7 +96,7 @@ def _traced(target: Any, settings: Settings, verify: bool) -> Any:
     if not settings.fullgraph and why_python_runs(target):
         return target
     if isinstance(target, torch.nn.Module):
-        from torchrepro.frontend.traced_module import TracedModule
+        from torchrepro.frontend.runtime.wrapping import TracedModule
 
         traced: Any = TracedModule(target, settings)
     else:

@@ -19,8 +19,8 @@ from torchrepro.frontend.bytecode.program import Position
 from torchrepro.frontend.graph_breaks import Where, short_name
 from torchrepro.frontend.guards.constants import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
+from torchrepro.frontend.runtime.capture import Region, Then
 from torchrepro.frontend.runtime.dispatch import dispatch
-from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
 from torchrepro.frontend.trace.speculation import Failure

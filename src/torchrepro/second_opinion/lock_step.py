@@ -26,7 +26,7 @@ import msgspec
 from torch.fx import GraphModule, Node
 
 from torchrepro.catch.settings import PREFIX, WatchSettings
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.trace.speculation import Failure, SpeculationLog, Stop

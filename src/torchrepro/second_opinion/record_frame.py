@@ -20,7 +20,7 @@ import torch
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.user_calls import UserCall, repro_of_call
-from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.source import FrameState
 from torchrepro.judge.raised import verdict_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.runtime.wrapping import TracedModule
 from torchrepro.frontend.trace.calls import ORIGINAL
 from torchrepro.frontend.trace.fakes import tensors_in
-from torchrepro.frontend.traced_module import TracedModule
 from torchrepro.judge.execute import Run, named_state
 from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison
 from torchrepro.judge.reference import without_compilers

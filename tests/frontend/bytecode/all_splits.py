@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from torchrepro.frontend.bytecode.liveness import live_before
-from torchrepro.frontend.bytecode.program import Program
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.flow import live_before
+from torchrepro.frontend.bytecode.program import Program, program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
     bound_in,
@@ -28,7 +27,7 @@ from torchrepro.frontend.bytecode.resume import (
     stepped_code,
     why_not_enterable,
 )
-from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.source import FrameState
 
 Called = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 Case = Callable[[list[Any]], Called]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torchrepro.frontend.bytecode.liveness import live_before
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.flow import live_before
+from torchrepro.frontend.bytecode.program import program_of
 
 
 def live_at_call_of(name: str, function: Callable[..., Any]) -> frozenset[str]:

@@ -16,11 +16,9 @@ from types import CodeType, ModuleType
 
 import pytest
 
-from torchrepro.frontend.bytecode import normalise
-from torchrepro.frontend.bytecode.point import Point
-from torchrepro.frontend.bytecode.program import Handler, Instruction
-from torchrepro.frontend.bytecode.reading import program_of
-from torchrepro.frontend.bytecode.resume import resumed_code
+from torchrepro.frontend.bytecode import program
+from torchrepro.frontend.bytecode.program import Handler, Instruction, program_of
+from torchrepro.frontend.bytecode.resume import Point, resumed_code
 
 MODULES = (argparse, ast, contextlib, dis, inspect, subprocess, traceback)
 
@@ -38,8 +36,8 @@ def of_module(module: ModuleType) -> Iterator[CodeType]:
 
 def documented_kinds() -> set[str]:
     """The names in the docstring's table, braces written out."""
-    assert normalise.__doc__
-    table = normalise.__doc__.split("What remains:")[1]
+    assert program.__doc__
+    table = program.__doc__.split("What remains:")[1]
     kinds = set()
     for word in re.findall(r"[A-Z][A-Z_{},0-9]+", table):
         parts = [part.split(",") for part in re.split(r"[{}]", word.rstrip(","))]
@@ -109,4 +107,4 @@ def test_instructions_know_their_line_and_columns() -> None:
     (split,) = (each for each in program.instructions if each.argument == "split" and each.line == start + 3)
     assert split.position is not None
     text = lines[split.position.line - start][split.position.column : split.position.end_column]
-    assert text == "normalise.__doc__.split"
+    assert text == "program.__doc__.split"

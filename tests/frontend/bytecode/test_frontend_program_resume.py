@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
-from torchrepro.frontend.bytecode.program import NULL, Program
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE, Program, program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
     bound_in,
@@ -21,7 +19,7 @@ from torchrepro.frontend.bytecode.resume import (
     stepped_code,
     why_not_enterable,
 )
-from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.source import FrameState
 
 
 def place_of(function: Callable[..., Any], name: str, argument: object = None) -> tuple[Program, int]:

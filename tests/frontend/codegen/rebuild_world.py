@@ -10,8 +10,7 @@ import torch
 
 from torchrepro.frontend.codegen.effects import Effects
 from torchrepro.frontend.codegen.objects import attributes, is_full, slots
-from torchrepro.frontend.codegen.region import RegionText, compile_region
-from torchrepro.frontend.codegen.values import Rebuilder
+from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region
 from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.codegen.writer import Kept, Writer
 from torchrepro.frontend.source import Local, Source

@@ -14,12 +14,10 @@ from rebuild_world import SmallWorld
 
 from torchrepro.frontend.bytecode.program import NULL
 from torchrepro.frontend.codegen.effects import Effects
-from torchrepro.frontend.codegen.region import RegionText, compile_region, frame_state
-from torchrepro.frontend.codegen.values import Rebuilder
+from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region, frame_state
 from torchrepro.frontend.codegen.world import ShadowKind
 from torchrepro.frontend.codegen.writer import Writer
-from torchrepro.frontend.frame_state import FrameState
-from torchrepro.frontend.source import Cell, Item, Local, StackSlot
+from torchrepro.frontend.source import Cell, FrameState, Item, Local, StackSlot
 
 
 def test_inputs_are_read_and_given_to_the_graph_in_order() -> None:

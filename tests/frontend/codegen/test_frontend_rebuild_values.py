@@ -21,9 +21,8 @@ from rebuild_world import SmallWorld
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchrepro.frontend.bytecode.program import NULL
-from torchrepro.frontend.codegen.constants import is_constant, is_global_object
-from torchrepro.frontend.codegen.objects import attributes, is_full, slots
-from torchrepro.frontend.codegen.recipe import CannotRebuild
+from torchrepro.frontend.codegen.objects import CannotRebuild, attributes, is_full, slots
+from torchrepro.frontend.codegen.rebuild import is_constant, is_global_object
 from torchrepro.frontend.codegen.world import ShadowKind
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchrepro.frontend.codegen.writer import Kept
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
 from torchrepro.frontend.guards.kinds import Equal
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning, FrameCache, caches_of
-from torchrepro.frontend.source import Local
+from torchrepro.frontend.source import FrameState, Local
 
 HERE = Where("model.py", 12, "forward")
 

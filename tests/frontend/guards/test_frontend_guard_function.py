@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchrepro.frontend.codegen.writer import Kept
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
     AmbientFacts,
@@ -40,7 +39,7 @@ from torchrepro.frontend.guards.kinds import (
     lacks_instance_value,
     lacks_member,
 )
-from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Local, ModuleMember
+from torchrepro.frontend.source import Attribute, FrameState, InstanceValue, Item, KeyOf, Local, ModuleMember
 
 X = Local("x")
 

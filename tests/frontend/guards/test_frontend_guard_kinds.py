@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.codegen.writer import Kept
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
 from torchrepro.frontend.guards.kinds import (
     AmbientFacts,
@@ -46,6 +45,7 @@ from torchrepro.frontend.guards.kinds import (
 from torchrepro.frontend.source import (
     Attribute,
     Cell,
+    FrameState,
     InstanceValue,
     Item,
     KeyOf,

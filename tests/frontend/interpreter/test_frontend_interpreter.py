@@ -20,8 +20,7 @@ import pytest
 import torchrepro
 from tests.frontend.bytecode.pythons import python
 from tests.frontend.interpreter.language import FEATURES, native, observed, stepped
-from torchrepro.frontend.bytecode.program import Program
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import Program, program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind, Control
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator

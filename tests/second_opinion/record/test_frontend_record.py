@@ -18,8 +18,8 @@ from torchrepro.bundle.manifest import decode_manifest
 from torchrepro.bundle.read import read_manifest, read_source_text
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.engine.check_bundle import check_bundle
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.runtime.capture import CaptureError
+from torchrepro.frontend.source import FrameState
 from torchrepro.judge.raised import verdict_of
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
 from torchrepro.nouns.repro import Frontend

@@ -1,18 +1,65 @@
 """Program: a code object as a list of instructions that can be stepped, entered midway and assembled again.
 
-The instructions are those of the running Python with its shortcuts written out: a method load is a plain
-attribute load and a NULL, a fused pair is two instructions (`normalise.py` lists them). Fewer kinds to step,
-and a stack whose shape does not depend on what a load finds at run time.
+NULL: the empty stack slot that CPython keeps next to a callable, as a value of its own.
 
-NULL: the empty stack slot that CPython keeps beside a callable, as a value of its own.
+The instructions are those of the running Python with its shortcuts written out: fewer kinds to step, and a
+stack whose shape does not depend on what a load finds at run time.
+
+What differs from what `dis` shows:
+
+    CALL n                 the `PRECALL` of 3.11 is gone
+    CALL_KW (n, names)     one instruction; up to 3.12 it was `KW_NAMES; [PRECALL;] CALL`, in 3.13
+                           `LOAD_CONST; CALL_KW`. n counts all arguments, the last `len(names)` are by keyword
+    LOAD_ATTR name         never a method load: that is `LOAD_ATTR; PUSH_NULL; [SWAP 2]`
+    LOAD_GLOBAL name       never with NULL: that is `PUSH_NULL` beside it
+    LOAD_SUPER_ATTR name   never a method load; pops super, class, self (3.12, 3.13)
+    LOAD_FAST name         is `LOAD_FAST_CHECK` too: the slot, or `UnboundLocalError`. The slot of a variable
+                           in `co_cellvars` may hold its cell, which is then what is loaded. From 3.12
+                           `LOAD_FAST_AND_CLEAR` and `STORE_FAST` move a cell in the same way
+    LOAD_CLOSURE name      the cell; in 3.13 `LOAD_FAST` of a cell or free variable that is no argument
+    JUMP                   in either direction, as are POP_JUMP_IF_{TRUE,FALSE,NONE,NOT_NONE}
+    FOR_ITER               `target` is where the loop goes on after its end, the iterator popped; what 3.12
+                           and 3.13 have in front of that (`END_FOR`, `POP_TOP`) is never run
+    COMPARE_OP             an enum without the cast of 3.13: that is a `TO_BOOL` after it
+    RETURN_VALUE           `RETURN_CONST` is `LOAD_CONST; RETURN_VALUE`
+    LOAD_FAST, STORE_FAST  one variable: `LOAD_FAST_LOAD_FAST` and the like are two instructions
+
+The two slots that a call finds below its arguments are, up to 3.12, [NULL, callable] or [callable, argument],
+in 3.13 [callable, NULL] or [callable, argument]. The second form is left in the exits of `with`, decorators,
+`assert`, and the comprehensions of 3.11. `CALL_FUNCTION_EX` has the first form only.
+
+What remains:
+
+    all         BEFORE_WITH BINARY_OP BINARY_SUBSCR BUILD_{CONST_KEY_MAP,LIST,MAP,SET,SLICE,STRING,TUPLE} CALL
+                CALL_FUNCTION_EX CALL_KW CHECK_EG_MATCH CHECK_EXC_MATCH COMPARE_OP CONTAINS_OP COPY
+                COPY_FREE_VARS DELETE_{ATTR,DEREF,FAST,GLOBAL,SUBSCR} DICT_MERGE DICT_UPDATE FOR_ITER GET_ITER
+                GET_LEN IMPORT_FROM IMPORT_NAME IS_OP JUMP LIST_APPEND LIST_EXTEND LOAD_ASSERTION_ERROR
+                LOAD_{ATTR,BUILD_CLASS,CLOSURE,CONST,DEREF,FAST,GLOBAL} MAKE_CELL MAKE_FUNCTION MAP_ADD
+                MATCH_{CLASS,KEYS,MAPPING,SEQUENCE} NOP POP_EXCEPT POP_JUMP_IF_{FALSE,NONE,NOT_NONE,TRUE}
+                POP_TOP PUSH_EXC_INFO PUSH_NULL RAISE_VARARGS RERAISE RESUME RETURN_VALUE SET_ADD SET_UPDATE
+                STORE_{ATTR,DEREF,FAST,GLOBAL,SUBSCR} SWAP UNARY_{INVERT,NEGATIVE,NOT} UNPACK_EX
+                UNPACK_SEQUENCE WITH_EXCEPT_START
+    generators  ASYNC_GEN_WRAP BEFORE_ASYNC_WITH CLEANUP_THROW END_ASYNC_FOR END_SEND GET_AITER GET_ANEXT
+                GET_AWAITABLE GET_YIELD_FROM_ITER RETURN_GENERATOR SEND YIELD_VALUE
+    classes     DELETE_NAME IMPORT_STAR LOAD_CLASSDEREF LOAD_FROM_DICT_OR_{DEREF,GLOBALS} LOAD_LOCALS
+                LOAD_NAME SETUP_ANNOTATIONS STORE_NAME
+    3.11        FORMAT_VALUE JUMP_IF_{FALSE,TRUE}_OR_POP LIST_TO_TUPLE PREP_RERAISE_STAR UNARY_POSITIVE
+    3.12        FORMAT_VALUE
+    from 3.12   BINARY_SLICE CALL_INTRINSIC_{1,2} END_FOR LOAD_FAST_AND_CLEAR LOAD_SUPER_ATTR STORE_SLICE
+    3.13        CONVERT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC SET_FUNCTION_ATTRIBUTE TO_BOOL
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from types import CodeType
-from typing import Final
+from typing import Final, NamedTuple
+
+from bytecode import BinaryOp, Bytecode, Compare, Instr, Label
+from bytecode.instr import UNSET, CellVar, FreeVar, TryBegin, TryEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +123,184 @@ class Null(Enum):
 
 
 NULL: Final = Null.NULL
+
+
+NULL_AFTER_CALLABLE: Final = sys.version_info >= (3, 13)
+FOR_ITER_SKIPS: Final = 0 if sys.version_info < (3, 12) else 1 if sys.version_info < (3, 13) else 2
+"""How many instructions `FOR_ITER` skips at its target when the iterator is exhausted."""
+
+_JUMPS = {
+    "JUMP_FORWARD": "JUMP",
+    "JUMP_BACKWARD": "JUMP",
+    "JUMP_BACKWARD_NO_INTERRUPT": "JUMP",
+    **{
+        f"POP_JUMP_{direction}_IF_{test}": f"POP_JUMP_IF_{test}"
+        for direction in ("FORWARD", "BACKWARD")
+        for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")
+    },
+}
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+_CAST: Final = 16  # the bit of COMPARE_OP's enum that asks for a bool (3.13)
+
+
+class Simple(NamedTuple):
+    """An instruction without its place."""
+
+    name: str
+    argument: object
+
+
+def written_out(name: str, argument: object) -> tuple[Simple, ...]:
+    """What an instruction of `bytecode` stands for. Calls with keywords are put together in `reading`."""
+    name = _JUMPS.get(name, name)
+    match name, argument:
+        case ("PRECALL", _):
+            return ()
+        case ("LOAD_METHOD", str(attribute)) | ("LOAD_ATTR", (True, str(attribute))):
+            return (Simple("LOAD_ATTR", attribute), *_null_beside_top())
+        case ("LOAD_ATTR" | "LOAD_GLOBAL", (False, str(found))):
+            return (Simple(name, found),)
+        case ("LOAD_GLOBAL", (True, str(found))):
+            null, load = Simple("PUSH_NULL", None), Simple(name, found)
+            return (load, null) if NULL_AFTER_CALLABLE else (null, load)
+        case ("LOAD_SUPER_ATTR", (bool(method), _, str(attribute))):
+            # `super(class, self)` always: without arguments it would search a frame that `resume` has built.
+            return (Simple(name, attribute), *(_null_beside_top() if method else ()))
+        case ("LOAD_FAST", CellVar() | FreeVar() as variable):
+            return (Simple("LOAD_CLOSURE", variable.name),)
+        case ("LOAD_FAST_CHECK", str(variable)):
+            return (Simple("LOAD_FAST", variable),)
+        case (_, CellVar() | FreeVar() as variable):
+            return (Simple(name, variable.name),)
+        case (_, (first, second)) if name in _PAIRS:
+            return tuple(
+                simple
+                for half, variable in zip(_PAIRS[name], (first, second), strict=True)
+                for simple in written_out(half, variable)
+            )
+        case ("RETURN_CONST", _):
+            return (Simple("LOAD_CONST", argument), Simple("RETURN_VALUE", None))
+        case ("COMPARE_OP", Compare() as compare) if compare & _CAST:
+            return (Simple(name, Compare(compare & ~_CAST)), Simple("TO_BOOL", None))
+        case ("BINARY_OP", int(operator)):
+            return (Simple(name, BinaryOp(operator)),)
+    return (Simple(name, argument),)
+
+
+def _null_beside_top() -> tuple[Simple, ...]:
+    """A NULL where a call expects it, once the callable is on top."""
+    null = Simple("PUSH_NULL", None)
+    return (null,) if NULL_AFTER_CALLABLE else (null, Simple("SWAP", 2))
+
+
+def program_of(code: CodeType) -> Program:
+    """The program of a code object; the same one each time, as long as it is in use."""
+    return _read(_ByIdentity(code))
+
+
+class _ByIdentity:
+    """A key for a code object: two code objects that are equal are still two (`==` ignores file names)."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.code is other.code
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """An instruction whose jump target and handler are not placed yet."""
+
+    simple: Simple
+    label: Label | None
+    guard: TryBegin | None
+    position: Position | None
+
+
+@dataclass(slots=True)
+class _Reader:
+    drafts: list[_Draft] = field(default_factory=list)
+    places: dict[Label, int] = field(default_factory=dict)
+    keywords: tuple[str, ...] | None = None
+    """Of a `KW_NAMES` whose `CALL` is still to come."""
+
+    def read(self, elements: Bytecode, locals_of: dict[str, str]) -> None:
+        guard: TryBegin | None = None
+        for element in elements:
+            if isinstance(element, Label):
+                self.places[element] = len(self.drafts)
+            elif isinstance(element, TryBegin):
+                guard = element
+            elif isinstance(element, TryEnd):
+                guard = None
+            elif isinstance(element, Instr):
+                label = element.arg if isinstance(element.arg, Label) else None
+                argument = None if label or element.arg is UNSET else element.arg
+                for simple in written_out(element.name, argument):
+                    self.add(simple, label, guard, _position(element))
+        for draft in self.drafts:
+            name, argument = draft.simple
+            if isinstance(argument, str) and name != "LOAD_CONST" and argument in locals_of:
+                draft.simple = Simple(name, locals_of[argument])
+
+    def add(self, simple: Simple, label: Label | None, guard: TryBegin | None, at: Position | None) -> None:
+        name, argument = simple
+        if name == "KW_NAMES":
+            assert isinstance(argument, tuple)
+            self.keywords = argument
+            return
+        if name == "CALL" and self.keywords is not None:
+            simple, self.keywords = Simple("CALL_KW", (argument, self.keywords)), None
+        elif name == "CALL_KW":
+            names = self.drafts.pop().simple
+            assert names.name == "LOAD_CONST", "the compiler loads the names right before the call"
+            simple = Simple("CALL_KW", (argument, names.argument))
+        self.drafts.append(_Draft(simple, label, guard, at))
+
+    def instructions(self) -> tuple[Instruction, ...]:
+        handlers: dict[TryBegin, Handler] = {}
+        made = []
+        for draft in self.drafts:
+            target = None if draft.label is None else self.places[draft.label]
+            if draft.simple.name == "FOR_ITER":
+                assert target is not None
+                target += FOR_ITER_SKIPS
+            handler = None
+            if draft.guard is not None:
+                handler = handlers.setdefault(draft.guard, self._handler(draft.guard))
+            made.append(Instruction(*draft.simple, target, handler, draft.position))
+        return tuple(made)
+
+    def _handler(self, guard: TryBegin) -> Handler:
+        assert isinstance(guard.target, Label)
+        assert isinstance(guard.stack_depth, int)
+        return Handler(self.places[guard.target], guard.stack_depth, guard.push_lasti)
+
+
+@lru_cache(maxsize=4096)
+def _read(key: _ByIdentity) -> Program:
+    code = key.code
+    # From 3.12 a variable of an inlined comprehension may be named like a free variable of its function, and
+    # `bytecode` 0.19 then mixes up the slots of 3.13: the local has another name until they are resolved.
+    clashes = {f"{name} (local)": name for name in code.co_varnames if name in code.co_freevars}
+    to_unique = {name: unique for unique, name in clashes.items()}
+    varnames = tuple(to_unique.get(name, name) for name in code.co_varnames)
+    distinct = code.replace(co_varnames=varnames)
+    reader = _Reader()
+    reader.read(Bytecode.from_code(distinct, conserve_exception_block_stackdepth=True), clashes)
+    return Program(code, reader.instructions())
+
+
+def _position(instr: Instr) -> Position | None:
+    location = instr.location
+    if location is None or location.lineno is None:
+        return None
+    return Position(location.lineno, location.end_lineno, location.col_offset, location.end_col_offset)

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from torchrepro.frontend.codegen.objects import (
+    CannotRebuild,
     attributes,
     dict_items,
     dict_text,
@@ -19,8 +20,7 @@ from torchrepro.frontend.codegen.objects import (
     slot_descriptors,
     slots,
 )
-from torchrepro.frontend.codegen.recipe import CannotRebuild
-from torchrepro.frontend.codegen.values import Rebuilder
+from torchrepro.frontend.codegen.rebuild import Rebuilder
 from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.guards.constants import is_constant, same
 from torchrepro.frontend.raw_access import is_a

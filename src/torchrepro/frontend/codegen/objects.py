@@ -1,22 +1,39 @@
-"""Recipe of objects of classes: allocated by the builtin type they derive from, their state set directly.
+"""Recipe: how generated code makes one object; here those of classes.
 
-No code of the user runs: no `__init__`, `__setattr__` or `__setitem__`. Their doing is in the state.
+An object is allocated by the builtin type that its class derives from, and its state is set directly. No code
+of the user's runs: no `__init__`, `__setattr__` or `__setitem__`. Their doing is in the state.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, MemberDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.codegen.containers import tuple_text
-from torchrepro.frontend.codegen.recipe import CannotRebuild, Recipe
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.raw_access import is_a
 
 if TYPE_CHECKING:
-    from torchrepro.frontend.codegen.values import Rebuilder
+    from torchrepro.frontend.codegen.rebuild import Rebuilder
+
+
+class CannotRebuild(Exception):
+    """A live value that generated code cannot make again; the text names its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Each function asks for the parts it needs before it writes anything: it may be run again."""
+
+    make: Callable[[], str]
+    """The expression that makes the object, with the parts that it cannot exist without."""
+    fill: Callable[[str], None] | None = None
+    """Writes the statements that add the rest to the object in that variable."""
+    whole: Callable[[], str] | None = None
+    """An expression for the complete object if it is not part of itself. `make` then asks for no parts."""
+
 
 LIBRARY = (OrderedDict, defaultdict, deque, Counter, ChainMap, UserDict, UserList, SimpleNamespace)
 """Classes whose objects need not have been seen being made: they are known to be nothing but their state."""
@@ -32,6 +49,11 @@ IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
     bytes: bytes.__bytes__,
 }
 """Builtin types whose value is given when an object is allocated, and how it is read past a subclass."""
+
+
+def tuple_text(r: Rebuilder, values: tuple[Any, ...]) -> str:
+    """A display; the comma is for a tuple of one."""
+    return f"({r.sequence(values)}{',' if len(values) == 1 else ''})"
 
 
 def recipe(r: Rebuilder, value: Any) -> Recipe:

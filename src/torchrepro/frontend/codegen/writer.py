@@ -5,8 +5,11 @@ Kept: the objects that generated code refers to by name, because no text can sta
 
 from __future__ import annotations
 
+import itertools
 import keyword
+import linecache
 import re
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +43,7 @@ class Kept:
         return self.objects[source.key]
 
 
+_numbers = itertools.count(1)
 LITERALS = (type(None), bool, int, str, bytes, type(...))
 
 
@@ -134,3 +138,13 @@ def _hint(source: Source) -> str:
         case StackSlot(index):
             return f"stack_{index}"
     return "value"
+
+
+def define(name: str, text: str, namespace: dict[str, Any], kind: str, label: str = "") -> Any:
+    """Return the function that `text` defines. Its lines are known to tracebacks while it exists."""
+    file = f"<torchrepro {kind} {next(_numbers)}{label}>"
+    exec(compile(text, file, "exec"), namespace)
+    function = namespace.pop(name)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
+    return function

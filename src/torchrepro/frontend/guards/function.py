@@ -5,26 +5,22 @@ In its text each source is read once, cheap checks are first, and objects come b
 
 from __future__ import annotations
 
-import linecache
 import textwrap
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any
 
-from torchrepro.frontend.codegen.writer import Kept, Writer
-from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.codegen.writer import Kept, Writer, define
 from torchrepro.frontend.guards.guard import Guard, OfSource
 from torchrepro.frontend.guards.kinds import AmbientIs, TensorLike
 from torchrepro.frontend.guards.tensor_facts import QuickTensors, no_torch_function, quick_can_check
-from torchrepro.frontend.source import Source
+from torchrepro.frontend.source import FrameState, Source
 
 _WIDTH = 110
 _INDENT = " " * 4
 _Search = Callable[[FrameState], tuple[int, tuple[Any, ...], Exception | None] | None]
-_numbers = count(1)
 
 
 @dataclass(slots=True)
@@ -62,7 +58,7 @@ class GuardFunction:
     def of(cls, guards: Iterable[Guard], kept: Kept) -> GuardFunction:
         ordered = _in_order(guards)
         text, namespace = _write_check(ordered, kept)
-        return cls(tuple(ordered), kept, text, _executed("holds", text, namespace))
+        return cls(tuple(ordered), kept, text, define("holds", text, namespace, "guards"))
 
     def miss(self, state: FrameState) -> str | None:
         """The first guard that fails, as a sentence; None if all hold."""
@@ -83,18 +79,8 @@ class GuardFunction:
 
     @cached_property
     def _search(self) -> _Search:
-        search: _Search = _executed("search", *_write_search(self.guards, self.kept))
+        search: _Search = define("search", *_write_search(self.guards, self.kept), "guards")
         return search
-
-
-def _executed(name: str, text: str, namespace: dict[str, Any]) -> Any:
-    """The function that `text` defines. Its lines are known to tracebacks and profilers while it exists."""
-    file = f"<torchrepro guards {next(_numbers)}>"
-    exec(compile(text, file, "exec"), namespace)
-    function = namespace.pop(name)
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
-    return function
 
 
 def _in_order(guards: Iterable[Guard]) -> list[Guard]:

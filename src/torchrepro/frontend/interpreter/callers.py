@@ -10,7 +10,7 @@ from operator import index
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.interpreter.frame import Frame
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
 from torchrepro.frontend.interpreter.frame import Frame

@@ -4,36 +4,64 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
-from torchrepro.frontend.bytecode.liveness import live_before
-from torchrepro.frontend.bytecode.point import Point
-from torchrepro.frontend.bytecode.program import Program
-from torchrepro.frontend.bytecode.reading import program_of
-from torchrepro.frontend.bytecode.resume import point_of, why_not_enterable
+from torchrepro.frontend.bytecode.flow import live_before
+from torchrepro.frontend.bytecode.program import Program, program_of
+from torchrepro.frontend.bytecode.resume import Point, point_of, why_not_enterable
 from torchrepro.frontend.codegen.effects import Effects
-from torchrepro.frontend.codegen.recipe import CannotRebuild
-from torchrepro.frontend.codegen.region import compile_region, frame_state
-from torchrepro.frontend.codegen.values import Rebuilder
+from torchrepro.frontend.codegen.objects import CannotRebuild
+from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region, frame_state
 from torchrepro.frontend.codegen.writer import Writer
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where, short_name
-from torchrepro.frontend.guards.function import compile_guards
+from torchrepro.frontend.guards.function import GuardFunction, compile_guards
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
 from torchrepro.frontend.interpreter.frame import Frame, where_of
-from torchrepro.frontend.runtime.changing import Sources
+from torchrepro.frontend.runtime.cache import Sources
 from torchrepro.frontend.runtime.faults import with_faults
-from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.source import FrameState
 from torchrepro.frontend.trace.recorder import Captured
 from torchrepro.frontend.trace.speculation import Diverged, Failure, SpeculationLog, Stop
-from torchrepro.frontend.trace.tracer import Failed, Returned, Stopped, Tracer
+from torchrepro.frontend.trace.tracer import Failed, Inlined, Returned, Stopped, Tracer
 from torchrepro.judge.execute import is_boxed
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+
+
+class Then(Enum):
+    """What comes after a region."""
+
+    RETURN = auto()
+    """The function has returned; the region gives its value."""
+    STEP = auto()
+    """Python runs one instruction, and capture goes on behind it; the region gives the frame."""
+    FINISH = auto()
+    """Python runs the rest of the function; the region gives the frame."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    guards: GuardFunction
+    code: RegionText
+    start: Where
+    then: Then
+    captured: Captured
+    inlined: Mapping[Inlined, int]
+    """Functions that were stepped as part of it, and how often each."""
+    entry: int = 0
+    """Index of the instruction that it begins at; 0: at the start of the function."""
+    end: Point | None = None
+    """Where Python goes on."""
+    failure: Failure | None = None
+    """Why the region ends there."""
+    changing: Sources = frozenset()
+    """Numbers that it does not read."""
+
 
 RECURSION = 10_000
 """Python's own limit while tracing; the depth of the user's calls is limited by `Calls.max_depth`."""

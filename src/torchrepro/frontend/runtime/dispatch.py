@@ -13,12 +13,10 @@ from collections.abc import Hashable
 from contextlib import nullcontext
 from typing import Any
 
-from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
-from torchrepro.frontend.bytecode.point import Point
-from torchrepro.frontend.bytecode.program import NULL, Instruction, Program
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE, Instruction, Program, program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
+    Point,
     bound_in,
     enter,
     point_of,
@@ -26,16 +24,21 @@ from torchrepro.frontend.bytecode.resume import (
     stepped_code,
     why_not_enterable,
 )
-from torchrepro.frontend.frame_state import FrameState
 from torchrepro.frontend.graph_breaks import BreakKind
 from torchrepro.frontend.guards.ambient_facts import user_modes_active
 from torchrepro.frontend.interpreter.frame import where_of
-from torchrepro.frontend.runtime.cache import FrameCache, caches_of
-from torchrepro.frontend.runtime.capture import capture, not_whole
-from torchrepro.frontend.runtime.changing import Sources, further_on, has_new_number, variable_of
+from torchrepro.frontend.runtime.cache import (
+    FrameCache,
+    Sources,
+    caches_of,
+    further_on,
+    has_new_number,
+    variable_of,
+)
+from torchrepro.frontend.runtime.capture import Region, Then, capture, not_whole
 from torchrepro.frontend.runtime.faults import RunByPython
-from torchrepro.frontend.runtime.region import Region, Then
 from torchrepro.frontend.runtime.settings import Settings
+from torchrepro.frontend.source import FrameState
 
 _lock = threading.RLock()
 

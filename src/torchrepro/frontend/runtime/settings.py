@@ -15,8 +15,8 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler
 
 if TYPE_CHECKING:
-    from torchrepro.frontend.frame_state import FrameState
-    from torchrepro.frontend.runtime.region import Region
+    from torchrepro.frontend.runtime.capture import Region
+    from torchrepro.frontend.source import FrameState
     from torchrepro.frontend.trace.speculation import SpeculationLog
 
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.bytecode.reading import program_of
+from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.bytecode.program import NULL, Position
-from torchrepro.frontend.bytecode.reading import program_of
-from torchrepro.frontend.frame_state import FrameState
+from torchrepro.frontend.bytecode.program import NULL, Position, program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
 from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
 from torchrepro.frontend.interpreter.interpreter import Interpreter
-from torchrepro.frontend.source import Cell, Local, Source, StackSlot
+from torchrepro.frontend.source import Cell, FrameState, Local, Source, StackSlot
 from torchrepro.frontend.trace import comparing, making  # noqa: F401  (they register handlers)
 from torchrepro.frontend.trace.attributes import TracedAttributes
 from torchrepro.frontend.trace.calls import TracedCalls

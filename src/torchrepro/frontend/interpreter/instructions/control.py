@@ -6,8 +6,7 @@ import sys
 from types import CellType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.bytecode.normalise import NULL_AFTER_CALLABLE
-from torchrepro.frontend.bytecode.program import NULL
+from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.exceptions import matches, native, raise_again, split_group
 from torchrepro.frontend.interpreter.frame import Frame, Signal

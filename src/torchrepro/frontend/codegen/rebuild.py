@@ -4,30 +4,93 @@ An object is made when it is first asked for, and is complete then, unless it is
 passes through something mutable: that is made empty and filled later. Where the cycle is met while something
 immutable is being made (a tuple in a list in that tuple), `Pending` unwinds to the list, which is filled once
 the tuple is there.
+
+RegionText: the function of a region. Reads sources, calls the graph, makes values, writes effects.
 """
 
 from __future__ import annotations
 
+import enum
+import math
+import numbers
+import re
+import types
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from types import CellType
 from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen import callables, containers, iterators, objects
-from torchrepro.frontend.codegen.constants import is_constant, is_global_object, literal
-from torchrepro.frontend.codegen.recipe import CannotRebuild, Recipe
+from torchrepro.frontend.codegen import objects
+from torchrepro.frontend.codegen.objects import CannotRebuild, Recipe
+from torchrepro.frontend.codegen.recipes import RECIPES
 from torchrepro.frontend.codegen.world import ShadowKind, World
-from torchrepro.frontend.codegen.writer import Writer
+from torchrepro.frontend.codegen.writer import LITERALS, Writer, define
 from torchrepro.frontend.raw_access import bare, is_a
-from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, Source
+from torchrepro.frontend.source import Attribute, FrameState, InstanceValue, Item, KeyOf, Source
 
-RECIPES: dict[type, Callable[[Rebuilder, Any], Recipe]] = {
-    **containers.RECIPES,
-    **callables.RECIPES,
-    **iterators.RECIPES,
-}
+LONGEST_INT = 2**256
+"""Beyond it an integer is held: Python refuses to write very long ones as text."""
+
+GLOBAL_OBJECTS = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.CodeType,
+    types.GenericAlias,
+    types.UnionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    type(NotImplemented),
+    enum.Enum,
+    re.Pattern,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+)
+"""Immutable, or one of a kind: without a source they are the same object on every call."""
+
+NUMBER_LIBRARIES = frozenset({"builtins", "decimal", "fractions", "numpy"})
+
+
+def literal(value: Any) -> str | None:
+    """The text of a value that Python has a literal for."""
+    kind = type(value)
+    if kind is int and abs(value) > LONGEST_INT:
+        return None
+    if kind is float and math.isfinite(value):
+        return repr(value)
+    if kind in LITERALS:
+        return "..." if value is ... else repr(value)
+    return None
+
+
+def is_constant(value: Any) -> bool:
+    """An immutable value, all through. Sharing one object between calls is not seen (but by `is`)."""
+    kind = type(value)
+    if kind in LITERALS or kind is range:
+        return True
+    if kind in (tuple, frozenset, torch.Size):
+        return all(map(is_constant, value))
+    if kind is slice:
+        return all(map(is_constant, (value.start, value.stop, value.step)))
+    return issubclass(kind, numbers.Number) and kind.__module__ in NUMBER_LIBRARIES
+
+
+def is_global_object(value: Any) -> bool:
+    kind = type(value)  # `isinstance` would ask the object, which may lie about its class
+    if kind is types.BuiltinFunctionType:
+        return value.__self__ is None or is_a(value.__self__, types.ModuleType | type)
+    return issubclass(kind, GLOBAL_OBJECTS) or kind.__module__ == "typing"
 
 
 class Pending(Exception):
@@ -126,7 +189,7 @@ class Rebuilder:
             return self.writer.read(source)
         if is_constant(value):
             flat = type(value) is tuple and all(literal(item) is not None for item in value)
-            return containers.tuple_text(self, value) if flat else self.held(value)
+            return objects.tuple_text(self, value) if flat else self.held(value)
         if is_global_object(value):
             if not self.world.is_fresh(value):
                 return self.held(value)
@@ -215,3 +278,46 @@ def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple
         case ShadowKind.CELL if objects.is_full(original):
             return [(original.cell_contents, Attribute(source, "cell_contents"))]
     return []
+
+
+RegionFunction = Callable[[Mapping[str, Any], Mapping[str, CellType], Sequence[Any]], Any]
+"""Called with locals, cells and stack of the frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionText:
+    text: str
+    """For people; also what tracebacks show."""
+    run: RegionFunction
+
+
+def frame_state(
+    rebuilder: Rebuilder, locals: Mapping[str, Any], cells: Mapping[str, CellType], stack: Sequence[Any]
+) -> str:
+    """The result of a region that ends at a break."""
+    slots = "".join(f"{text}, " for text in rebuilder.expressions(stack))
+    return (
+        f"{rebuilder.held(FrameState)}({{{rebuilder.mapping(locals.items())}}}, "
+        f"{{{rebuilder.mapping(cells.items())}}}, ({slots}))"
+    )
+
+
+def compile_region(
+    label: str,
+    rebuilder: Rebuilder,
+    result: str,
+    graph: Callable[..., Sequence[Any]] | None,
+    inputs: Sequence[Source],
+    ambient: Sequence[str] = (),
+) -> RegionText:
+    """`result` and what `ambient` names have been written by `rebuilder`, and the effects too.
+
+    `graph` takes the inputs and gives its outputs as a sequence; `None` where nothing was recorded.
+    """
+    writer = rebuilder.writer
+    arguments = ", ".join([writer.read(source) for source in inputs])
+    call = [f"{rebuilder.outputs} = {writer.held(graph, 'graph')}({arguments})"] if graph is not None else []
+    lines = [*writer.lines, *call, *rebuilder.body, *ambient, f"return {result}"]
+    text = "\n    ".join(["def region(L, C, S):", *lines]) + "\n"
+    run: RegionFunction = define("region", text, dict(writer.namespace), "region", f": {label}")
+    return RegionText(text, run)

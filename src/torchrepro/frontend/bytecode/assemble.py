@@ -1,4 +1,4 @@
-"""Assembles the instructions of a `Program` into a code object: undoes `reading.py` and `normalise.py`."""
+"""Assembler: makes a code object of the instructions of a `Program`; undoes what `program_of` writes out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from bytecode import Bytecode, Instr, Label
 from bytecode.flags import CompilerFlags
 from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
-from torchrepro.frontend.bytecode.normalise import FOR_ITER_SKIPS
-from torchrepro.frontend.bytecode.program import Handler, Instruction, Position, Program
+from torchrepro.frontend.bytecode.program import FOR_ITER_SKIPS, Handler, Instruction, Position, Program
 
 _OF_CELLS = frozenset({"LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
 
