@@ -42,7 +42,7 @@ _HINTS = {
 }
 _PACKAGES = "site-packages"
 _LIBRARY = Path(os.__file__).parent
-_ITERATOR = re.compile(r"use of a \w*iterator, which is not followed")
+_ITERATOR = re.compile(r"use of a \w*iterator, which is not traced")
 _LOOP = "the loop began before a break, so Python takes each of its steps"
 _TOLD = 3
 """Breaks that the paragraph tells of; `str()` of an explanation has them all."""
