@@ -39,7 +39,6 @@ from torchrepro.second_opinion.explanation import Agreement, CaptureExplanation,
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
     from torchrepro.report.contents import Contents
-    from torchrepro.report.rerun import Measured
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
 __all__ += ["minify_bundle", "report_on"]
@@ -255,9 +254,8 @@ def report_on(
     Only where values are wrong is it `run`, for the map of their errors. `against` names another environment:
     a bundle, a report in JSON, or `here`. `torchrepro.rendered` makes a page or a text of it.
     """
-    from torchrepro.report.collect import collect
+    from torchrepro.report.collect import Measured, collect, measured
     from torchrepro.report.environments import other_place
-    from torchrepro.report.rerun import measured
     from torchrepro.report.run_files import surroundings_of
 
     surroundings_of(bundle)  # a wrong path is an error at once

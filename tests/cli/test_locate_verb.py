@@ -75,15 +75,16 @@ def printed(located: Located) -> list[str]:
 
 def test_the_answer_is_a_few_lines_and_last_of_all_its_path() -> None:
     lines = printed(FOUND)
-    assert lines[0] == "guilty: the backend (generating and running code)"
+    assert lines[0] == "the failing stage is the backend (generating and running code)"
     text = "\n".join(lines)
-    assert "op           aten.amin.default (node lo) in module encoder.norm" in text
+    assert "op           aten.amin.default (node lo)" in text
+    assert "module       encoder.norm" in text
     assert "model.py:28 in forward: lo = [x].amin()" in text, "what is quoted is no markup"
-    assert "work-around  torch.compile(model, options={'cpp.simdlen': 1})" in text
+    assert "workaround   torch.compile(model, options={'cpp.simdlen': 1})" in text
     assert "verified: the failure goes away" in text
     assert "graph 1 of 3; begins at model.py:12 in forward" in text
-    assert [line.split() for line in lines if "<- guilty" in line] == [
-        ["inductor", "backend", "mismatch", "<-", "guilty"]
+    assert [line.split() for line in lines if line.startswith("> ")] == [
+        [">", "inductor", "backend", "mismatch", "out"]
     ]
     assert "note: of the target" in text
     assert lines[-1] == "/run/b/located/result.json"
@@ -91,10 +92,10 @@ def test_the_answer_is_a_few_lines_and_last_of_all_its_path() -> None:
 
 def test_who_is_not_found_is_said_and_why() -> None:
     lines = printed(Located(bundle="b", kind=Kind.MISMATCH, stopped="the time is up"))
-    assert lines[0] == "not found out"
+    assert lines[0] == "the culprit is unknown"
     assert "the time is up" in lines[1]
     healthy = printed(Located(bundle="b", kind=Kind.PASS, notes=("it does not fail here, in 3 runs",)))
-    assert healthy[0] == "nobody is guilty: it does not fail here"
+    assert healthy[0] == "no culprit: it does not fail here"
     assert "in 3 runs" in healthy[-1]
 
 
@@ -118,7 +119,6 @@ def test_in_a_pipe_each_question_is_a_line_once() -> None:
     ):
         lines.show(message)
     assert file.getvalue().splitlines() == [
-        "torchrepro: loading the bundle",
         "torchrepro: a [stage]",
         "torchrepro: stopping: returning what was found so far (Ctrl-C again leaves at once)",
     ]

@@ -162,7 +162,7 @@ def contents_of(foreign: str) -> Contents:
         ),
         script=foreign,
         script_is_minimal=True,
-        guilt=f"Guilty is {foreign}",
+        guilt=f"The failing stage is {foreign}",
         located=located,
         minimal=Picture("minimal graph", (node,)),
         original=Picture("original graph", (node,)),
@@ -174,6 +174,6 @@ def contents_of(foreign: str) -> Contents:
         against=foreign,
         settings={foreign: foreign},
         traceback=foreign,
-        next_steps=(f"torchrepro locate {foreign} finds out who is guilty",),
+        next_steps=(f"torchrepro locate {foreign} finds the culprit",),
         notes=(foreign,),
     )

@@ -14,9 +14,8 @@ from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafCompa
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.located import GuiltyGraph
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.report.collect import collect
+from torchrepro.report.collect import Measured, collect
 from torchrepro.report.contents import Contents, ErrorMap
-from torchrepro.report.rerun import Measured
 
 
 def guilty_nodes(contents: Contents) -> list[list[str]]:
@@ -151,7 +150,7 @@ def test_only_wrong_values_are_run_for(tmp_path: Path) -> None:
 
 def test_a_bundle_that_nobody_has_judged_is_judged(tmp_path: Path) -> None:
     bundle = failing_bundle(tmp_path / "unknown", None)
-    assert collect(bundle).next_steps == ("torchrepro check unknown finds out whether it fails",)
+    assert collect(bundle).next_steps == ("torchrepro check unknown tells whether it fails",)
     contents = collect(bundle, measure=lambda *_: Measured(MISMATCH))
     assert contents.verdict is not None
     assert contents.verdict.kind is Kind.MISMATCH
@@ -200,7 +199,7 @@ def test_who_was_not_found_is_not_named(tmp_path: Path) -> None:
     located_in(
         bundle, replace(GUILTY, stage=type(GUILTY.stage).NONE, op=None, notes=("it passes everywhere",))
     )
-    assert collect(bundle).guilt == "Who is guilty was not found out: it passes everywhere."
+    assert collect(bundle).guilt == "The culprit is unknown: it passes everywhere."
 
 
 def test_the_guilty_of_several_graphs_is_named_and_drawn(tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_the_guilty_of_several_graphs_is_named_and_drawn(tmp_path: Path) -> None
     contents = collect(bundle)
     assert "Of 3 compiled graphs it is backward of graph 1" in contents.guilt
     assert contents.original is not None
-    assert contents.original.title == "guilty graph"
+    assert contents.original.title == "failing graph"
 
 
 def test_a_zip_is_a_bundle_like_any_other(tmp_path: Path) -> None:

@@ -15,13 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from torchrepro.nouns.html import html_of_located, html_of_verdict
 from torchrepro.nouns.sentences import plain
 from torchrepro.report.contents import Contents
 from torchrepro.report.formats import as_json
-from torchrepro.report.github import github_issue
-from torchrepro.report.markdown import markdown
-from torchrepro.report.markup import code, fenced, prose
+from torchrepro.report.markdown import code, fenced, github_issue, markdown, prose
 from torchrepro.report.text import WIDTH, as_text
 
 NASTY = [
@@ -141,7 +138,7 @@ def test_a_notebook_shows_it_as_text(foreign: str) -> None:
     contents = contents_of(foreign)
     assert contents.located is not None
     assert contents.verdict is not None
-    html = contents._repr_html_() + html_of_located(contents.located) + html_of_verdict(contents.verdict)
+    html = contents._repr_html_() + contents.located._repr_html_() + contents.verdict._repr_html_()
     page = Elements()
     page.feed(html)
     assert page.seen <= OF_NOTEBOOKS | {"details", "summary"}

@@ -93,8 +93,8 @@ def test_the_copy_button_copies_the_script(chromium: Chrome, pages: dict[str, Pa
 def test_modules_open_and_close_by_click_and_by_keyboard(chromium: Chrome, pages: dict[str, Path]) -> None:
     opened(chromium, pages["mismatch"])
     first = boxes(chromium, ORIGINAL)
-    assert any("aten.erf.default" in name and "guilty" in name for name in first), (
-        "the guilty op is seen at once"
+    assert any("aten.erf.default" in name and "culprit" in name for name in first), (
+        "the culprit is visible at once"
     )
     closed = next(name for name in first if name.startswith("layers.11, "))
     layer = box_of(chromium, ORIGINAL, closed)

@@ -75,7 +75,7 @@ def test_no_text_of_a_bundle_makes_an_element_or_an_attribute(text: str) -> None
 
 @given(st.text())
 def test_the_payload_cannot_end_the_element_that_it_is_in(text: str) -> None:
-    from torchrepro.report.page.payload import as_json
+    from torchrepro.report.page.html import as_json
 
     written = as_json([text, HOSTILE])
     assert not set("<>&\u2028\u2029") & set(written)

@@ -19,10 +19,9 @@ import pytest
 from page_samples import SAMPLES, SCRIPT, bare, compile_error, mismatch
 
 from torchrepro.nouns.located import Confidence, Growth, Way
-from torchrepro.nouns.sentences import WAYS
+from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS
 from torchrepro.nouns.verdict import Kind, Stage
 from torchrepro.report.page import page_of
-from torchrepro.report.page.words import CONFIDENCES, KINDS, STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +41,7 @@ def test_sections_come_in_the_order_in_which_one_asks() -> None:
     assert sections(page_of(mismatch())) == [
         "verdict",
         "script",
-        "guilty",
+        "culprit",
         "graphs",
         "errors",
         "minifying",
@@ -54,7 +53,7 @@ def test_sections_come_in_the_order_in_which_one_asks() -> None:
 def test_sections_without_data_are_left_out() -> None:
     assert sections(page_of(bare())) == ["verdict"]
     page = page_of(compile_error())
-    assert sections(page) == ["verdict", "script", "guilty", "environment", "details"]
+    assert sections(page) == ["verdict", "script", "culprit", "environment", "details"]
     assert "plot-" not in re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
 
 

@@ -17,7 +17,7 @@ from torchrepro.nouns.explanation import Area, Explanation, Fact
 from torchrepro.report.collect import collect
 from torchrepro.report.contents import Contents
 from torchrepro.report.formats import Format, rendered
-from torchrepro.report.recorded import minified_in
+from torchrepro.report.run_files import minified_in
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The verbs put together, and what happens when one of them cannot do its work."""
+"""The verbs put together, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchrepro.nouns.version import __version__
 
 app = typer.Typer(
     name="torchrepro",
-    help="Find out whether a compiled PyTorch model is wrong, and keep the proof.",
+    help="Find out whether a compiled PyTorch model is wrong, where, and keep a repro.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,4 +1,4 @@
-"""`torchrepro capture`: how the user's own Python becomes graphs, and what stands in the way of one graph."""
+"""`torchrepro capture`: how Python becomes graphs, and what prevents one graph."""
 
 from __future__ import annotations
 
@@ -20,26 +20,22 @@ def capture(
     ],
     backend: Annotated[
         str,
-        typer.Option(
-            "--backend", "-b", help="Who compiles the graphs; eager runs them as they were captured."
-        ),
+        typer.Option("--backend", "-b", help="What compiles the graphs; eager runs them as captured."),
     ] = "eager",
     fullgraph: Annotated[
-        bool, typer.Option("--fullgraph", help="Exit with 1 where it does not become one graph.")
+        bool, typer.Option("--fullgraph", help="Exit with 1 if it does not become one graph.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run it in plain Python too; exit with 1 where results differ.")
+        bool, typer.Option("--verify", help="Also run it in plain Python; exit with 1 if results differ.")
     ] = False,
     dynamo: Annotated[
         bool,
         typer.Option(
             "--dynamo",
-            help="Ask TorchDynamo for a second opinion; exit with 1 where anyone's result differs.",
+            help="Compare with TorchDynamo; exit with 1 if any result differs.",
         ),
     ] = False,
-    guards: Annotated[
-        bool, typer.Option("--guards", help="Show what must hold for a region to be used again.")
-    ] = False,
+    guards: Annotated[bool, typer.Option("--guards", help="Show the guards of each region.")] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show the graphs and their inputs.")] = False,
     code: Annotated[bool, typer.Option("--code", help="Show the generated code around each graph.")] = False,
     device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
@@ -47,12 +43,12 @@ def capture(
     json_: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """Show how Python becomes graphs: what each graph holds, what ended it, what to write instead.
+    """Show how Python becomes graphs: what each graph holds, what broke it, what to write instead.
 
     FUNCTION takes no arguments and returns model, (model, inputs) or (model, args, kwargs), as for compare.
     The model is called once, forward, and captured by torchrepro's own front end (static shapes).
-    Exit code: 0 captured, in however many graphs; 1 not as --fullgraph, --verify or --dynamo ask for, or it
-    fails where plain Python does not; 125 it cannot be tested.
+    Exit code: 0 captured, in any number of graphs; 1 not as --fullgraph, --verify or --dynamo ask, or it
+    fails and plain Python does not; 125 it cannot be tested.
     """
     from rich.console import Console
 
@@ -89,7 +85,7 @@ def capture(
 
 
 def _print_plainly(rendered: object, width: int) -> None:
-    """For a pipe: rich fills lines with blanks to their end."""
+    """Print without the blanks with which rich fills lines."""
     from rich.console import Console
 
     text = io.StringIO()

@@ -19,6 +19,13 @@ from torchrepro.cli.options import (
     Trust,
 )
 
+_IN_WORDS = {
+    0: "no, it does not fail",
+    1: "yes, it fails as recorded",
+    2: "no, it fails in another way",
+    125: "cannot be tested",
+}
+
 
 def check(
     bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
@@ -35,12 +42,11 @@ def check(
     Exit code: 0 it does not fail, 1 it fails as recorded, 2 it fails in another way, 125 it cannot be tested.
     That is what `git bisect run torchrepro check BUNDLE` expects.
     """
-    from rich.console import Console
-
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.cli.render import print_verdict
     from torchrepro.nouns.plain import as_data
+    from torchrepro.nouns.sections import of_verdict
+    from torchrepro.report.text import print_section
 
     with (
         failures_as_lines(as_json=json_, show_traceback=traceback),
@@ -69,20 +75,9 @@ def check(
         }
         print(json.dumps(answer))
     else:
-        facts = {"reproduces": _in_words(code), "signature": str(checked.signature)}
-        if code == 2 and checked.expected is not None:
-            facts["recorded"] = str(checked.expected)
-        facts["seconds"] = f"{checked.verdict.seconds:.1f}"
-        print_verdict(Console(highlight=False), checked.verdict, facts)
+        facts = [("reproduces", _IN_WORDS[code]), ("signature", checked.signature)]
+        facts += [("recorded", checked.expected)] if code == 2 and checked.expected is not None else []
+        print_section(of_verdict(checked.verdict, facts))
         if traceback and checked.verdict.raised is not None:
             print(checked.verdict.raised.traceback)
     raise typer.Exit(code)
-
-
-def _in_words(code: int) -> str:
-    return {
-        0: "no, it does not fail",
-        1: "yes, it fails as recorded",
-        2: "no, it fails in another way",
-        125: "cannot be tested",
-    }[code]

@@ -1,4 +1,4 @@
-"""`torchrepro compare`: is the user's own compiled model as close to the truth as eager is?"""
+"""`torchrepro compare`: is the compiled model as close to the truth as eager is?"""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def compare(
     ] = None,
     dynamic: Annotated[
         bool | None,
-        typer.Option("--dynamic/--static", help="Dynamic or static shapes; torch's default if neither."),
+        typer.Option("--dynamic/--static", help="Dynamic or static shapes (default: torch's)."),
     ] = None,
     backward: Annotated[
         bool | None,
         typer.Option(
             "--backward/--forward-only",
-            help="With or without gradients; by default with, if an output needs them.",
+            help="With or without gradients (default: with, if an output needs them).",
         ),
     ] = None,
     amp: Annotated[str | None, typer.Option("--amp", metavar="DTYPE", help="Run under autocast.")] = None,
@@ -52,7 +52,7 @@ def compare(
     frontend: FrontendOption = None,
     strict: Strict = False,
     tol: Tolerance = None,
-    stride: Annotated[bool, typer.Option("--stride", help="Strides of outputs count as well.")] = False,
+    stride: Annotated[bool, typer.Option("--stride", help="Compare the strides of outputs too.")] = False,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Save the failing graph as a bundle there.")
     ] = None,
@@ -68,14 +68,13 @@ def compare(
     FUNCTION takes no arguments and returns model, (model, inputs) or (model, args, kwargs).
     Exit code: 0 the same, 1 they differ or the compiled one fails, 125 it cannot be tested.
     """
-    from rich.console import Console
-
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.cli.render import print_verdict
     from torchrepro.nouns.plain import as_data
     from torchrepro.nouns.repro import Compiler, Frontend
     from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.sections import of_verdict
+    from torchrepro.report.text import print_section
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         settings = parse_settings(option or [])
@@ -109,18 +108,10 @@ def compare(
         }
         print(json.dumps(answer))
     else:
-        console = Console(highlight=False)
-        facts = {
-            "blamed": verdict.blamed.value,
-            "signature": str(compared.signature),
-            "seconds": f"{verdict.seconds:.1f}",
-        }
-        print_verdict(console, verdict, facts)
+        facts = [("blamed", verdict.blamed.value), ("signature", compared.signature)]
+        print_section(of_verdict(verdict.with_notes(*compared.notes), facts))
         if traceback and verdict.raised is not None:
             print(verdict.raised.traceback)
-        for note in compared.notes:
-            console.print(f"  note: {note}", markup=False, soft_wrap=True)
         if compared.bundle is not None:
-            console.print(f"bundle: {compared.bundle}", markup=False, soft_wrap=True)
-            console.print(f"run it again: torchrepro check {compared.bundle}", markup=False, soft_wrap=True)
+            print(f"bundle: {compared.bundle}\nrun it again: torchrepro check {compared.bundle}")
     raise typer.Exit(compared.exit_code)

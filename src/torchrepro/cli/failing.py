@@ -1,4 +1,4 @@
-"""What a command prints, and the code it exits with, when it cannot do its work."""
+"""What a command prints, and its exit code, when it fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 300
 
 @contextmanager
 def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
-    """An error is one line with the next step; a bug of ours says that it is one."""
+    """Print an error as one line with the next step; a bug of torchrepro says that it is one."""
     try:
         yield
     except TorchReproError as exc:

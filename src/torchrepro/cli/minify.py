@@ -26,10 +26,11 @@ def minify(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run directory (default: TARGET.minified, beside the target)."),
+        typer.Option(metavar="DIR", help="The run directory (default: TARGET.minified, next to the target)."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Candidates at a time (default: one a core).")
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Candidates in parallel (default: one per core)."),
     ] = None,
     time_limit: Annotated[
         float | None,
@@ -41,33 +42,33 @@ def minify(
         str | None, typer.Option(metavar="A,B", help="Run only these passes.", show_default=False)
     ] = None,
     skip_pass: Annotated[
-        list[str] | None, typer.Option("--skip-pass", metavar="A", help="Leave out a pass (repeatable).")
+        list[str] | None, typer.Option("--skip-pass", metavar="A", help="Skip a pass (repeatable).")
     ] = None,
     list_passes: Annotated[bool, typer.Option("--list-passes", help="Show the passes and exit.")] = False,
     oracle: Annotated[
         str,
         typer.Option(
             metavar='"COMMAND {}"',
-            help="Ask this command instead of the judge: {} is the bundle of a candidate. "
-            "Exit 0 it does not fail, 125 it cannot be tested, else it fails.",
+            help="Judge candidates by this command: {} is the bundle of a candidate. "
+            "Exit 0 passes, 125 cannot be tested, anything else fails.",
             show_default=False,
         ),
     ] = "",
     explain: Annotated[
-        bool, typer.Option("--explain/--no-explain", help="Find out which parts of the result matter.")
+        bool, typer.Option("--explain/--no-explain", help="Vary the result, to see which factors matter.")
     ] = True,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over instead of going on where a former run was.")
+        bool, typer.Option("--fresh", help="Start over instead of continuing a former run.")
     ] = False,
     trust: Trust = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Show what each pass has cost and brought.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Show the cost and the gain of each pass.")] = False,
     json_: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Make a failure as small as it gets, and write the script that shows it.
+    """Make a failure as small as possible, and write the script that shows it.
 
-    The same command goes on where an interrupted one was. Ctrl-C ends the search with the best so far.
+    The same command continues where an interrupted one stopped. Ctrl-C ends the search with the best so far.
     Exit code: 0 minimal and verified, 1 not (it says why), 125 it cannot be tested.
     """
     from torchrepro import pipeline
@@ -101,29 +102,11 @@ def minify(
 
 
 def print_minified(minified: Minified, *, stats: bool = False, file: TextIO | None = None) -> None:
-    """The result for a person: a few lines, the script itself, and last of all its path."""
-    from rich.console import Console
-    from rich.markup import escape
+    """Print the result for a person: a few lines, the script, and last of all its path."""
+    from torchrepro.nouns.sections import of_minified
+    from torchrepro.report.text import print_section
 
-    console = Console(highlight=False, file=file)
-
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=True)
-
-    say(_headline(minified))
-    say(f"  {'signature':<12} {escape(minified.signature)}")
-    start = (minified.start_ops, minified.start_inputs, minified.start_elements)
-    for name, before, after in zip(
-        ("ops", "inputs", "elements"), start, (minified.ops, minified.inputs, minified.elements), strict=True
-    ):
-        say(f"  {name:<12} {before:,} -> {after:,}")
-    say(f"  {'queries':<12} {minified.queries} in {minified.seconds:.1f} s")
-    for other in minified.also_seen:
-        say(f"  also seen    {escape(other.signature)}: {escape(other.bundle)}")
-    for note in minified.notes:
-        say(f"  [dim]note: {escape(note)}[/]")
-    if stats:
-        console.print(_table(minified))
+    print_section(of_minified(minified, stats=stats), file)
     script = Path(minified.script)
     if script.exists():
         print(f"\n{script.read_text().rstrip()}\n", file=file)
@@ -138,23 +121,3 @@ def print_passes() -> None:
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         print(f"{row.name:<{width}}  {row.description}")
-
-
-def _headline(minified: Minified) -> str:
-    if minified.minimal:
-        return "[bold green]minimal[/]: fails in a fresh process, and nothing can be taken away"
-    if not minified.reproduces:
-        return "[bold red]not verified[/]: the script does not fail in a fresh process"
-    return f"[bold yellow]stopped early[/]: {minified.stopped}; fails in a fresh process, may not be minimal"
-
-
-def _table(minified: Minified) -> object:
-    from rich.table import Table
-
-    table = Table("pass", "queries", "known", "rejected", "adopted", "seconds", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in minified.passes:
-        counts = (row.queries, row.known, row.rejected, row.adopted)
-        table.add_row(row.name, *map(str, counts), f"{row.seconds:.1f}")
-    return table

@@ -1,4 +1,4 @@
-"""Options that several verbs share, each with one wording."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchrepro.nouns.repro import Frontend
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Any difference of the bits counts.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Any bitwise difference counts.")]
 Tolerance = Annotated[
     float | None,
     typer.Option(
@@ -33,7 +33,7 @@ FrontendOption = Annotated[
     Frontend | None,
     typer.Option(
         "--frontend",
-        help="Who captures Python: dynamo, or torchrepro's own, for a second opinion on capture.",
+        help="What captures Python: dynamo, or torchrepro's own front end, for a second opinion.",
         show_default=False,
     ),
 ]

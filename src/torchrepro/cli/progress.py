@@ -130,7 +130,7 @@ class Silent:
 
 
 class Lines(Silent):
-    """Prints a line for each phase and step of a search, and for an improvement at most once a second."""
+    """Prints a line for each step of a search, and for an improvement at most once a second."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -141,7 +141,7 @@ class Lines(Silent):
     def show(self, message: Mapping[str, Any]) -> None:
         status = self._status
         status.take(message)
-        if message.keys() & {"phase", "step", "stopping"}:
+        if message.keys() & {"step", "stopping"}:
             self._print(status.stopping or status.doing)
         elif status.best != status.start and time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._print(status.size, f" ({status.queries} queries, {status.seconds:.0f} s)")

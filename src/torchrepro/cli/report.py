@@ -1,4 +1,4 @@
-"""`torchrepro report`: what is known of a failure, for people: a page, text, JSON, an issue."""
+"""`torchrepro report`: what is known of a failure as a page, text, JSON or an issue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, OptionalTimeLimit, Traceback, Trust
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.report.formats import Format, ending_of
+from torchrepro.report.formats import Format
 
 if TYPE_CHECKING:
     from torchrepro.report.contents import Contents
@@ -31,7 +31,7 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write it; - is standard output (default: NAME.report.html beside the bundle, "
+            help="Where to write it; - is standard output (default: NAME.report.html next to the bundle, "
             "for other formats standard output).",
             show_default=False,
         ),
@@ -40,7 +40,7 @@ def report(
         Format | None,
         typer.Option(
             "--format",
-            help="html: one page that needs nothing but a browser. github: an issue for PyTorch's tracker "
+            help="html: one self-contained page. github: an issue for PyTorch's tracker "
             "(default: by the name of FILE, else html).",
             show_default=False,
         ),
@@ -64,10 +64,10 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Show what is known of a failure: the verdict, the minimal script, who is guilty, where it is wrong.
+    """Show what is known of a failure: the verdict, the minimal script, the culprit, the wrong values.
 
     Nothing is searched for: what is missing is left out, and the command that adds it is named.
-    Exit code: 0 the report is there, 125 it cannot be made.
+    Exit code: 0 the report was written, 125 it cannot be.
     """
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
@@ -104,7 +104,7 @@ def _format_of(output: Path | None) -> Format:
 
 
 def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool) -> Path:
-    """Where the report goes: where the user says; else a page beside the bundle, and a text to the user."""
+    """Return where the report goes: as asked; else a page next to the bundle, and text to standard output."""
     if output == _STANDARD_OUTPUT and to_file:
         raise TorchReproError(
             "a report on standard output has no path to tell or to open",
@@ -116,7 +116,7 @@ def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool
         return _STANDARD_OUTPUT
     where = bundle if bundle.name else bundle.absolute()  # `.` has no name of its own
     name = where.stem if where.suffix in (".zip", ".minified") else where.name
-    return where.with_name(name + ending_of(format_))
+    return where.with_name(name + format_.ending)
 
 
 def _print(contents: Contents, format_: Format) -> None:
@@ -124,21 +124,16 @@ def _print(contents: Contents, format_: Format) -> None:
     from torchrepro.report.formats import rendered
 
     if format_ is Format.TEXT and sys.stdout.isatty():
-        from rich.console import Console
+        from torchrepro.report.text import print_lines, report_lines
 
-        from torchrepro.report.text import text_lines
-
-        console = Console(highlight=False)
-        for line in text_lines(contents):
-            style = line.style.value or None
-            console.print(line.text, style=style, markup=False, emoji=False, soft_wrap=True)
+        print_lines(report_lines(contents))
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(rendered(contents, format_).encode("utf-8", "replace"))
 
 
 def _write(contents: Contents, format_: Format, target: Path) -> None:
-    """Write a file in one step: whoever has it open never reads half of it."""
+    """Write a file in one step, so that no reader sees half of it."""
     from torchrepro.report.formats import rendered
 
     text = rendered(contents, format_).encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""`torchrepro run`: the user's program, watched."""
+"""`torchrepro run`: run the user's program and catch what fails in it."""
 
 from __future__ import annotations
 
@@ -62,18 +62,16 @@ def run(
         str | None, typer.Option(metavar="S", help="Seconds that a rank waits for the others.")
     ] = None,
     hang_after: Annotated[
-        float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer is taken for a hang.")
+        float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer counts as a hang.")
     ] = 20.0,
-    minify: Annotated[
-        bool, typer.Option("--minify", help="Afterwards, make the first failure as small as it gets.")
-    ] = False,
+    minify: Annotated[bool, typer.Option("--minify", help="Afterwards, minify the first failure.")] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Run a program with every torch.compile in it watched: failures leave a bundle each, without a rerun.
+    """Run a program and watch every torch.compile in it: each failure leaves a bundle, without a rerun.
 
     The program behaves as with plain `python`: exit code, signals, arguments, standard input. Options of
     torchrepro come before the script. Each has an environment variable (TORCHREPRO_LEVEL, ...), and torch's
-    own TORCHDYNAMO_REPRO_LEVEL and TORCHDYNAMO_REPRO_AFTER are understood too.
+    own TORCHDYNAMO_REPRO_LEVEL and TORCHDYNAMO_REPRO_AFTER are read too.
     """
     from torchrepro.bundle.archive import new_run_id
     from torchrepro.catch.launcher import leave_like, run_program
@@ -112,7 +110,7 @@ def run(
 
 
 def _minify(bundle: Path, *, show_traceback: bool) -> None:
-    """Minify a bundle of this run. Whatever comes of it, the exit code stays the program's own."""
+    """Minify a bundle of this run. Whatever the result, the exit code is the program's own."""
     from torchrepro import pipeline
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.progress import progress

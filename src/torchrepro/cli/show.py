@@ -16,7 +16,7 @@ _INPUTS_SHOWN = 12
 
 def show(
     bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
-    all_: Annotated[bool, typer.Option("--all", help="Every input, however many there are.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every input.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph's text as well.")] = False,
     source: Annotated[
         bool, typer.Option("--source", help="Print the user's code that --trust source would run.")

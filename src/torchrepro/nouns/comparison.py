@@ -143,6 +143,12 @@ class Comparison:
         return tuple(leaf for leaf in self.leaves if not leaf.same)
 
     @property
+    def telling(self) -> list[LeafComparison]:
+        """The leaves that differ, and those for which a side is blamed, worst first."""
+        found = [leaf for leaf in self.leaves if not leaf.same or leaf.blamed is not Blame.NOBODY]
+        return sorted(found, key=_badness, reverse=True)
+
+    @property
     def worst(self) -> LeafComparison | None:
         """The leaf to show first: a differing one before a same one, the larger error before the smaller."""
         return max(self.leaves, key=_badness, default=None)
@@ -173,20 +179,18 @@ class Comparison:
         return f"{worst}" + (f" (and {rest} more)" if rest > 0 else "")
 
     def _repr_html_(self) -> str:
-        from torchrepro.nouns.html import html_of_comparison
+        from torchrepro.nouns.sections import html, of_comparison
 
-        return html_of_comparison(self)
+        return html(of_comparison(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: only the leaves that differ or that blame someone, worst first."""
-        telling = [leaf for leaf in self.leaves if not leaf.same or leaf.blamed is not Blame.NOBODY]
-        telling.sort(key=_badness, reverse=True)
         return {
             "same": bool(self),
             "blamed": self.blamed.value,
             "leaves": len(self.leaves),
             "worst_error": self.worst_error,
-            "differing": [_leaf_to_dict(leaf) for leaf in telling],
+            "differing": [_leaf_to_dict(leaf) for leaf in self.telling],
             "notes": list(self.notes),
         }
 

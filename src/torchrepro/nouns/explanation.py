@@ -109,9 +109,9 @@ class Explanation:
         }
 
     def _repr_html_(self) -> str:
-        from torchrepro.nouns.html import html_of_explanation
+        from torchrepro.nouns.sections import html, of_explanation
 
-        return html_of_explanation(self)
+        return html(of_explanation(self))
 
     def lines(self) -> tuple[str, ...]:
         """For the header of a script: at most four lines, what separates failing from passing first."""

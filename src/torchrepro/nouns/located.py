@@ -181,9 +181,9 @@ class Located:
         return 0 if self.found else 1
 
     def _repr_html_(self) -> str:
-        from torchrepro.nouns.html import html_of_located
+        from torchrepro.nouns.sections import html, of_located
 
-        return html_of_located(self)
+        return html(of_located(self, sentence=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; `pass` and `workaround_verified` are what the table of the verbs promises."""

@@ -103,9 +103,9 @@ class Minified:
         return 0 if self.minimal else 1
 
     def _repr_html_(self) -> str:
-        from torchrepro.nouns.html import html_of_minified
+        from torchrepro.nouns.sections import html, of_minified
 
-        return html_of_minified(self)
+        return html(of_minified(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

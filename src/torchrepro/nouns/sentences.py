@@ -1,4 +1,4 @@
-"""The verdict and the guilt in plain words, for somebody who has never read a compiler; and a title."""
+"""The verdict and the culprit in plain words, for readers who are not compiler engineers; and a title."""
 
 from __future__ import annotations
 
@@ -17,29 +17,44 @@ _TITLES = {
     Kind.CRASH: "crash",
     Kind.HANG: "hang",
     Kind.OUT_OF_MEMORY: "out of memory",
-    Kind.FLAKY: "fails now and then",
+    Kind.FLAKY: "fails intermittently",
     Kind.MISSING_ERROR: "does not raise the error that eager raises",
 }
 _TITLES_OF_OPS = {
     Kind.MISMATCH: "wrong result of {}",
     Kind.NON_FINITE: "NaN or inf from {}, none in eager,",
 }
+KINDS = {
+    Kind.PASS: "passes",
+    Kind.COMPILE_ERROR: "compile error",
+    Kind.RUN_ERROR: "error at run time",
+    Kind.MISMATCH: "wrong result",
+    Kind.NON_FINITE: "NaN or infinity",
+    Kind.CRASH: "crash",
+    Kind.HANG: "hang",
+    Kind.OUT_OF_MEMORY: "out of memory",
+    Kind.INVALID: "cannot be tested",
+    Kind.FLAKY: "flaky",
+    Kind.MISSING_ERROR: "missing error",
+    Kind.NOT_COMPARABLE: "not comparable",
+}
 STAGES = {
     Stage.CAPTURE: "capture (turning Python into a graph)",
     Stage.AOT: "AOT autograd (tracing forward and backward)",
     Stage.DECOMPOSITION: "decomposition (rewriting ops into simpler ones)",
     Stage.BACKEND: "the backend (generating and running code)",
+    Stage.NONE: "unknown",
 }
 WAYS = {
-    Way.ERROR: "what was raised names it",
-    Way.OUTPUTS: "its value is wrong while all that it reads is right",
-    Way.WINDOW: "it fails alone, on the values that it was given",
-    Way.PIECE: "with it the failure comes: the graph without it passes, and so does the op alone",
+    Way.ERROR: "the exception names it",
+    Way.OUTPUTS: "its value is wrong while all its operands are right",
+    Way.WINDOW: "it fails alone, on its recorded operands",
+    Way.PIECE: "the failure appears with it: the graph without it passes, and so does the op alone",
 }
-_SURE = {
+CONFIDENCES = {
     Confidence.VERIFIED: "This was verified",
-    Confidence.LIKELY: "This is likely: all that was seen points there, and nothing was found to prove it",
-    Confidence.UNKNOWN: "How sure that is, is not known",
+    Confidence.LIKELY: "This is likely: all evidence points there, but nothing turned off proves it",
+    Confidence.UNKNOWN: "The confidence is unknown: there is not enough evidence",
 }
 _MESSAGE = 100
 
@@ -88,44 +103,43 @@ def sentence_of(verdict: Verdict | None, *, compiler: str) -> str:
         case Kind.MISSING_ERROR:
             return f"Without torch.compile this raises {raised}; {with_[0].lower()}{with_[1:]} it does not."
         case Kind.CRASH:
-            died = f"of {verdict.signal}" if verdict.signal else "without a word"
+            died = f"of {verdict.signal}" if verdict.signal else "without output"
             return f"{with_} the process dies {died}; without it, it runs."
         case Kind.HANG:
-            return f"{with_} it does not come to an end ({verdict.summary}); without it, it does."
+            return f"{with_} it does not finish ({verdict.summary}); without it, it does."
         case Kind.OUT_OF_MEMORY:
-            return f"{with_} the memory runs out; without it, there is enough."
+            return f"{with_} the memory runs out; without it, it does not."
         case Kind.FLAKY:
-            return f"{with_} it fails now and then: {verdict.summary}"
+            return f"{with_} it fails intermittently: {verdict.summary}"
         case Kind.INVALID:
             return f"Nothing can be said about the compiler: {verdict.summary}"
         case Kind.NOT_COMPARABLE:
             return f"The two results cannot be compared: {verdict.summary}"
 
 
-def guilt_of(located: Located | None) -> str:
-    """Who is guilty and how sure that is; empty where nobody has looked."""
+def culprit_of(located: Located | None) -> str:
+    """Say what fails and how sure that is; empty if nothing was located."""
     if located is None:
         return ""
     if not located.found:
         reason = f": {located.notes[0]}" if located.notes else ""
-        return f"Who is guilty was not found out{reason}."
-    said = [f"Guilty is {STAGES[located.stage]}{_part(located)}."]
+        return f"The culprit is unknown{reason}."
+    said = [f"The failing stage is {STAGES[located.stage]}{_part(located)}."]
     graph, op = located.graph, located.op
     if graph is not None and graph.count > 1:
         begins = f", which begins at {graph.source}" if graph.source else ""
-        said.append(
-            f"Of {graph.count} compiled graphs it is {graph.name or f'number {graph.number}'}{begins}."
-        )
+        name = graph.name or f"number {graph.number}"
+        said.append(f"Of {graph.count} compiled graphs it is {name}{begins}.")
     if op is not None:
         where = [f"in module {op.module}"] if op.module else []
         where += [f"at {op.source}"] if op.source else []
         place = f" ({', '.join(where)})" if where else ""
         said.append(f"The op is {op.op}, node {op.node}{place}: {WAYS[op.way]}.")
-    said.append(f"{_SURE[located.confidence]}{_proof(located)}.")
+    said.append(f"{CONFIDENCES[located.confidence]}{_proof(located)}.")
     if located.sensitivity is not None and located.sensitivity.words:
         said.append(f"{located.sensitivity.words[0].upper()}{located.sensitivity.words[1:]}.")
     if located.stopped:
-        said.append(f"Not all was looked at: {located.stopped}.")
+        said.append(f"The search is incomplete: {located.stopped}.")
     return " ".join(said)
 
 
@@ -133,7 +147,7 @@ def _part(located: Located) -> str:
     part = located.part
     if part is None:
         return ""
-    return f", in it the {part.kind} {part.name}" + (f" ({part.detail})" if part.detail else "")
+    return f", and in it the {part.kind} {part.name}" + (f" ({part.detail})" if part.detail else "")
 
 
 def _proof(located: Located) -> str:
@@ -177,6 +191,13 @@ def _wrong_leaf(leaf: LeafComparison) -> str:
 def counted(number: int, word: str) -> str:
     """`1 op`, `1,204 ops`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def error(value: float | None, unknown: str = "–") -> str:
+    """Write an error as `3.2e-05`; a dash where it is unknown."""
+    if value is None:
+        return unknown
+    return "0" if value == 0 else f"{value:.2g}"
 
 
 def index_of(leaf: LeafComparison) -> str:

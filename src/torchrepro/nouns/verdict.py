@@ -116,9 +116,9 @@ class Verdict:
         return f"{self.kind.value}: {self.summary}" if self.summary else self.kind.value
 
     def _repr_html_(self) -> str:
-        from torchrepro.nouns.html import html_of_verdict
+        from torchrepro.nouns.sections import html, of_verdict
 
-        return html_of_verdict(self)
+        return html(of_verdict(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

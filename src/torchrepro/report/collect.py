@@ -6,24 +6,38 @@ What is missing is left out, and the command that adds it is named.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import read_graph_text, read_manifest
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.engine.processes.fresh_process import run_isolated
+from torchrepro.engine.processes.outcome import Outcome, run_without_reference_if_it_dies
+from torchrepro.engine.processes.supervise import verdict_of
+from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.located import Located
 from torchrepro.nouns.minified import Minified
-from torchrepro.nouns.sentences import guilt_of, sentence_of, title_of
+from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.report.contents import Contents, Node, Picture, Step
+from torchrepro.report.contents import Contents, ErrorMap, Node, Picture, Step
 from torchrepro.report.environments import Surrounding, differences, settings_of
 from torchrepro.report.graph_picture import picture_of
 from torchrepro.report.privacy import shareable
-from torchrepro.report.recorded import verdict_in
-from torchrepro.report.rerun import Measured
-from torchrepro.report.run_files import Surroundings, surroundings_of
+from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run has shown; `verdict` is None where nothing came of it, and the note says why."""
+
+    verdict: Verdict | None = None
+    errors: tuple[ErrorMap, ...] = ()
+    note: str = ""
+
 
 Measure = Callable[[Path, Manifest], Measured]
 """Runs a bundle for the values that are not recorded (`measuring.py`)."""
@@ -67,7 +81,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
             script=around.script,
             script_is_minimal=around.minified is not None and around.minified.minimal,
             script_verified=around.minified is not None and around.minified.reproduces,
-            guilt=guilt_of(located),
+            guilt=culprit_of(located),
             located=located,
             minimal=minimal,
             original=original,
@@ -102,7 +116,7 @@ def _pictures(around: Surroundings, notes: list[str]) -> tuple[Picture | None, P
     if around.minimal == around.bundle:
         return None, _picture("minimal graph", around.bundle, around.located, notes)
     if around.guilty_graph is not None:
-        original = _picture("guilty graph", around.guilty_graph, around.located, notes)
+        original = _picture("failing graph", around.guilty_graph, around.located, notes)
     else:
         original = _picture("original graph", around.bundle, around.located, notes)
     if around.minimal is None:
@@ -156,16 +170,16 @@ def _steps(minified: Minified | None) -> tuple[Step, ...]:
 def _next_steps(around: Surroundings, verdict: Verdict | None, shown: str) -> tuple[str, ...]:
     """The commands that would add what is missing."""
     if verdict is None:
-        return (f"torchrepro check {shown} finds out whether it fails",)
+        return (f"torchrepro check {shown} tells whether it fails",)
     if not verdict.fails:
         return ()
     steps = []
     if around.located is None and around.located_in_minimal is None:
-        steps.append(f"torchrepro locate {shown} finds out who is guilty")
+        steps.append(f"torchrepro locate {shown} finds the culprit")
     if around.minified is None:
-        steps.append(f"torchrepro minify {shown} makes it as small as it gets")
+        steps.append(f"torchrepro minify {shown} makes it as small as possible")
     elif not around.minified.minimal:
-        steps.append(f"torchrepro minify {shown} goes on with what was stopped")
+        steps.append(f"torchrepro minify {shown} continues what was stopped")
     return tuple(steps)
 
 
@@ -173,3 +187,34 @@ def _shown(bundle: Path, target: Path) -> str:
     """The bundle as the user named it, unless that tells where on their machine it is."""
     path = target if bundle == target else bundle
     return path.name if os.path.isabs(path) else str(path)
+
+
+def measured(
+    bundle: Path,
+    *,
+    trusted: tuple[str, ...] = (),
+    time_limit: float = 300.0,
+    environ: Mapping[str, str] | None = None,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Measured:
+    """Run a bundle. Whatever goes wrong is a note: a report is made of what there is."""
+    payload = {"bundle": str(bundle.resolve()), "trusted": list(trusted)}
+
+    def ran(**more: Any) -> Outcome:
+        return run_isolated(
+            "torchrepro.report.error_map:measure",
+            {**payload, **more},
+            time_limit=time_limit,
+            environ=environ,
+            on_phase=on_phase,
+        )
+
+    try:
+        outcome = run_without_reference_if_it_dies(ran)
+        if outcome.result is None:
+            return Measured(verdict_of(outcome, time_limit))
+        verdict = msgspec.convert(outcome.result["verdict"], Verdict)
+        maps = msgspec.convert(outcome.result["maps"], tuple[ErrorMap, ...], strict=False)
+        return Measured(replace(verdict, seconds=outcome.seconds), maps)
+    except (TorchReproError, HarnessError) as exc:
+        return Measured(note=f"could not be run for this report: {str(exc).splitlines()[0]}")

@@ -96,7 +96,7 @@ class Contents:
     script_is_minimal: bool = False
     script_verified: bool = False
     guilt: str = ""
-    """Who is guilty and how sure that is, in a sentence or two; empty where nobody has looked."""
+    """The culprit and how sure that is, in a sentence or two; empty if nothing was located."""
     located: Located | None = None
     minimal: Picture | None = None
     original: Picture | None = None
@@ -111,15 +111,16 @@ class Contents:
     """Ambient state that is not the default: configs, modes, environment variables."""
     traceback: str = ""
     next_steps: tuple[str, ...] = ()
-    """What is missing, and the command that adds it: `torchrepro locate BUNDLE finds out who is guilty`."""
+    """What is missing, and the command that adds it: `torchrepro locate BUNDLE finds the culprit`."""
     notes: tuple[str, ...] = ()
     created: str = ""
 
     def _repr_html_(self) -> str:
-        from torchrepro.nouns.html import block, notes, section
+        from torchrepro.nouns.sections import Code, Lines, Section, html
 
-        script = block("script", self.script) if self.script_is_minimal else ""
-        return section(self.sentence, notes([self.guilt]), script, notes(self.next_steps))
+        script = Code(self.script if self.script_is_minimal else "", "python", "script")
+        told = Lines(tuple(line for line in (self.guilt, *self.next_steps) if line))
+        return html(Section(self.sentence, (told, script)))
 
     @property
     def explained_beside(self) -> tuple[str, ...]:

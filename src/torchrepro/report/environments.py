@@ -14,6 +14,7 @@ from torchrepro.bundle.manifest import Manifest
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.plain import as_data
 from torchrepro.nouns.repro import Compiler
 from torchrepro.report.contents import Difference
 from torchrepro.report.privacy import shareable_environ
@@ -77,6 +78,17 @@ def lines_of(environment: Environment) -> dict[str, str]:
     }
 
 
+def settings_lines(settings: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return a line for each setting; nested ones have dotted names."""
+    found: dict[str, str] = {}
+    for name, value in (settings or {}).items():
+        if isinstance(value, Mapping) and value:
+            found |= {f"{name}.{inner}": shown for inner, shown in settings_lines(value).items()}
+        else:
+            found[str(name)] = value if isinstance(value, str) else json.dumps(as_data(value), default=str)
+    return found
+
+
 def _lines(place: Surrounding) -> dict[str, str]:
     return {**lines_of(place.environment), **{name: str(value) for name, value in place.settings.items()}}
 
@@ -88,7 +100,7 @@ def _here() -> Surrounding:
     from torchrepro.engine.processes.supervise import result_in_isolation
 
     told = result_in_isolation(
-        "torchrepro.report.jobs:environment_here",
+        "torchrepro.report.error_map:environment_here",
         {"environ": dict(shareable_environ(os.environ))},
         time_limit=120.0,
         unfinished="the environment of this machine is unknown",

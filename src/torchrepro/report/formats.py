@@ -1,14 +1,11 @@
-"""The formats of a report: one row each.
-
-The report as data: what `--format json` writes, and `--against` reads. Described in docs/reporting.md.
-"""
+"""The formats of a report, a row each; and JSON, which `--against` reads (docs/reporting.md)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 from torchrepro.nouns.plain import as_data
@@ -41,59 +38,30 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     GITHUB = "github"
 
+    @property
+    def ending(self) -> str:
+        """What the name of a file ends in: `.report.html`."""
+        return _ENDINGS[self]
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """How a format is made, and how a file of it is called."""
 
-    ending: str
-    render: Callable[[Contents], str]
+_ENDINGS = {
+    Format.HTML: ".report.html",
+    Format.TEXT: ".report.txt",
+    Format.JSON: ".report.json",
+    Format.MARKDOWN: ".report.md",
+    Format.GITHUB: ".issue.md",
+}
+_RENDERERS = {
+    Format.HTML: "torchrepro.report.page.html:page_of",
+    Format.TEXT: "torchrepro.report.text:as_text",
+    Format.JSON: "torchrepro.report.formats:as_json",
+    Format.MARKDOWN: "torchrepro.report.markdown:markdown",
+    Format.GITHUB: "torchrepro.report.markdown:github_issue",
+}
 
 
 def rendered(contents: Contents, format_: Format) -> str:
-    """The report in a format."""
-    return _FORMATS[format_].render(contents)
-
-
-def ending_of(format_: Format) -> str:
-    """What the name of a file ends in: `.report.html`."""
-    return _FORMATS[format_].ending
-
-
-# Only what is asked for is imported: Jinja and the page take longer than all the others together.
-def _html(contents: Contents) -> str:
-    from torchrepro.report.page import page_of
-
-    return page_of(contents)
-
-
-def _text(contents: Contents) -> str:
-    from torchrepro.report.text import as_text
-
-    return as_text(contents)
-
-
-def _json(contents: Contents) -> str:
-
-    return as_json(contents)
-
-
-def _markdown(contents: Contents) -> str:
-    from torchrepro.report.markdown import markdown
-
-    return markdown(contents)
-
-
-def _github(contents: Contents) -> str:
-    from torchrepro.report.github import github_issue
-
-    return github_issue(contents)
-
-
-_FORMATS = {
-    Format.HTML: Row(".report.html", _html),
-    Format.TEXT: Row(".report.txt", _text),
-    Format.JSON: Row(".report.json", _json),
-    Format.MARKDOWN: Row(".report.md", _markdown),
-    Format.GITHUB: Row(".issue.md", _github),
-}
+    """Render a report. Only what the format needs is imported: the page takes longer than all others."""
+    module, _, function = _RENDERERS[format_].partition(":")
+    text: str = getattr(import_module(module), function)(contents)
+    return text

@@ -2,13 +2,16 @@
 
 A reader of graphs (`graph_text/parser.py`) wants the operators themselves, a picture only their names. So a
 stranger's bundle, with operators that are not installed here, is drawn like any other, in milliseconds.
+
+Its nodes are grouped by the user's modules, with no level too long to look at.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from torchrepro.graph_text.source_lines import origin_in
 from torchrepro.graph_text.syntax import GraphSyntax, Line, Operation, operation, read_syntax
@@ -97,3 +100,189 @@ def _dtype(short: str) -> str:
         return "bool"
     found = _DTYPE.fullmatch(short)
     return short if found is None else _DTYPES[found[1]] + found[2]
+
+
+SMALL = 60
+"""Up to this many nodes are all shown at first. Layout takes about 0.1 s for twice as many."""
+ROOM = 24
+"""Of a larger graph, outer groups are opened at first as long as no more boxes than this are seen."""
+LONGEST = 30
+"""A level of more nodes and groups than this is divided into runs of neighbours."""
+DEEPEST = 40
+"""No module is nested deeper than this; a longer path is a hostile one, and its rest one word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A module, or a run of neighbours where a module has too many parts to be looked at."""
+
+    label: str
+    parent: int
+    """Its place in the list; the first is the whole graph, its own parent."""
+    nodes: int
+    """How many are inside, at any depth."""
+    open: bool
+    """Whether it is shown open at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """All groups, parents before children, and for each node the group that it is in."""
+
+    groups: tuple[Group, ...]
+    group_of: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A group under construction; its parts are branches and numbers of nodes, in the order of the graph."""
+
+    label: str
+    parts: list[_Branch | int] = field(default_factory=list)
+    open: bool = False
+
+    def nodes(self) -> Iterator[int]:
+        waiting: list[_Branch | int] = [self]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, int):
+                yield part
+            else:
+                waiting.extend(reversed(part.parts))
+
+
+def grouped(nodes: Sequence[Node]) -> Grouping:
+    """The tree by module path, with what leads to a guilty node open."""
+    whole = _by_module(nodes, _paths(nodes))
+    _fold(whole)
+    if len(nodes) > SMALL:
+        _divide(whole, nodes)
+    _open(whole, nodes)
+    return _numbered(whole, len(nodes))
+
+
+def _paths(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
+    """The module path of each node.
+
+    A parameter is an input of the graph without a path of its own: in a large graph it is shown where it is
+    read, or hundreds of them would hide everything else.
+    """
+    paths = [tuple(part for part in node.module.split(".", DEEPEST) if part) for node in nodes]
+    if len(nodes) <= SMALL:
+        return paths
+    numbers = {node.name: number for number, node in enumerate(nodes)}
+    readers: dict[int, list[int]] = {}
+    for number, node in enumerate(nodes):
+        for name in node.inputs:
+            if name in numbers:
+                readers.setdefault(numbers[name], []).append(number)
+    for number, node in enumerate(nodes):
+        if node.kind in ("input", "constant") and not node.module and number in readers:
+            paths[number] = _common([paths[reader] for reader in readers[number]])
+    return paths
+
+
+def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    shared: list[str] = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return tuple(shared)
+
+
+def _by_module(nodes: Sequence[Node], paths: Sequence[tuple[str, ...]]) -> _Branch:
+    whole = _Branch("")
+    branches: dict[tuple[str, ...], _Branch] = {(): whole}
+    for number in range(len(nodes)):
+        path = paths[number]
+        for depth in range(1, len(path) + 1):
+            if path[:depth] not in branches:
+                branches[path[:depth]] = branch = _Branch(_run_label(path[:depth]))
+                branches[path[: depth - 1]].parts.append(branch)
+        branches[path].parts.append(number)
+    return whole
+
+
+def _run_label(path: tuple[str, ...]) -> str:
+    """The last word of a path; a number says nothing without the list that it counts in."""
+    return ".".join(path[-2:]) if path[-1].isdigit() else path[-1]
+
+
+def _fold(whole: _Branch) -> None:
+    """Join a group with the group that is all of it; put a node that is alone in its group outside."""
+    order = [whole]
+    for branch in order:
+        order.extend(part for part in branch.parts if isinstance(part, _Branch))
+    for branch in reversed(order):
+        for place, part in enumerate(branch.parts):
+            if isinstance(part, int) or len(part.parts) > 1:
+                continue
+            only = part.parts[0]
+            if isinstance(only, _Branch):
+                only.label = _joined(part.label, only.label)
+            branch.parts[place] = only
+
+
+def _joined(outer: str, inner: str) -> str:
+    """`layers` and `layers.3` are `layers.3`."""
+    last = outer.rpartition(".")[2]
+    return f"{outer}{inner.removeprefix(last)}" if inner.startswith(f"{last}.") else f"{outer}.{inner}"
+
+
+def _divide(whole: _Branch, nodes: Sequence[Node]) -> None:
+    """Runs of neighbours, again and again until each level is short enough."""
+    waiting = [whole]
+    while waiting:
+        branch = waiting.pop()
+        while len(branch.parts) > LONGEST:
+            count = -(-len(branch.parts) // LONGEST)
+            size = -(-len(branch.parts) // count)
+            runs = [branch.parts[at : at + size] for at in range(0, len(branch.parts), size)]
+            branch.parts = [_run(run, nodes) if len(run) > 1 else run[0] for run in runs]
+        waiting.extend(part for part in branch.parts if isinstance(part, _Branch))
+
+
+def _run(parts: list[_Branch | int], nodes: Sequence[Node]) -> _Branch:
+    first, last = parts[0], parts[-1]
+    words = [
+        nodes[part].name if isinstance(part, int) else part.label.partition(" … ")[index]
+        for part, index in ((first, 0), (last, 2))
+    ]
+    words[1] = words[1] or (last.label if isinstance(last, _Branch) else "")
+    return _Branch(" … ".join(words), list(parts))
+
+
+def _open(whole: _Branch, nodes: Sequence[Node]) -> None:
+    """All of a small graph; of a large one the way to the guilty, and outer groups while there is room."""
+    whole.open = True
+    order = [whole]
+    for branch in order:
+        inner = [part for part in branch.parts if isinstance(part, _Branch)]
+        order.extend(inner)
+        for part in inner:
+            part.open = len(nodes) <= SMALL or any(nodes[number].guilty for number in part.nodes())
+    seen = sum(
+        isinstance(part, int) or not part.open for branch in order if branch.open for part in branch.parts
+    )
+    for branch in order:
+        closed = [part for part in branch.parts if isinstance(part, _Branch) and not part.open]
+        for inside in closed if branch.open else ():
+            if seen + len(inside.parts) - 1 <= ROOM:
+                inside.open = True
+                seen += len(inside.parts) - 1
+
+
+def _numbered(whole: _Branch, count: int) -> Grouping:
+    groups: list[Group] = []
+    group_of = [0] * count
+    waiting = [(whole, 0)]
+    for branch, parent in waiting:
+        number = len(groups)
+        groups.append(Group(branch.label, parent, sum(1 for _ in branch.nodes()), branch.open))
+        for part in branch.parts:
+            if isinstance(part, int):
+                group_of[part] = number
+            else:
+                waiting.append((part, number))
+    return Grouping(tuple(groups), tuple(group_of))

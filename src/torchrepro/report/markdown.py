@@ -1,162 +1,239 @@
-"""The whole report as Markdown: for a wiki, a pull request, a chat."""
+"""A report as Markdown, and as an issue for PyTorch's tracker.
+
+Nothing in the text of strangers may become markup, a mention, a link or the end of a fence. GitHub makes
+mentions (`@name`), issue numbers (`#123`) and emoji after Markdown: a backslash does not stop them, a code
+span does. Every word of prose that is not a plain word becomes code, which is also how a person would write
+`out[0]` or `aten.erf.default`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
-from torchrepro.nouns.located import Located
+from torchrepro.nouns.comparison import LeafComparison
+from torchrepro.nouns.located import Located, Rung, Way
+from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table
 from torchrepro.nouns.sentences import counted, index_of
-from torchrepro.report.contents import Contents, Picture, Step
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of
-from torchrepro.report.markup import cell, code, fenced, folded, prose
+from torchrepro.report.sections import Limits, sections_of
+from torchrepro.report.text import visible
 
-_ROWS = 20
-_NODES = 60
+_PLAIN_WORD = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*|\d+(?:[.,]\d+)*(?:e[+-]?\d+)?%?")
+_MARKS = re.compile(r"(?P<before>[(\"]*)(?P<core>.*?)(?P<after>[,.;:!?)\"]*)", re.DOTALL)
+_LONG = 80
+"""Lines of a script that is folded."""
+_LIMITS = Limits(rows=20, nodes=60, wide=True)
+_SCRIPT_LIMIT = 40_000
+"""Characters: GitHub takes 65,536 in all."""
+_LOG_LINES, _LOG_LINE = 30, 300
+_LEAVES = 3
+_LABELS = {"inductor": "inductor", "aot_eager": "aotdispatch", "eager": "dynamo"}
+_STAGES = {"capture": "dynamo", "aot": "aotdispatch", "decomposition": "decompositions"}
+_KINDS = {
+    Kind.MISMATCH: "correctness (silent)",
+    Kind.NON_FINITE: "NaNs and Infs",
+    Kind.CRASH: "crash",
+}
 
 
 def markdown(contents: Contents) -> str:
-    """The sections of the page, top to bottom, as far as text can show them."""
-    return "\n\n".join(part for part in _parts(contents) if part) + "\n"
+    """Render the whole report: for a wiki, a pull request, a chat."""
+    first, *others = sections_of(contents, _LIMITS)
+    found = [f"# {prose(contents.title)}", prose(first.title), *_parts(first.parts)]
+    for section in others:
+        found += [f"## {prose(section.title[:1].upper() + section.title[1:])}", *_parts(section.parts)]
+    return "\n\n".join(found) + "\n"
 
 
-def _parts(contents: Contents) -> Iterator[str]:
-    yield f"# {prose(contents.title)}"
-    yield prose(contents.sentence)
-    if contents.script:
-        minimal = "Minimal script" if contents.script_is_minimal else "Script, not minimal"
-        seen = "seen to fail in a fresh process" if contents.script_verified else "not verified"
-        yield f"## {minimal} ({seen})"
-        yield folded(contents.script)
-    if contents.explained_beside:
-        yield "\n".join(f"- {prose(line)}" for line in contents.explained_beside)
-    if contents.located is not None:
-        yield "## Who is guilty"
-        yield prose(contents.guilt)
-        yield from _guilt(contents.located)
-    for picture in (contents.minimal, contents.original):
-        if picture is not None:
-            yield from _graph(picture)
-    if contents.verdict is not None and contents.verdict.comparison is not None:
-        yield from _values(contents)
-    if contents.located is not None and contents.located.growth:
-        yield "## Error growth"
-        yield _growth(contents.located)
-    if contents.steps:
-        yield "## How it became smaller"
-        yield _table(
-            ("query", "seconds", "ops", "inputs", "elements", "pass"),
-            (_step(step) for step in _thinned(contents.steps)),
-        )
-    if contents.traceback.strip():
-        yield "## Traceback"
-        yield fenced(contents.traceback, "text")
-    elif contents.verdict is not None and contents.verdict.stderr_tail.strip():
-        yield "## Last output of the process"
-        yield fenced(contents.verdict.stderr_tail, "text")
-    if contents.environment is not None:
-        yield "## Environment"
-        yield _facts({**lines_of(contents.environment), **dict(contents.settings or {})})
-    if contents.against:
-        yield f"## Difference to {prose(contents.against)}"
-        rows = ((cell(one.name), cell(one.here), cell(one.there)) for one in contents.differences)
-        yield _table(("", "where it failed", "there"), rows) if contents.differences else "None."
-    remarks = [
-        *(f"- {prose(step)}" for step in contents.next_steps),
-        *(f"- {prose(n)}" for n in contents.notes),
+def _parts(parts: tuple[Part, ...]) -> Iterator[str]:
+    for part in parts:
+        match part:
+            case Facts(rows=rows) if rows:
+                yield _table(Table(("", ""), rows))
+            case Table() if part.rows:
+                yield _table(part)
+                if part.more:
+                    yield f"{prose(part.more[:1].upper() + part.more[1:])}."
+            case Code(text=text, language="text") if text.strip():
+                yield fenced(text, "text")
+            case Code(text=text, language="python", title="") if text:
+                yield folded(text)
+            case Code(text=text, language=language, title=title) if text:
+                yield from (prose(title), fenced(text, language))
+            case Lines(lines=(line,), label=""):
+                yield prose(line)
+            case Lines(lines=lines) if lines:
+                yield "\n".join(f"- {prose(line)}" for line in lines)
+
+
+def _table(table: Table) -> str:
+    lines = [f"| {' | '.join(table.head)} |", f"|{' --- |' * len(table.head)}"]
+    for number, row in enumerate(table.rows):
+        mark = "**→** " if number in table.marked else ""
+        lines.append(f"| {mark}{' | '.join(code(cell.replace('|', '¦')) for cell in row)} |")
+    return "\n".join(lines)
+
+
+def github_issue(contents: Contents) -> str:
+    """Render an issue in the order of PyTorch's template, ready to be pasted; the first line is the title.
+
+    Of the user's machine it tells versions, hardware and torch's switches, no more (`privacy.py`).
+    """
+    versions = lines_of(contents.environment) if contents.environment is not None else {}
+    versions |= {name: str(value) for name, value in (contents.settings or {}).items()}
+    sections = [
+        contents.title,
+        "### 🐛 Describe the bug",
+        prose(contents.sentence),
+        _culprit(contents.located),
+        *(f"- {prose(line)}" for line in contents.explained_beside),
+        _script(contents),
+        "### Error logs",
+        _logs(contents.verdict, contents.traceback),
+        "### Versions",
+        fenced("\n".join(f"{name}: {value}" for name, value in versions.items()), "text"),
+        _labels(contents),
     ]
-    if remarks:
-        yield "## Notes"
-        yield "\n".join(remarks)
+    return "\n\n".join(part for part in sections if part).replace("\n\n- ", "\n- ") + "\n"
 
 
-def _guilt(located: Located) -> Iterator[str]:
+def _culprit(located: Located | None) -> str:
+    if located is None or not located.found:
+        return ""
+    found = [f"First stage that fails: {code(located.stage.value)}"]
+    if located.part is not None:
+        found[0] += f", {prose(located.part.kind)} {code(located.part.name)}"
+    found[0] += f" ({located.confidence.value})."
     if located.rungs:
-        rows = ((cell(r.backend), r.stage.value, r.kind.value, cell(r.summary)) for r in located.rungs)
-        yield _table(("backend", "stage", "verdict", ""), rows)
-    if located.workaround is not None and located.workaround.code:
-        seen = "seen to make the failure go away" if located.workaround.verified else "not verified"
-        yield f"Work-around ({seen}):"
-        yield fenced(located.workaround.code, "python")
-    if located.kernel is not None and located.kernel.source:
-        yield f"Generated code: {code(located.kernel.name)}"
-        yield fenced(located.kernel.source, "cpp" if located.kernel.language == "cpp" else "python")
+        tried = ", ".join(f"{code(rung.backend)} {_did(rung)}" for rung in located.rungs)
+        found.append(f"Ablation: {tried}.")
+    if located.op is not None:
+        place = f" at {code(located.op.source)}" if located.op.source else ""
+        told = "It appears with" if located.op.way is Way.PIECE else "First wrong op:"
+        found.append(f"{told} {code(located.op.op)}{place}.")
+    if located.sensitivity is not None and located.sensitivity.words:
+        found.append(f"Conditioning: {prose(located.sensitivity.words)}.")
+    if located.workaround is not None and located.workaround.code and located.workaround.verified:
+        found.append(f"It goes away with {code(located.workaround.code)}.")
+    return "\n".join(found)
 
 
-def _graph(picture: Picture) -> Iterator[str]:
-    ops = [node for node in picture.nodes if node.kind == "op"]
-    yield f"## The {picture.title}: {counted(len(ops), 'op')}"
-    guilty = next((index for index, node in enumerate(ops) if node.guilty), 0)
-    start = max(0, min(guilty - _NODES // 2, len(ops) - _NODES))
-    rows = (
-        (
-            "**guilty**" if node.guilty else "",
-            cell(node.name),
-            cell(node.op),
-            cell(node.shape),
-            cell(node.module),
-        )
-        for node in ops[start : start + _NODES]
-    )
-    yield _table(("", "node", "op", "result", "module"), rows)
-    if len(ops) > _NODES:
-        yield f"Shown: {start + 1} to {start + _NODES} of {len(ops)} ops."
+def _did(rung: Rung) -> str:
+    if rung.kind is Kind.PASS:
+        return "passes"
+    return f"fails ({rung.kind.value})" if rung.fails else "cannot be tested"
 
 
-def _values(contents: Contents) -> Iterator[str]:
-    assert contents.verdict is not None
-    assert contents.verdict.comparison is not None
-    differing = contents.verdict.comparison.differing
-    if not differing:
-        return
-    yield "## Values that differ"
-    rows = (
-        (
-            cell(leaf.path + index_of(leaf)),
-            f"{leaf.mismatched} of {leaf.elements}",
-            cell(leaf.ref_value),
-            cell(leaf.res_value),
-            cell(leaf.truth_value),
-        )
-        for leaf in differing[:_ROWS]
-    )
-    yield _table(("where", "wrong", "eager", "compiled", "float64"), rows)
-    if len(differing) > _ROWS:
-        yield f"And {len(differing) - _ROWS} more."
+def _script(contents: Contents) -> str:
+    if not contents.script:
+        return ""
+    lines = counted(len(contents.script.splitlines()), "line")
+    if contents.script_is_minimal:
+        words = f"Minified repro ({lines}, fails in a fresh process):"
+    else:
+        words = f"Repro ({lines}, not minified; it reads the files of its bundle):"
+    if len(contents.script) > _SCRIPT_LIMIT:
+        return f"{words} it is too long for an issue, attach {code(Path(contents.bundle).name)} to it."
+    return f"{words}\n\n{folded(contents.script)}"
 
 
-def _growth(located: Located) -> str:
-    guilty = located.op.node if located.op is not None else ""
-    names = [point.node for point in located.growth]
-    at = names.index(guilty) if guilty in names else len(names)
-    shown = located.growth[max(0, at - _ROWS // 2) : at + _ROWS // 2]
-    rows = (
-        (cell(point.node), cell(point.op), _error(point.eager), _error(point.compiled), cell(point.source))
-        for point in shown
-    )
-    return _table(("node", "op", "eager", "compiled", "source"), rows)
+def _logs(verdict: Verdict | None, traceback: str) -> str:
+    """Show the end of what was printed, or the values that are wrong."""
+    if verdict is None:
+        return "None: it has not been judged."
+    if traceback.strip():
+        lines = _tail(traceback)
+    elif verdict.raised is not None:
+        lines = _tail(f"{verdict.raised.type}: {verdict.raised.message}")
+    elif verdict.comparison is not None and verdict.comparison.differing:
+        leaves = verdict.comparison.differing
+        lines = [line for leaf in leaves[:_LEAVES] for line in _leaf(leaf)]
+        lines += [f"... and {len(leaves) - _LEAVES} more values differ"] if len(leaves) > _LEAVES else []
+    elif verdict.kind in (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY) and verdict.stderr_tail.strip():
+        lines = [verdict.summary, *_tail(verdict.stderr_tail)]
+    else:
+        lines = [str(verdict)]
+    return fenced("\n".join(lines), "text")
 
 
-def _error(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"
+def _leaf(leaf: LeafComparison) -> list[str]:
+    facts = [f"{leaf.mismatched} of {leaf.elements} elements"] if leaf.mismatched else [leaf.difference.value]
+    if leaf.max_abs:
+        facts.append(f"max abs error {leaf.max_abs:.3g}, max rel error {leaf.max_rel:.3g}")
+    values = {"eager": leaf.ref_value, "compiled": leaf.res_value, "float64": leaf.truth_value}
+    shown = "   ".join(f"{name} {value}" for name, value in values.items() if value)
+    return [f"{leaf.path}{index_of(leaf)}: {', '.join(facts)}", f"  {shown or leaf.detail}"]
 
 
-def _step(step: Step) -> tuple[str, ...]:
-    counts = (step.ops, step.inputs, step.elements)
-    return (str(step.query), f"{step.seconds:.1f}", *(f"{count:,}" for count in counts), cell(step.pass_name))
+def _tail(text: str) -> list[str]:
+    """Return the last lines, each cut: those of a C++ compiler can be very long."""
+    lines = [line[:_LOG_LINE] for line in visible(text).splitlines() if line.strip()]
+    left_out = len(lines) - _LOG_LINES
+    return ([f"... {left_out} lines before"] if left_out > 0 else []) + lines[-_LOG_LINES:]
 
 
-def _thinned(steps: Sequence[Step]) -> Iterable[Step]:
-    """The first, the last, and some in between."""
-    if len(steps) <= _ROWS:
-        return steps
-    chosen = sorted({round(index * (len(steps) - 1) / (_ROWS - 1)) for index in range(_ROWS)})
-    return [steps[index] for index in chosen]
+def _labels(contents: Contents) -> str:
+    """Suggest labels, as a comment."""
+    compiler = str((contents.settings or {}).get("compiler", "inductor")).partition("(")[0]
+    stage = contents.located.stage.value if contents.located is not None else ""
+    kind = contents.verdict.kind if contents.verdict is not None else None
+    modules = [_STAGES.get(stage) or _LABELS.get(compiler), _KINDS.get(kind) if kind is not None else None]
+    labels = ["oncall: pt2", *(f"module: {name}" for name in modules if name)]
+    return f"<!-- labels: {', '.join(labels)} -->"
 
 
-def _facts(facts: Mapping[str, object]) -> str:
-    return _table(("", ""), ((cell(name), cell(str(value))) for name, value in facts.items()))
+def fenced(text: str, language: str = "") -> str:
+    """Write a block of code whose fence is longer than any in the text."""
+    text = visible(text).rstrip("\n")
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+def folded(text: str) -> str:
+    """Write a script, folded if it is long."""
+    block = fenced(text, "python")
+    if text.count("\n") < _LONG:
+        return block
+    return f"<details><summary>repro.py</summary>\n\n{block}\n\n</details>"
+
+
+def code(text: str) -> str:
+    """Write a text as code inside a line."""
+    text = " ".join(visible(text).split())
+    if not text:
+        return ""
+    fence = "`" * (_longest_run(text) + 1)
+    # A blank at each end belongs to the fence where a backtick is next to it.
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def prose(text: str) -> str:
+    """Write a sentence in which every word that is not a plain one is code; neighbours share a span."""
+    shown: list[str] = []
+    foreign: list[str] = []
+    for word in visible(text).split():
+        found = _MARKS.fullmatch(word)
+        assert found is not None  # the pattern matches anything
+        before, core, after = found.group("before", "core", "after")
+        starts_a_list = not shown and core.isdigit() and after
+        if _PLAIN_WORD.fullmatch(core) and not starts_a_list:
+            shown += [code(" ".join(foreign))] if foreign else []
+            foreign = []
+            shown.append(f"{before}{core}{after}")
+        elif core and not before and after and set(after) <= set(",.;:"):
+            foreign.append(core)
+            shown.append(code(" ".join(foreign)) + after)
+            foreign = []
+        else:
+            foreign.append(word)
+    shown += [code(" ".join(foreign))] if foreign else []
+    return " ".join(shown)
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall(r"`+", text)), default=0)

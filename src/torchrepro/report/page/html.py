@@ -9,7 +9,15 @@ Source text in colours, by Pygments: escaped, and exactly the text that was give
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -18,12 +26,12 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 
-from torchrepro.nouns.sentences import WAYS
-from torchrepro.report.contents import Contents
-from torchrepro.report.page import words
-from torchrepro.report.page.assets import assets
-from torchrepro.report.page.payload import payload_of, pictures_of
-from torchrepro.report.page.words import environment_rows, setting_rows, worst_growth
+from torchrepro.nouns.located import Growth
+from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS, error
+from torchrepro.report.contents import Contents, ErrorMap, Picture, Step
+from torchrepro.report.environments import lines_of, settings_lines
+from torchrepro.report.graph_picture import grouped
+from torchrepro.report.sections import growth_rows
 
 _LEXERS = {
     "python": PythonLexer(stripnl=False, ensurenl=False),
@@ -50,9 +58,9 @@ def page_of(contents: Contents) -> str:
         assets=assets(),
         pictures=pictures_of(contents),
         payload=Markup(payload_of(contents)),
-        environment=environment_rows(contents.environment),
-        settings=setting_rows(contents.settings),
-        worst_growth=worst_growth(contents.located.growth if contents.located else ()),
+        environment=lines_of(contents.environment).items() if contents.environment else (),
+        settings=settings_lines(contents.settings).items(),
+        worst_growth=growth_rows(contents.located.growth if contents.located else ()),
     )
     # A file name that is no UTF-8 is a lone surrogate in a text; a NUL is an error in any HTML.
     return page.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -69,17 +77,201 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {
         "highlighted": highlighted,
-        "error": words.error,
-        "begun": words.begun,
-        "count": words.count,
-        "duration": words.duration,
-        "shortened": words.shortened,
+        "error": error,
+        "begun": begun,
+        "count": count,
+        "duration": duration,
+        "shortened": shortened,
     }
     environment.globals |= {
-        "kind_words": words.KINDS,
-        "stage_words": words.STAGES,
-        "confidence_words": words.CONFIDENCES,
+        "kind_words": KINDS,
+        "stage_words": STAGES,
+        "confidence_words": CONFIDENCES,
         "way_words": WAYS,
-        "times_worse": words.times_worse,
+        "times_worse": times_worse,
     }
     return environment.get_template("page.html")
+
+
+def begun(text: str) -> str:
+    """With a capital letter, and the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def count(value: int) -> str:
+    return f"{value:,}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def times_worse(eager: float | None, compiled: float | None) -> str:
+    """`4,000 times`; empty where no such number can be given."""
+    if not eager or not compiled or not math.isfinite(compiled / eager) or compiled <= eager:
+        return ""
+    return f"{float(f'{compiled / eager:.2g}'):,.0f} times"
+
+
+def shortened(text: str, limit: int = 200_000) -> str:
+    """The output of a C++ compiler can have megabytes: its beginning, and how much is left out."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n… {len(text) - limit:,} more characters"
+
+
+# Later files use what the earlier ones define.
+_SCRIPTS = (
+    "elements.js",
+    "copying.js",
+    "theme.js",
+    "axes.js",
+    "live_plot.js",
+    "plots.js",
+    "heat.js",
+    "parts.js",
+    "layout.js",
+    "dragging.js",
+    "picture.js",
+    "main.js",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """What is put into every page."""
+
+    style: Markup
+    script: Markup
+    policy: str
+
+
+@cache
+def assets() -> Assets:
+    here = files(__package__)
+    style = "\n" + here.joinpath("assets/style.css").read_text("utf-8")
+    own = "\n".join(here.joinpath(f"assets/{name}").read_text("utf-8") for name in _SCRIPTS)
+    vendored = here.joinpath("vendored/dagre/dagre.min.js").read_text("utf-8")
+    vendored = "\n".join(
+        line for line in vendored.splitlines() if not line.startswith("//# sourceMappingURL")
+    )
+    licence = here.joinpath("vendored/dagre/LICENSE").read_text("utf-8")
+    script = f"\n/* dagre (@dagrejs/dagre)\n\n{licence}*/\n{vendored}\n(() => {{\n{own}\n}})();\n"
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+    return Assets(Markup(style), Markup(script), policy)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# As JSON these are the same characters; as HTML they could begin or end an element.
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+
+
+class Strings:
+    """Each text once: op names, module paths and source lines come back hundreds of times."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        return self._places.setdefault(text, len(self._places))
+
+    def all(self) -> list[str]:
+        return list(self._places)
+
+
+def payload_of(contents: Contents) -> str:
+    """The data of the pictures and plots. Texts are places in `strings`."""
+    strings = Strings()
+    located = contents.located
+    data = {
+        "pictures": {name: _picture(picture, strings) for name, picture in pictures_of(contents).items()},
+        "growth": _growth(located.growth, strings) if located else [],
+        "guilty": located.op.node if located and located.op else "",
+        "errors": [_error_map(error) for error in contents.errors],
+        "steps": _steps(contents.steps),
+    }
+    return as_json({"strings": strings.all(), **data})
+
+
+def pictures_of(contents: Contents) -> dict[str, Picture]:
+    """Those that have something to draw."""
+    pictures = {"minimal": contents.minimal, "original": contents.original}
+    return {name: picture for name, picture in pictures.items() if picture is not None and picture.nodes}
+
+
+def as_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def _picture(picture: Picture, strings: Strings) -> dict[str, Any]:
+    grouping = grouped(picture.nodes)
+    numbers = {node.name: number for number, node in enumerate(picture.nodes)}
+    return {
+        "groups": [
+            [strings.place(group.label), group.parent, group.nodes, int(group.open)]
+            for group in grouping.groups
+        ],
+        "nodes": [
+            [
+                *(strings.place(text) for text in (node.name, node.op, node.kind)),
+                *(strings.place(text) for text in (node.module, node.source, node.shape)),
+                int(node.guilty),
+                group,
+                [numbers[name] for name in dict.fromkeys(node.inputs) if name in numbers],
+            ]
+            for node, group in zip(picture.nodes, grouping.group_of, strict=True)
+        ],
+    }
+
+
+def _growth(growth: Iterable[Growth], strings: Strings) -> list[list[Any]]:
+    return [
+        [
+            *(strings.place(text) for text in (point.node, point.op, point.module, point.source)),
+            number_or_word(point.eager),
+            number_or_word(point.compiled),
+        ]
+        for point in growth
+    ]
+
+
+def _error_map(error: ErrorMap) -> dict[str, Any]:
+    return {
+        "path": error.path,
+        "edges": [number_or_word(edge) for edge in error.edges],
+        "eager": list(error.eager),
+        "compiled": list(error.compiled),
+        "rows": [[number_or_word(cell) for cell in row] for row in error.rows],
+        "dims": list(error.dims),
+    }
+
+
+def _steps(steps: Iterable[Step]) -> list[list[Any]]:
+    return [
+        [step.query, round(step.seconds, 3), step.ops, step.inputs, step.elements, step.pass_name]
+        for step in steps
+    ]
+
+
+def number_or_word(value: float | None) -> float | str | None:
+    """JSON has no infinity: it is said in a word. Three digits are what a plot can show."""
+    if value is None:
+        return None
+    if math.isfinite(value):
+        return float(f"{value:.3g}")
+    return "nan" if math.isnan(value) else "inf"

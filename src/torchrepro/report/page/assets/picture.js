@@ -44,7 +44,7 @@ class GraphPicture {
       return made;
     };
     return html("div", { class: "tools", role: "group", "aria-label": "Of the picture" },
-      guilty ? button("Guilty op", () => this.reveal(guilty)) : null,
+      guilty ? button("Culprit", () => this.reveal(guilty)) : null,
       button("Fit", () => this.fit()),
       zoom("−", "Zoom out", () => this.zoom(1 / 1.3)),
       zoom("+", "Zoom in", () => this.zoom(1.3)),
@@ -79,7 +79,7 @@ class GraphPicture {
     return this.item(box, `${look}${part.guilty ? " guilty" : ""}`, closed ? "false" : null,
       closed ? rect(4, "behind") : null,
       rect(0, "box"),
-      part.guilty ? svg("text", { class: "mark", x: left + 2, y: top - (closed ? 9 : 5) }, closed ? "▼ guilty op inside" : "▼ guilty") : null,
+      part.guilty ? svg("text", { class: "mark", x: left + 2, y: top - (closed ? 9 : 5) }, closed ? "▼ culprit inside" : "▼ culprit") : null,
       svg("text", { x, y: y - 3, "text-anchor": "middle" }, closed ? `▸ ${title}` : title),
       svg("text", { class: "small", x, y: y + 13, "text-anchor": "middle" }, below));
   }
@@ -126,7 +126,7 @@ class GraphPicture {
     const target = this.picture.nodes.find((node) => node.guilty);
     this.moved = false;
     if (whole < 0.6 && target) {
-      // All of it would be too small to read: the guilty op in the middle, and the rest a drag away.
+      // All of it would be too small to read: the culprit in the middle, and the rest a drag away.
       this.scale = Math.max(whole, 0.85);
       this.centre(this.items.get(shownAs(this.picture, target).id).place);
     } else {
@@ -323,8 +323,8 @@ function arrowHead(id) {
 }
 
 function describe(picture, part) {
-  if ("count" in part) return [part.label, `${part.count} nodes`, part.guilty && "the guilty op is inside"].filter(Boolean);
+  if ("count" in part) return [part.label, `${part.count} nodes`, part.guilty && "the culprit is inside"].filter(Boolean);
   const inputs = part.inputs.map((index) => picture.nodes[index].name);
   const reads = inputs.length > 6 ? `${inputs.slice(0, 6).join(", ")} and ${inputs.length - 6} more` : inputs.join(", ");
-  return [part.op || part.name, part.op && part.name, part.shape, part.guilty && "guilty", part.module && `in ${part.module}`, part.source, reads && `reads ${reads}`].filter(Boolean);
+  return [part.op || part.name, part.op && part.name, part.shape, part.guilty && "culprit", part.module && `in ${part.module}`, part.source, reads && `reads ${reads}`].filter(Boolean);
 }

@@ -48,7 +48,7 @@ function curvePlot(figure, { words, xs, series, title, stepped, suspect, linesAt
       const late = x > (LEFT + right) / 2;
       marks.push(
         svg("line", { class: "suspect", x1: x, x2: x, y1: top, y2: bottom }),
-        svg("text", { class: "suspect-name", x: late ? x - 6 : x + 6, y: top + 12, "text-anchor": late ? "end" : "start" }, "guilty op"),
+        svg("text", { class: "suspect-name", x: late ? x - 6 : x + 6, y: top + 12, "text-anchor": late ? "end" : "start" }, "culprit"),
       );
     }
     marks.push(...series.map(curve));

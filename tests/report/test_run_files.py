@@ -12,7 +12,7 @@ import pytest
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.plain import as_data
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
-from torchrepro.report.recorded import verdict_in
+from torchrepro.report.run_files import verdict_in
 
 LEAF = LeafComparison(
     path="out[0]",

@@ -1,0 +1,180 @@
+"""The sections of a report, top to bottom: what text and Markdown show, and the tables of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from torchrepro.nouns.located import Growth, Located
+from torchrepro.nouns.sections import (
+    Code,
+    Facts,
+    Lines,
+    Section,
+    Table,
+    Tone,
+    culprit_facts,
+    ladder_table,
+    notes,
+    values_table,
+)
+from torchrepro.nouns.sentences import counted, error
+from torchrepro.report.contents import Contents, ErrorMap, Picture, Step
+from torchrepro.report.environments import lines_of, settings_lines
+
+Item = TypeVar("Item")
+_BARS = 24
+_READABLE = 80
+"""Lines of a script that is not minimal: a longer one is named and not shown where space is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a format shows."""
+
+    rows: int
+    nodes: int
+    wide: bool
+    """Long scripts that are not minimal and generated kernels, but no bars of characters."""
+
+
+def sections_of(contents: Contents, limits: Limits) -> Iterator[Section]:
+    """Yield what a report says, in the order in which a reader asks."""
+    verdict, located = contents.verdict, contents.located
+    tone = Tone.BAD if verdict is not None and verdict.fails else Tone.GOOD
+    yield Section(contents.sentence, (Facts((("bundle", contents.bundle),)),), tone)
+    if contents.script:
+        minimal = "the minimal script" if contents.script_is_minimal else "the script, not minimal"
+        seen = "it fails in a fresh process" if contents.script_verified else "not verified"
+        yield Section(f"{minimal} ({seen})", (_script(contents, limits), Lines(contents.explained_beside)))
+    if located is not None:
+        facts = Facts.of(culprit_facts(located))
+        yield Section("the culprit", (Lines((contents.guilt,)), facts, ladder_table(located)))
+        if limits.wide and located.kernel is not None and located.kernel.source:
+            language = "cpp" if located.kernel.language == "cpp" else "python"
+            yield Section("generated code", (Code(located.kernel.source, language, located.kernel.name),))
+    if verdict is not None and verdict.comparison is not None and verdict.comparison.differing:
+        yield Section("values that differ", (values_table(verdict.comparison, limit=limits.rows),))
+    if not limits.wide:
+        yield from map(_histogram, contents.errors)
+    if located is not None and located.growth:
+        yield Section("error against float64, op by op", (growth_table(located, limits.rows),))
+    for picture in (contents.minimal, contents.original):
+        if picture is not None:
+            yield _graph(picture, limits.nodes)
+    if contents.steps:
+        yield Section("how it became smaller", (_steps(contents.steps, limits.rows),))
+    printed = verdict.stderr_tail if verdict is not None else ""
+    if contents.traceback.strip() or printed.strip():
+        title = "traceback" if contents.traceback.strip() else "last output of the process"
+        yield Section(title, (Code(contents.traceback.strip() or printed),))
+    if contents.environment is not None:
+        known = {**lines_of(contents.environment), **settings_lines(contents.settings)}
+        yield Section("environment", (Facts.of(known.items()),))
+    if contents.against:
+        none = () if contents.differences else (Lines(("no difference",)),)
+        yield Section(f"difference to {contents.against}", (differences_table(contents), *none))
+    if contents.next_steps or contents.notes:
+        yield Section("notes", (Lines(contents.next_steps, "next"), notes(contents.notes)))
+
+
+def differences_table(contents: Contents) -> Table:
+    rows = ((one.name, one.here, one.there) for one in contents.differences)
+    return Table.of(("name", "where it failed", "there"), rows, limit=1000)
+
+
+def growth_table(located: Located, limit: int) -> Table:
+    """Show the errors around the culprit, or the last ones where there is none."""
+    node = located.op.node if located.op is not None else ""
+    names = [point.node for point in located.growth]
+    first, shown = _window(located.growth, names.index(node) if node in names else len(names), limit)
+    marked = (place for place, point in enumerate(shown) if point.node == node)
+    rows = (
+        (point.node, point.op, error(point.eager), error(point.compiled), point.module, point.source)
+        for point in shown
+    )
+    head = ("node", "op", "eager", "compiled", "module", "source")
+    table = Table.of(head, rows, limit=limit, marked=marked)
+    return _with_range(table, first, len(shown), len(names))
+
+
+def growth_rows(growth: Sequence[Growth], count: int = 8) -> list[Growth]:
+    """Return the nodes at which compiled is worst against eager, in the order of the graph."""
+    known = [point for point in growth if point.eager is not None and point.compiled is not None]
+    worst = {id(point) for point in sorted(known, key=_excess, reverse=True)[:count]}
+    return [point for point in known if id(point) in worst]
+
+
+def _excess(point: Growth) -> float:
+    """By how much compiled is further from the truth; a NaN counts most, errors below 1e-20 as that."""
+    eager, compiled = point.eager or 0.0, point.compiled or 0.0
+    if compiled != compiled:
+        return float("inf")
+    if eager != eager or eager == float("inf"):
+        return -1.0
+    return max(compiled, 1e-20) / max(eager, 1e-20)
+
+
+def _script(contents: Contents, limits: Limits) -> Code | Lines:
+    lines = contents.script.count("\n")
+    if contents.script_is_minimal or limits.wide or lines <= _READABLE:
+        return Code(contents.script, "python")
+    return Lines((f"{lines} lines: see repro.py in the bundle",))
+
+
+def _histogram(errors: ErrorMap) -> Section:
+    """Show a bar for each side and each power of ten."""
+    largest = max((*errors.eager, *errors.compiled), default=0)
+    rows = [
+        (f"10^{edge:.2f}", side, "#" * max(1, round(_BARS * counts[index] / largest)), f"{counts[index]:,}")
+        for index, edge in enumerate(errors.edges[:-1])
+        for side, counts in (("eager", errors.eager), ("compiled", errors.compiled))
+        if counts and counts[index]
+    ]
+    not_finite = f"{errors.non_finite:,} elements are not finite, or should not be"
+    parts = (
+        Lines((not_finite,) if errors.non_finite else ()),
+        Table.of(("error from", "", "", "elements"), rows, limit=1000),
+    )
+    return Section(f"distance of the elements of {errors.path} to {errors.against}", parts)
+
+
+def _graph(picture: Picture, limit: int) -> Section:
+    """Show the ops around the culprit, or the first ones where there is none."""
+    ops = [node for node in picture.nodes if node.kind == "op"]
+    culprit = next((place for place, node in enumerate(ops) if node.guilty), 0)
+    first, shown = _window(ops, culprit, limit)
+    rows = ((node.name, node.op, ", ".join(node.inputs), node.shape, node.module) for node in shown)
+    marked = (place for place, node in enumerate(shown) if node.guilty)
+    table = Table.of(("node", "op", "reads", "result", "module"), rows, limit=limit, marked=marked)
+    title = f"the {picture.title}: {counted(len(ops), 'op')}"
+    return Section(title, (_with_range(table, first, len(shown), len(ops)),))
+
+
+def _steps(steps: Sequence[Step], limit: int) -> Table:
+    """Show the first step, the last, and some in between."""
+    chosen = sorted({round(index * (len(steps) - 1) / (limit - 1)) for index in range(limit)})
+    rows = (
+        (
+            f"{step.query:,}",
+            f"{step.seconds:.1f}",
+            f"{step.ops:,}",
+            f"{step.inputs:,}",
+            f"{step.elements:,}",
+            step.pass_name,
+        )
+        for step in (steps[index] for index in chosen)
+    )
+    return Table.of(("query", "seconds", "ops", "inputs", "elements", "pass"), rows, limit=limit)
+
+
+def _window(items: Sequence[Item], place: int, size: int) -> tuple[int, Sequence[Item]]:
+    """Return the items around a place, and the number of the first of them."""
+    first = max(0, min(place - size // 2, len(items) - size))
+    return first, items[first : first + size]
+
+
+def _with_range(table: Table, first: int, shown: int, count: int) -> Table:
+    more = f"{first + 1:,} to {first + shown:,} of {count:,} are shown" if shown < count else ""
+    return replace(table, more=more, needed=4)
