@@ -15,8 +15,8 @@ from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
-from torchrepro.script.graph_script import graph_script
-from torchrepro.script.plan import Manner
+from torchrepro.script.graph_script import GraphScript
+from torchrepro.script.writer import Manner
 
 ERROR = Verdict(
     Kind.COMPILE_ERROR, Stage.BACKEND, raised=Raised("NotImplementedError", "no lowering for aten.foo")
@@ -69,7 +69,7 @@ def lowered(function: Callable[..., Any], *inputs: Any) -> Repro:
 
 def first_text(repro: Repro, verdict: Verdict, manner: Manner = Manner.PLAIN) -> str:
     """The script without its docstring."""
-    text = graph_script(repro, verdict, (), manner).text
+    text = GraphScript(repro, verdict, (), manner).script().text
     return text.split('"""\n\n', 1)[1]
 
 

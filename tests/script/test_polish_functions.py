@@ -18,10 +18,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.script.fake_calls import SameCall
 from torchrepro.script.literals import Unwritable
-from torchrepro.script.plan import Manner
-from torchrepro.script.spelling import Speller, Style
+from torchrepro.script.spelling import SameCall, Speller
+from torchrepro.script.writer import Manner
 from torchrepro.state.fake_run import run_on_fakes
 
 
@@ -154,7 +153,7 @@ def test_an_operator_that_nobody_can_register_is_not_written() -> None:
         library.define("twice(Tensor x) -> Tensor")
         node.target = torch.ops.polish_tests.twice.default
         with pytest.raises(Unwritable, match="whose source is not known"):
-            Speller(found, SameCall(found), Style.PUBLIC).spelling(node)
+            Speller(found, SameCall(found), public=True).spelling(node)
 
 
 _STEPS: dict[str, Callable[..., Any]] = {

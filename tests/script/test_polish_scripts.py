@@ -18,7 +18,7 @@ from torchrepro.nouns.comparison import Difference
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.script.candidates import Entry, first_script, input_names, scripts_for
-from torchrepro.script.plan import Manner
+from torchrepro.script.writer import Manner
 
 _X = torch.ones(2, 3)
 

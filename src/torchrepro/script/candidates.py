@@ -7,23 +7,22 @@ It keeps every value in files and hands the graph over as it was captured (`scri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from torchrepro.bundle.read import OPERATORS, SCRIPT, TENSORS, VALUES
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
-from torchrepro.script.call_script import CallManner, call_script
+from torchrepro.script.call_script import CallScript
 from torchrepro.script.document import Entry, Script
-from torchrepro.script.graph_script import graph_script
+from torchrepro.script.graph_script import GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.names import names_of_inputs
-from torchrepro.script.plan import Manner
 from torchrepro.script.save_bundle import bundle_members
+from torchrepro.script.writer import Manner, ScriptWriter
 
 
 def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
@@ -56,16 +55,13 @@ def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) 
 
 def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
     """The same one after the other: later ones are seldom needed."""
-    ways: list[Callable[[], Script]]
-    if repro.place is Place.BEFORE_CAPTURE:
-        ways = [partial(call_script, repro, verdict, header, manner) for manner in CallManner]
-    else:
-        ways = [partial(graph_script, repro, verdict, header, manner) for manner in Manner]
+    whole_call = repro.place is Place.BEFORE_CAPTURE
+    writer: type[ScriptWriter] = CallScript if whole_call else GraphScript
     seen: set[str] = set()
     reasons: list[str] = []
-    for way in ways:
+    for manner in (Manner.PLAIN, Manner.EXACT) if whole_call else Manner:
         try:
-            script = way()
+            script = writer(repro, verdict, header, manner).script()
         except Unwritable as exc:
             reasons.append(str(exc))
             continue

@@ -3,226 +3,352 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch.fx import GraphModule, Node
 
+from torchrepro.graph_text.printer import GraphText, overloads_of
+from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.loss import weights_like
-from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.script.assertions import assertion, raised_comment, sentence
-from torchrepro.script.compile_call import compiled_call, marks
-from torchrepro.script.document import Entry, Script, docstring, document, seen_with
-from torchrepro.script.inputs import SIDE_FILE, Inputs
+from torchrepro.nouns.comparison import LeafPath
+from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place
+from torchrepro.nouns.verdict import Kind
+from torchrepro.script.assertions import worst_leaf
+from torchrepro.script.body import Body, BodyWriter
+from torchrepro.script.document import DRAW_AS_EAGER, Entry, compile_arguments
+from torchrepro.script.inputs import SIDE_FILE, Inputs, dynamic_dimensions, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
 from torchrepro.script.literals import Unwritable
-from torchrepro.script.observed import compared, observed, result_suffix
-from torchrepro.script.plan import RAISING, Manner, Plan
-from torchrepro.script.preamble import (
-    DRAW_AS_EAGER,
-    compiler_module,
-    config_modules,
-    contexts,
-    environment_lines,
-    within,
-)
+from torchrepro.script.spelling import SameCall, Speller
+from torchrepro.script.writer import RAISING, CompiledCall, Manner, ScriptWriter, parameter_text
+from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
+from torchrepro.user_code.closure.origin import is_installed_module
+from torchrepro.user_code.graph_source import write_with_source
+from torchrepro.user_code.operators import OPERATORS, Operators, operators_of, registration_name
 
-_ENTRIES = {
-    Manner.PLAIN: Entry.PUBLIC,
-    Manner.EXACT: Entry.PUBLIC,
-    Manner.OPERATORS: Entry.OPERATORS,
-    Manner.INTERNAL: Entry.INTERNAL,
-}
-
-Part = tuple[list[str], list[list[str]]]
-"""The lines at the end of a script, and functions that they need."""
+_NOT_PUBLIC = "# torch.compile(f) does not show it: this is inductor's own entry point."
+_BUNDLES = "torchrepro_"
+"""How the functions that register operators begin in a bundle."""
 
 
-def graph_script(repro: Repro, verdict: Verdict, header: Sequence[str], manner: Manner) -> Script:
-    """The script in one manner; `Unwritable` where there is none."""
-    plan = Plan(repro, verdict, manner)
-    definition = _definition(plan)
-    statements, functions = _statements(plan)
-    source = [plan.source] if plan.source else []
-    modules = plan.modules | config_modules(plan.settings)
-    modules |= {compiler_module(plan.compiler)} - {""}
-    text = document(
-        docstring(sentence(repro.compiler, verdict), [seen_with(repro), *header]),
-        environ=environment_lines(repro.ambient.environ),
-        modules=modules | ({"Path"} if plan.inputs.kept else set()),
-        settings=plan.settings,
-        definitions=[*source, definition, *functions],
-        statements=statements,
-    )
-    internal = "torch.compile does not show it, only inductor's own entry point"
-    remark = internal if manner is Manner.INTERNAL else ""
-    return Script(text, _ENTRIES[manner], remark, plan.inputs.side_files)
+class GraphScript(ScriptWriter):
+    """Writes the graph as a function `f`, or as a `Model` where it has state."""
 
+    @property
+    def entry(self) -> Entry:
+        return {Manner.OPERATORS: Entry.OPERATORS, Manner.INTERNAL: Entry.INTERNAL}.get(
+            self.manner, Entry.PUBLIC
+        )
 
-# The function.
+    @property
+    def callee(self) -> str:
+        return "model" if self.is_module else "f"
 
+    @property
+    def fresh(self) -> str:
+        return "Model()" if self.is_module else "f"
 
-def _definition(plan: Plan) -> list[str]:
-    body = plan.body
-    names = list(body.parameters.values())
-    if not plan.is_module:
-        return [*laid_out(f"def f({', '.join(names)}):"), *indented(body.lines)]
-    lines = ["class Model(torch.nn.Module):"]
-    if body.state:
-        made = ["def __init__(self):", *indented(["super().__init__()", *_state(plan)]), ""]
-        lines += indented(made)
-    forward = [*laid_out(f"def forward({', '.join(['self', *names])}):", margin=1), *indented(body.lines)]
-    return [*lines, *indented(forward)]
+    @property
+    def made(self) -> list[str]:
+        return ["model = Model()"] if self.is_module else []
 
+    @cached_property
+    def is_module(self) -> bool:
+        """Whether there is state, which belongs to a module; export takes nothing else."""
+        reads = any(
+            node.op == "get_attr" and isinstance(self._attribute(str(node.target)), torch.Tensor)
+            for node in self.repro.graph.graph.nodes
+        )
+        return reads or self.repro.compiler.name == AOT_INDUCTOR
 
-def _state(plan: Plan) -> list[str]:
-    lines = []
-    for name, path in plan.body.state.items():
-        value = plan.attribute(path)
-        expression = plan.inputs.expression(name, value.detach())
-        if isinstance(value, torch.nn.Parameter):
-            frozen = "" if value.requires_grad else ", requires_grad=False"
-            lines += laid_out(f"self.{name} = torch.nn.Parameter({expression}{frozen})", margin=2)
-        else:
-            lines += laid_out(f'self.register_buffer("{name}", {expression})', margin=2)
-    return lines
+    @cached_property
+    def traced(self) -> FakeRun:
+        """The graph run on fakes: the value of each node, and which inputs it writes to."""
+        return run_on_fakes(self.repro, log=OperatorLog(), user_code=True, symbols=False)
 
+    @cached_property
+    def body(self) -> Body:
+        repro = self.repro
+        lowered = repro.place is Place.AFTER_AOT and repro.compiler.name == "inductor"
+        speller = Speller(
+            self.traced,
+            SameCall(self.traced, inductor_decompositions() if lowered else None),
+            self.manner in (Manner.PLAIN, Manner.EXACT),
+            self.modules,
+            frozenset(
+                entry.op.partition(".")[0]
+                for entry in self.operators.entries
+                if entry.in_source or entry.library or is_installed_module(entry.module or "__main__")
+            ),
+        )
+        owner = "self" if self.is_module else ""
+        return BodyWriter(repro.graph, speller, sizes=sizes_of_inputs(repro.graph), owner=owner).write()
 
-# The calls.
+    def _attribute(self, path: str) -> Any:
+        value: Any = self.repro.graph
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        return value
 
+    # The user's code: operators, and the compiler where it is the user's.
 
-def _statements(plan: Plan) -> Part:
-    values = {name: plan.value_of(node) for node, name in plan.body.parameters.items()}
-    arguments = ", ".join(plan.inputs.add(values).values())
-    kind = plan.verdict.kind
-    if kind is Kind.MISSING_ERROR:
-        return _missing_error(plan, arguments)
-    if not plan.is_plain_call:
-        return _two_runs(plan, arguments)
-    calls = _raising(plan, arguments) if kind in RAISING else _differing(plan, arguments)
-    made = ["model = Model()"] if plan.is_module else []
-    return [*made, *_input_lines(plan), *calls], []
+    @cached_property
+    def operators(self) -> Operators:
+        """The operators of the user that the graph calls."""
+        targets = [
+            node.target
+            for module in self.repro.graph.modules()
+            if isinstance(module, GraphModule)
+            for node in module.graph.nodes
+            if isinstance(node.target, OpOverload | OpOverloadPacket) and needs_trust(node.target)
+        ]
+        return operators_of(overloads_of(targets), {})
 
+    @cached_property
+    def _written(self) -> tuple[GraphText, Compiler] | None:
+        """The compiler as the script finds it: one that a script of the user defines is taken along."""
+        return write_with_source(self.repro) if ":" in self.repro.compiler.name else None
 
-def _raising(plan: Plan, arguments: str) -> list[str]:
-    """The call in eager, and the call that fails."""
-    backward = _loss(plan) if plan.runs_backward else ""
-    compiled = compiled_call(plan, arguments)
-    eager = f"{plan.callee}({arguments}){backward}  # eager is fine"
-    failing = f"{compiled.call}{backward}  # {raised_comment(plan.verdict)}"
-    return _around(plan, [eager, *compiled.lines, failing])
+    def _source(self) -> list[str]:
+        lines = self.source_lines(self._written[0]) if self._written and self._written[0].source else []
+        registering = self._operator_lines() if self.operators.entries else []
+        return [*lines, *(["", ""] if lines and registering else []), *registering]
 
+    def _operator_lines(self) -> list[str]:
+        """Code that registers the user's operators; the import of a module registers the others."""
+        entries = self.operators.entries
+        self.modules |= {entry.module for entry in entries if not entry.in_source and entry.module}
+        loading = [
+            f'torch.ops.load_library("{entry.library}")'
+            for entry in entries
+            if entry.library and not entry.module
+        ]
+        own = [f"{registration_name(entry)}()" for entry in entries if entry.in_source]
+        if not own:
+            return loading
+        # The tables at the end are for the bundle.
+        lines = self.without_imports(self.operators.text.partition(f"\n{OPERATORS} = ")[0])
+        while lines and not lines[-1]:
+            lines.pop()
+        # Whoever does not hold the result loses the operator again.
+        lines += ["", "", *loading, f"operators = [{', '.join(own)}]"]
+        return [line.replace(_BUNDLES, "") for line in lines]
 
-def _differing(plan: Plan, arguments: str) -> list[str]:
-    """Both results, and the assertion that they are the same."""
-    compiled = compiled_call(plan, arguments)
-    calls = [f"eager = {plan.callee}({arguments})", *compiled.lines, f"compiled = {compiled.call}"]
-    where = result_suffix(plan)
-    return [*_around(plan, calls), assertion(compared(plan), f"compiled{where}", f"eager{where}")]
+    # The function.
 
+    def definitions(self) -> list[list[str]]:
+        body = self.body
+        names = list(body.parameters.values())
+        if not self.is_module:
+            function = [*laid_out(f"def f({', '.join(names)}):"), *indented(body.lines)]
+            return [self._source(), function]
+        lines = []
+        if body.state:
+            lines += ["def __init__(self):", *indented(["super().__init__()", *self._state()]), ""]
+        lines += laid_out(f"def forward({', '.join(['self', *names])}):", margin=1)
+        model = ["class Model(torch.nn.Module):", *indented([*lines, *indented(body.lines)])]
+        return [self._source(), model]
 
-def _two_runs(plan: Plan, arguments: str) -> Part:
-    """A function that makes everything anew and returns what is compared, called twice."""
-    kind, callee = plan.verdict.kind, plan.callee
-    compiled = compiled_call(plan, arguments).function
-    if not compiled:
-        raise Unwritable("a call that changes its inputs, with the compiler called directly")
-    call = f"{callee}({arguments})"
-    lines = [*_earlier_calls(plan), *_input_lines(plan), *_seed(plan)]
-    returned = "" if kind in RAISING else observed(plan)
-    if plan.runs_backward:
-        lines += [*_around(plan, [f"out = {call}"]), f"out{_loss(plan)}"]
-    elif returned.startswith("out"):
-        lines += _around(plan, [f"return {call}{returned.removeprefix('out')}"])
-    else:
-        lines += _around(plan, [call])
-    if returned and not (returned.startswith("out") and not plan.runs_backward):
-        lines.append(f"return {returned}")
-    body = [line for statement in lines for line in laid_out(statement, 1)]
-    made = "Model()" if plan.is_module else "f"
-    if kind in RAISING:
-        calls = [f"run({made})  # eager is fine", f"run({compiled})  # {raised_comment(plan.verdict)}"]
-    else:
-        calls = [f"eager = run({made})", f"compiled = run({compiled})"]
-        calls.append(assertion(compared(plan), "compiled", "eager"))
-    return calls, [[f"def run({callee}):", *body]]
+    def _state(self) -> list[str]:
+        lines = []
+        for name, path in self.body.state.items():
+            value = self._attribute(path)
+            expression = self.inputs.expression(name, value.detach())
+            if isinstance(value, torch.nn.Parameter):
+                lines += laid_out(f"self.{name} = {parameter_text(expression, value)}", margin=2)
+            else:
+                lines += laid_out(f'self.register_buffer("{name}", {expression})', margin=2)
+        return lines
 
+    # The calls.
 
-def _missing_error(plan: Plan, arguments: str) -> Part:
-    compiled = compiled_call(plan, arguments).function
-    if not compiled:
-        raise Unwritable("a missing error, with the compiler called directly")
-    call = _around(plan, [f"{plan.callee}({arguments})"])
-    eager = "Model()" if plan.is_module else "f"
-    return [*_input_lines(plan), *errors_compared(eager, compiled)], [raises_function(plan.callee, call)]
+    @cached_property
+    def is_plain_call(self) -> bool:
+        """Whether one call leaves nothing behind that the next would see."""
+        if self.verdict.kind is Kind.COMPILE_ERROR and self.manner is Manner.PLAIN:
+            return not self.repro.earlier  # what a call leaves behind hardly changes how the next compiles
+        gradients = self._runs_backward and self.verdict.kind not in RAISING
+        changes = bool(self.traced.mutated) or self.traced.random or bool(self.repro.earlier)
+        return not (gradients or changes or self._where.part in ("inputs", "state", "grad"))
 
+    def compiled(self, arguments: str) -> CompiledCall:
+        if self.repro.compiler.name == AOT_INDUCTOR:
+            return self._ahead_of_time(arguments)
+        if self.manner is Manner.INTERNAL:
+            return self._internal(arguments)
+        dynamic = bool(self.repro.symbols) and not self._marks
+        compiler = self._written[1] if self._written else self.repro.compiler
+        given = compile_arguments(compiler, dynamic=dynamic)
+        return CompiledCall(
+            f"torch.compile({self.callee}{given})({arguments})", f"torch.compile({self.fresh}{given})"
+        )
 
-def raises_function(callee: str, call: Sequence[str]) -> list[str]:
-    """A function that says which error a call raises."""
-    tried = ["try:", *indented(call), "except Exception as error:", "    return type(error).__name__"]
-    return [f"def raises({callee}):", *indented([*tried, 'return "nothing"'])]
+    def _ahead_of_time(self, arguments: str) -> CompiledCall:
+        if self.repro.symbols:
+            raise Unwritable("an exported program with dynamic sizes")
+        given = f"({arguments},)" if arguments else "()"
+        lines = (
+            f"program = torch.export.export(model, {given})",
+            "package = torch._inductor.aoti_compile_and_package(program)",
+        )
+        self.modules.add("torch._inductor")
+        return CompiledCall(f"torch._inductor.aoti_load_package(package)({arguments})", lines=lines)
 
+    def _internal(self, arguments: str) -> CompiledCall:
+        """Inductor's own entry points. Checked on torch 2.11 to 2.15 (`compile_fx`, `compile_fx_inner`)."""
+        repro, compiler = self.repro, self.repro.compiler
+        asked = compiler.options or compiler.mode or compiler.recapture
+        if compiler.name != "inductor" or asked or repro.symbols:
+            raise Unwritable("a compiler with settings, called directly")
+        if self.is_module or not self.is_plain_call:
+            raise Unwritable("a call that changes its inputs, handed to the compiler directly")
+        if repro.place is Place.AFTER_AOT:
+            self.modules.add("from torch._inductor.compile_fx import compile_fx_inner")
+            self.modules.add("from torch.fx.experimental.proxy_tensor import make_fx")
+            # It takes a list of inputs, and only graphs that return several values or a list.
+            alone = len(self.body.results) == 1
+            listed = "lambda *inputs: [f(*inputs)]" if alone else "f"
+            call = f"compile_fx_inner(graph, [{arguments}])([{arguments}]){'[0]' if alone else ''}"
+            return CompiledCall(call, lines=(_NOT_PUBLIC, f"graph = make_fx({listed})({arguments})"))
+        self.modules.add("from torch._inductor.compile_fx import compile_fx")
+        call = f"compile_fx(graph, [{arguments}])({arguments})"
+        return CompiledCall(call, lines=(_NOT_PUBLIC, "graph = torch.fx.symbolic_trace(f)"))
 
-def errors_compared(eager: str, compiled: str) -> list[str]:
-    """Lines that ask both sides for their error."""
-    return [
-        f"eager, compiled = raises({eager}), raises({compiled})",
-        'assert compiled == eager, f"eager raises {eager}, compiled raises {compiled}"',
-    ]
+    def around(self, calls: Sequence[str]) -> list[str]:
+        return list(calls) if self.repro.place is Place.AFTER_AOT else super().around(calls)
 
+    # Inputs and seed.
 
-def _around(plan: Plan, calls: Sequence[str]) -> list[str]:
-    return within([] if plan.repro.place is Place.AFTER_AOT else contexts(plan.repro.ambient), calls)
+    @cached_property
+    def _placeholders(self) -> list[Node]:
+        return [node for node in self.repro.graph.graph.nodes if node.op == "placeholder"]
 
+    def _value_of(self, node: Node) -> Any:
+        """An input as the script makes it. Below AOT autograd has done its work."""
+        value = self.repro.inputs[self._placeholders.index(node)]
+        if self.repro.place is Place.AFTER_AOT and isinstance(value, torch.Tensor) and value.requires_grad:
+            return value.detach()
+        return value
 
-# Inputs, loss and seed.
+    def arguments(self) -> str:
+        values = {name: self._value_of(node) for node, name in self.body.parameters.items()}
+        return ", ".join(self.inputs.add(values).values())
 
+    def input_lines(self) -> list[str]:
+        return [*self.inputs.lines, *self._marks]
 
-def _input_lines(plan: Plan) -> list[str]:
-    return [*plan.inputs.lines, *marks(plan)]
+    @cached_property
+    def _marks(self) -> list[str]:
+        """Marks on dimensions, where some of them are dynamic and others are not."""
+        repro, parameters = self.repro, self.body.parameters
+        if not repro.symbols or repro.compiler.dynamic is not None:
+            return []
+        if any(not isinstance(value, torch.Tensor) for value in map(self._value_of, parameters)):
+            return []  # a number of its own is dynamic only if everything is
+        symbolic, fixed = [], 0
+        for node, dim, is_symbol in dynamic_dimensions(repro.graph):
+            if node not in parameters:
+                continue
+            if is_symbol:
+                symbolic.append(f"torch._dynamo.mark_dynamic({parameters[node]}, {dim})")
+            else:
+                fixed += self._value_of(node).shape[dim] > 1
+        return symbolic if fixed else []
 
+    def before_inputs(self) -> list[str]:
+        """The calls that came before the failing one."""
+        lines = []
+        for inputs in self.repro.earlier:
+            given = dict(zip(self._placeholders, inputs, strict=False))
+            texts = [self._earlier_value(name, given[node]) for node, name in self.body.parameters.items()]
+            lines += self.around([f"{self.callee}({', '.join(texts)})"])
+        return lines
 
-def _earlier_calls(plan: Plan) -> list[str]:
-    lines = []
-    for inputs in plan.repro.earlier:
-        given = dict(zip(plan.placeholders, inputs, strict=False))
-        texts = [_earlier_value(plan, name, given[node]) for node, name in plan.body.parameters.items()]
-        lines += _around(plan, [f"{plan.callee}({', '.join(texts)})"])
-    return lines
+    def _earlier_value(self, name: str, value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return self.inputs.expression(f"earlier_{name}{len(self.inputs.kept)}", value)
+        return Inputs().add({name: value})[name]
 
+    def seed(self) -> list[str]:
+        """Both sides draw the same numbers."""
+        if not self.traced.random:
+            return []
+        asked = "fallback_random" in self.repro.compiler.options
+        chosen = asked or DRAW_AS_EAGER.partition("  #")[0] in self.settings
+        if self.repro.compiler.name == "inductor" and not chosen:
+            self.settings.append(DRAW_AS_EAGER)
+        state = self.repro.ambient.rng.get("cpu")
+        if self.manner is Manner.PLAIN or state is None:
+            return ["torch.manual_seed(0)"]
+        self.inputs.kept["random_state"] = state
+        return [f'torch.set_rng_state(torch.load(Path(__file__).with_name("{SIDE_FILE}"))["random_state"])']
 
-def _earlier_value(plan: Plan, name: str, value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return plan.inputs.expression(f"earlier_{name}{len(plan.inputs.kept)}", value)
-    return Inputs().add({name: value})[name]
+    # What is compared.
 
+    @cached_property
+    def _where(self) -> LeafPath:
+        """Where the results differ; the empty path where nothing was compared."""
+        leaf = worst_leaf(self.verdict)
+        where = LeafPath() if leaf is None else leaf.where
+        if where.part == "python":
+            raise Unwritable("a side effect on Python objects")
+        return where
 
-def _seed(plan: Plan) -> list[str]:
-    """Both sides draw the same numbers."""
-    if not plan.traced.random:
-        return []
-    asked = "fallback_random" in plan.repro.compiler.options
-    chosen = asked or DRAW_AS_EAGER.partition("  #")[0] in plan.settings
-    if plan.repro.compiler.name == "inductor" and not chosen:
-        plan.settings.append(DRAW_AS_EAGER)
-    state = plan.repro.ambient.rng.get("cpu")
-    if plan.manner is Manner.PLAIN or state is None:
-        return ["torch.manual_seed(0)"]
-    plan.inputs.kept["random_state"] = state
-    return [f'torch.set_rng_state(torch.load(Path(__file__).with_name("{SIDE_FILE}"))["random_state"])']
+    @cached_property
+    def _runs_backward(self) -> bool:
+        if self.repro.place is Place.AFTER_AOT or self.repro.backward is False:
+            return False
+        if self.verdict.kind not in RAISING and self._where.part != "grad":
+            return False
+        if not self.traced.complete and self._where.text:
+            raise Unwritable("gradients of a graph whose sizes depend on data")
+        return any(tensor.requires_grad for _, tensor in tensors_in(self.traced.output))
 
+    def loss(self) -> str:
+        if not self._runs_backward:
+            return ""
+        outputs = tensors_in(self.traced.output, "out")
+        wanting = [(path, found) for path, found in outputs if found.requires_grad]
+        if len(wanting) != 1 or wanting[0][0] not in self.body.results:
+            raise Unwritable("several outputs that ask for gradients")
+        path, tensor = wanting[0]
+        where = self.body.results[path]
+        if tensor.dim() == 0 and not tensor.is_complex():
+            return f"{where}.backward()"
+        if self.manner is Manner.PLAIN or tensor.is_complex():
+            return f"{where}{'.abs()' if tensor.is_complex() else ''}.sum().backward()"
+        weights = weights_like(torch.empty(tensor.shape, dtype=tensor.dtype))
+        return f"{where}.backward({self.inputs.expression('gradient', weights)})"
 
-def _loss(plan: Plan) -> str:
-    """What is appended to the outputs to run backward through them."""
-    wanting = [(path, found) for path, found in tensors_in(plan.traced.output, "out") if found.requires_grad]
-    if len(wanting) != 1 or wanting[0][0] not in plan.body.results:
-        raise Unwritable("several outputs that ask for gradients")
-    path, tensor = wanting[0]
-    where = plan.body.results[path]
-    if tensor.dim() == 0 and not tensor.is_complex():
-        return f"{where}.backward()"
-    if plan.manner is Manner.PLAIN or tensor.is_complex():
-        return f"{where}{'.abs()' if tensor.is_complex() else ''}.sum().backward()"
-    weights = weights_like(torch.empty(tensor.shape, dtype=tensor.dtype))
-    return f"{where}.backward({plan.inputs.expression('gradient', weights)})"
+    def result_suffix(self) -> str:
+        path, results = str(self._where), self.body.results
+        best = max((known for known in results if path.startswith(known)), key=len, default=None)
+        return "" if best is None else results[best] + path[len(best) :]
+
+    def observed(self) -> str:
+        where = self._where
+        end = ".grad" if where.part == "grad" else ""
+        if where.input is not None:
+            name = self.body.parameters.get(self._placeholders[where.input])
+            if name is None:
+                raise Unwritable("an input that the graph does not use")
+            return f"{name}{where.rest}{end}"
+        if where.part in ("grad", "state") and where.name and not where.rest:
+            known = {place: name for name, place in self.body.state.items()}
+            return f"model.{known.get(where.name, where.name)}{end}"
+        return f"out{self.result_suffix()}"
+
+    def compared_dtype(self) -> torch.dtype | None:
+        """An input and its gradient have the same."""
+        if self._where.input is not None:
+            value = self.repro.inputs[self._where.input]
+            return value.dtype if isinstance(value, torch.Tensor) else None
+        tensor = dict(tensors_in(self.traced.output, "out")).get(str(self._where))
+        return None if tensor is None else tensor.dtype
+
+    def may_be_nan(self) -> bool:
+        return self.manner is not Manner.PLAIN or super().may_be_nan()

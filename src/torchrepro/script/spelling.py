@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from torchrepro.graph_text import resolver
+from torchrepro.judge.leaves import tensors_in
 from torchrepro.script.calls import Spelling, function, nodes_in, operator_call, torch_level
-from torchrepro.script.fake_calls import SameCall
 from torchrepro.script.literals import Text, Unwritable, Writer
 from torchrepro.script.public_names import public_spellings
-from torchrepro.state.fake_run import FakeRun
+from torchrepro.state.fake_run import Decompositions, FakeRun, OperatorLog, identity
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-
-
-class Style(StrEnum):
-    """Which names operators are written by."""
-
-    PUBLIC = "public"
-    OPERATORS = "operators"
+from torchrepro.torch_api.pytree import tree_leaves
 
 
 @dataclass
@@ -30,7 +25,8 @@ class Speller:
 
     traced: FakeRun
     same: SameCall
-    style: Style
+    public: bool
+    """Whether operators are written by public names, where these reach the same operator."""
     modules: set[str] = field(default_factory=set)
     """`F`, `math`, or a module of the user."""
     own: frozenset[str] = frozenset()
@@ -47,7 +43,7 @@ class Speller:
             found = torch_level(node)
             self._needs(found.module)
             return found.spelling
-        if self.style is Style.PUBLIC:
+        if self.public:
             for spelling in public_spellings(node):
                 if self._is_same(node, node.target, spelling):
                     return spelling
@@ -98,3 +94,33 @@ class Speller:
     def _needs(self, module: str) -> None:
         if module and module != "torch":
             self.modules.add(module)
+
+
+class SameCall:
+    """Tells whether two ways to write a call are the same one: both are run on fake tensors.
+
+    They are if they reach the dispatcher as the same operators on the same arguments. Where a compiler takes
+    an operator apart before it sees it, that is done here too.
+    """
+
+    def __init__(self, run: FakeRun, decompositions: Decompositions | None = None) -> None:
+        self._run = run
+        self._tables: list[Decompositions] = [{}, *([decompositions] if decompositions else [])]
+
+    def __call__(self, first: Callable[[], Any], second: Callable[[], Any], arguments: Sequence[Any]) -> bool:
+        """Whether both reach the dispatcher alike, as they are or as the compiler takes them apart."""
+        known = {identity(tensor): f"argument {path}" for path, tensor in tensors_in(list(arguments))}
+        for table in self._tables:
+            first_seen, second_seen = (
+                self._seen(call, OperatorLog(table, known)) for call in (first, second)
+            )
+            if first_seen is not None and first_seen == second_seen:
+                return True
+        return False
+
+    def _seen(self, call: Callable[[], Any], log: OperatorLog) -> tuple[Any, str] | None:
+        try:
+            with self._run.around(), log:
+                return log.calls, log.described(tree_leaves(call()))
+        except Exception:
+            return None  # this way to write it does not take these arguments

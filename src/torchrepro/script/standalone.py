@@ -37,20 +37,21 @@ from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script import standalone_runtime as runtime
 from torchrepro.script.assertions import sentence
-from torchrepro.script.document import docstring, document
-from torchrepro.script.executable import Executable, executable_graph
-from torchrepro.script.layout import indented
-from torchrepro.script.literals import Unwritable
-from torchrepro.script.preamble import (
+from torchrepro.script.document import (
     DRAW_AS_EAGER,
     compile_arguments,
     compiler_module,
     config_modules,
     contexts,
+    docstring,
+    document,
     environment_lines,
     setting_lines,
     within,
 )
+from torchrepro.script.executable import Executable, executable_graph
+from torchrepro.script.layout import indented
+from torchrepro.script.literals import Unwritable
 from torchrepro.user_code.closure.scopes import bound_names
 
 _TENSOR_FILE = """\
