@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
     from torchrepro.locate.settings import LocateSettings as LocateSettings
-    from torchrepro.minify.settings import MinifySettings as MinifySettings
+    from torchrepro.minify.run_directory import MinifySettings as MinifySettings
     from torchrepro.nouns.ambient import Ambient as Ambient
     from torchrepro.nouns.comparison import Comparison as Comparison
     from torchrepro.nouns.errors import AccuracyError as AccuracyError
@@ -88,7 +88,7 @@ _HOMES = {
     "compare_model": "engine.compare_model",
     # minifying
     "minify_bundle": "pipeline",
-    "MinifySettings": "minify.settings",
+    "MinifySettings": "minify.run_directory",
     "Minified": "nouns.minified",
     # locating
     "locate_bundle": "pipeline",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchrepro.engine.failure import Failure
+from torchrepro.engine.baseline import Failure
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 

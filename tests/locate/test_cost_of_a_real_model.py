@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from torchrepro.engine.baseline import establish
-from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.choose_executor import executor_for
-from torchrepro.engine.timeouts import Timeout
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.stages import find_stage

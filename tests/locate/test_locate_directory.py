@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.engine.search.identity import Identity
-from torchrepro.engine.search.run_directory import write_json
+from torchrepro.engine.search.run_directory import Identity, write_json
 from torchrepro.locate.settings import locate_directory
 from torchrepro.nouns.located import GuiltyOp, Located, Way
 from torchrepro.nouns.verdict import Kind, Stage

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.choose_executor import executor_for
-from torchrepro.engine.timeouts import Timeout
 from torchrepro.engine.warm_up import warm_up
 from torchrepro.locate.component import find_part
 from torchrepro.locate.context import Inquiry

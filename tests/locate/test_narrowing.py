@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.engine.narrowing import TOGETHER, narrow
+from torchrepro.engine.subsets import TOGETHER, narrow
 
 
 class Questions:

@@ -12,7 +12,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.pattern_matcher import PatternMatcherPass
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
-from torchrepro.engine.stop_early import ending_before_code
+from torchrepro.engine.jobs import ending_before_code
 from torchrepro.locate.ablation import EVERYTHING, Met, turned_off
 from torchrepro.locate.kernels import generate
 from torchrepro.nouns.repro import Compiler, Repro

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torchrepro.cut.batched_inputs import verdicts_of_rounds
 from torchrepro.cut.record_values import Recording, observed_values
 from torchrepro.engine.processes.executor import job_named
-from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.processes.reports import Outcome
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import Watching

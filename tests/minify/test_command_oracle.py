@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchrepro import Kind, Repro, Signature, Verdict
-from torchrepro.engine.failure import Failure
+from torchrepro.engine.baseline import Failure
 from torchrepro.minify.command_oracle import CommandOracle, verdict_of_exit
 from torchrepro.nouns.errors import TorchReproError
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.engine.search.identity import Identity
-from torchrepro.engine.search.run_directory import held, write_json
-from torchrepro.minify.run_directory import RunDirectory, run_directory
-from torchrepro.minify.settings import MinifySettings
+from torchrepro.engine.search.run_directory import Identity, held, write_json
+from torchrepro.minify.run_directory import MinifySettings, RunDirectory, run_directory
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.minified import Minified
 

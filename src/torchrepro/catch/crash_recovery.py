@@ -14,8 +14,8 @@ from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch.crash_record import Flight, forget_flight, read_flight
 from torchrepro.catch.summary import UNFINISHED, write_summary
-from torchrepro.engine.processes.outcome import Outcome, signal_name
-from torchrepro.engine.processes.supervise import verdict_of
+from torchrepro.engine.processes.fresh_process import verdict_of
+from torchrepro.engine.processes.reports import Outcome, signal_name
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.plain import as_data
 from torchrepro.nouns.signature import Signature

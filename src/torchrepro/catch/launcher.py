@@ -6,7 +6,6 @@ passes signals on, and turns what a dying process leaves behind into bundles.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -24,12 +23,12 @@ from torchrepro.catch.autoload import GROUP
 from torchrepro.catch.crash_recovery import Death, HangWatch, finish_unfinished
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
 from torchrepro.catch.summary import Caught, caught_in, write_summary
+from torchrepro.engine.processes.process_groups import die_with
 from torchrepro.nouns.errors import TorchReproError
 
 _TICK = 0.5
 _ONE_EVENT = 0.1
 """Seconds within which the same signal counts once: some tools send it to a process and to its group."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +137,10 @@ def _start(arguments: Sequence[str], settings: WatchSettings, *, own_group: bool
     # The flags of the interpreter (-W, -X, -u ...) are part of how the program is run.
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    parent = os.getpid()
 
     def in_child() -> None:
-        _die_with_parent()
+        die_with(parent)  # plain `python` would be gone after `kill -9`
         if ignored:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -150,12 +150,6 @@ def _start(arguments: Sequence[str], settings: WatchSettings, *, own_group: bool
         process_group=0 if own_group else None,
         preexec_fn=in_child,
     )
-
-
-def _die_with_parent() -> None:
-    """Plain `python` would be gone after `kill -9`, so the program must not outlive us either (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _require_autoload() -> None:

@@ -207,8 +207,7 @@ class _Call:
 
     def _record_elsewhere(self) -> list[str]:
         """In a fresh process, from the source of the call."""
-        from torchrepro.engine.processes.environment import compiler_environment
-        from torchrepro.engine.processes.fresh_process import run_isolated
+        from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated
 
         ambient = capture_ambient()
         function, compiler = self.target.function, self.target.compiler

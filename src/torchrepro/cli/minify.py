@@ -73,7 +73,7 @@ def minify(
     """
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.minify.settings import MinifySettings
+    from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.errors import TorchReproError
 
     if list_passes:

@@ -114,7 +114,7 @@ def _minify(bundle: Path, *, show_traceback: bool) -> None:
     from torchrepro import pipeline
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.progress import progress
-    from torchrepro.minify.settings import MinifySettings
+    from torchrepro.minify.run_directory import MinifySettings
 
     print(f"torchrepro: minifying {bundle}", file=sys.stderr)
     with (

@@ -13,10 +13,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchrepro.engine.oracle import Oracle
+from torchrepro.nouns.comparison import Comparison, Difference
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Kind, Verdict
+
+_GRADIENT = "grad"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The original's failure. `differences` and `places` are empty where no values were compared."""
+
+    signature: Signature
+    differences: frozenset[Difference] = frozenset()
+    """In what way the worst leaf differs; a value that is not finite is worse than any other."""
+    places: frozenset[str] = frozenset()
+    """Where leaves differ in that way: `out`, `inputs`, `state`, `python`, or `grad` alone."""
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Failure:
+        signature, comparison = Signature.of(verdict), verdict.comparison
+        worst = None if comparison is None else comparison.worst
+        if comparison is None or worst is None or worst.same:
+            return cls(signature)
+        telling = Difference.NON_FINITE if verdict.kind is Kind.NON_FINITE else worst.difference
+        return cls(signature, frozenset({telling}), _places(comparison, telling))
+
+    def shown_by(self, verdict: Verdict) -> bool:
+        """Whether a verdict shows this failure, and not another one."""
+        if not verdict.fails or not self.signature.matches(Signature.of(verdict)):
+            return False
+        if not self.differences or verdict.comparison is None:
+            return True
+        return any(self.places & _places(verdict.comparison, difference) for difference in self.differences)
+
+
+def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
+    """The first words of the paths of leaves that differ in this way; of gradients, if there is no other."""
+    found = {leaf.where.part for leaf in comparison.differing if leaf.difference is difference}
+    return frozenset(found - {_GRADIENT} or found)
+
 
 RUNS = 3
 _LONG = 10.0

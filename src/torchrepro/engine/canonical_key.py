@@ -8,19 +8,233 @@ too often is the smaller harm.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
+import marshal
+import types
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
+from torch.fx import GraphModule, Node
 
 from torchrepro.bundle.entries import StorageEntry
 from torchrepro.bundle.storage_digests import digest_of_storage
 from torchrepro.bundle.storages import StorageTable, known
 from torchrepro.bundle.values import describe_values
-from torchrepro.engine.canonical_text import canonical_text, token_of
+from torchrepro.graph_text import resolver
+from torchrepro.graph_text.annotations import Note, SymbolNote, TensorNote, note_of_node, write_note
+from torchrepro.graph_text.literals import LiteralWriter
+from torchrepro.graph_text.triton_kernels import calls_kernel, with_places
+from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.tensors import is_fake, storage_identity
+
+_PROCESS = uuid.uuid4().hex
+_numbers = itertools.count()
+_tokens: dict[int, tuple[Callable[[], Any], str]] = {}
+
+_STATE_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules", "training"})
+
+
+@dataclass(frozen=True, eq=False)
+class CanonicalText:
+    """The text, and beside it the tensors and generators that it names."""
+
+    text: str
+    values: dict[str, Any]
+
+
+def canonical_text(module: GraphModule) -> CanonicalText:
+    """The text of a graph, of the graphs nested in it and of the modules that it calls."""
+    writer = _Writer()
+    lines = list(writer.graph(module))
+    return CanonicalText("\n".join(lines), writer.values)
+
+
+def token_of(value: Any) -> str:
+    """A word for this very object, which no other object has had or will have, in any process."""
+    known = _tokens.get(id(value))
+    if known is None or known[0]() is not value:
+        try:
+            reference: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            reference = functools.partial(_itself, value)  # held, so that its id is not given to another
+        known = _tokens[id(value)] = reference, f"<{_PROCESS} {next(_numbers):08}>"
+    return known[1]
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class _Literals(LiteralWriter):
+    """Arguments as a bundle writes them; what a bundle cannot keep is written as its token."""
+
+    def write(self, value: Any) -> str:
+        try:
+            return super().write(value)
+        except (CannotSerialise, RecursionError):
+            return token_of(value)
+
+    def callable(self, target: Callable[..., Any]) -> str:
+        name = _names.get(id(target))
+        if name is not None:
+            return name[1]
+        try:
+            path = super().callable(target)
+        except CannotSerialise:
+            return token_of(target)
+        if isinstance(target, types.FunctionType) and path.startswith("user("):
+            return f"{path}#{_digest_of_code(target)}"
+        if resolver.path_of(target) is not None:
+            _names[id(target)] = target, path  # torch's own functions: some hundreds, alive anyway
+        return path
+
+
+_names: dict[int, tuple[Any, str]] = {}
+
+
+def _digest_of_code(function: types.FunctionType) -> str:
+    """A function that is edited between two runs is another one under the same name."""
+    return hashlib.sha256(marshal.dumps(function.__code__)).hexdigest()[:16]
+
+
+class _Writer:
+    """One walk over a graph and everything that it holds; an object that is met again is the same one."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._variables: dict[Node, str] = {}
+        self._seen: dict[int, str] = {}
+        self._alive: list[Any] = []  # an id is only good while its object lives
+        self._literals = _Literals(self._variables, self._keep, keep_kernel=token_of)
+
+    def graph(self, module: GraphModule, nested: str = "") -> Iterator[str]:
+        for node in module.graph.nodes:
+            if node.op in ("get_attr", "call_module"):
+                yield from self._attribute(module, str(node.target))
+            self._variables[node] = f"v{len(self._variables)}"
+            yield f"{self._variables[node]} = {self._expression(module, node, nested)}"
+        # What no node reads is still handed to the compiler with the module.
+        for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+            if id(tensor) not in self._seen:
+                yield from self._attribute(module, name)
+
+    def _keep(self, value: Any) -> str:
+        """The name of a tensor or generator that is an argument."""
+        return self._known(value) or self._new(value, "c")
+
+    def _known(self, value: Any) -> str | None:
+        return self._seen.get(id(value))
+
+    def _new(self, value: Any, letter: str) -> str:
+        name = self._seen[id(value)] = f"{letter}{len(self._seen)}"
+        self._alive.append(value)
+        if isinstance(value, torch.Tensor | torch.Generator):
+            self.values[name] = value
+        return name
+
+    def _expression(self, module: GraphModule, node: Node, nested: str) -> str:
+        write = self._literals.write
+        arguments = ", ".join(
+            [write(value) for value in node.args]
+            + [f"{name}={write(value)}" for name, value in sorted(_keywords(node).items())]
+        )
+        match node.op:
+            case "placeholder":
+                stars = "*" * str(node.target).count("*")
+                return f"{stars}input({arguments}){_note(node, nested)}"
+            case "get_attr":
+                return self._reference(module, str(node.target))
+            case "call_module":
+                return f"{self._reference(module, str(node.target))}({arguments})"
+            case "call_function":
+                assert callable(node.target)
+                return f"{self._literals.callable(node.target)}({arguments})"
+        return f"{node.op} {node.target}({arguments})"
+
+    def _reference(self, module: torch.nn.Module, path: str) -> str:
+        value, _ = _reach(module, path)
+        return self._known(value) or self._literals.write(value)
+
+    def _attribute(self, module: torch.nn.Module, path: str) -> Iterator[str]:
+        """What an attribute holds, the first time that it is met."""
+        value, owner = _reach(module, path)
+        if self._known(value) or not isinstance(value, torch.Tensor | torch.nn.Module):
+            return
+        if isinstance(value, torch.Tensor):
+            yield f"{self._new(value, 'a')}: {_role(value, owner, path.rpartition('.')[2])}"
+        elif isinstance(value, GraphModule):
+            name = self._new(value, "g")
+            yield f"{name}: graph"
+            yield from self.graph(value, nested=name)
+            yield f"{name}: end"
+        else:
+            yield from self._module(value)
+
+    def _module(self, module: torch.nn.Module) -> Iterator[str]:
+        """A module by its class and everything that it holds."""
+        name = self._new(module, "m")
+        yield f"{name}: {self._literals.callable(type(module))}"
+        state = {key: value for key, value in vars(module).items() if key not in _STATE_OF_MODULES}
+        for key, value in sorted(state.items()):
+            plain = dict(value) if type(value) is OrderedDict else value  # hooks
+            yield f"{name}.{key}: {self._literals.write(plain)}"
+        yield f"{name}.training: {module.training}"
+        for key in (*module._parameters, *module._buffers, *module._modules):
+            yield from self._attribute(module, key)
+            yield f"{name}.{key}: {self._reference(module, key)}"
+
+
+def _keywords(node: Node) -> dict[str, Any]:
+    if not calls_kernel(node):
+        return node.kwargs
+    try:
+        return with_places(node)
+    except CannotSerialise:
+        return {**node.kwargs, "process": _PROCESS}  # numbers in a table of this process
+
+
+def _role(value: torch.Tensor, owner: torch.nn.Module, name: str) -> str:
+    if isinstance(value, torch.nn.Parameter):
+        return "parameter"
+    if name in owner._buffers:
+        return "temporary buffer" if name in owner._non_persistent_buffers_set else "buffer"
+    return "constant"
+
+
+def _note(node: Node, nested: str) -> str:
+    """What the compiler is told of an input that its value does not tell: sizes that are symbols.
+
+    An input of a nested graph has no value, so all of its note counts.
+    """
+    note = note_of_node(node)
+    return f": {write_note(note)}" if note is not None and (nested or _is_symbolic(note)) else ""
+
+
+def _is_symbolic(note: Note | None) -> bool:
+    if isinstance(note, tuple):
+        return any(_is_symbolic(item) for item in note)
+    if isinstance(note, TensorNote):
+        return any(isinstance(size, str) for size in (*note.shape, *(note.stride or ())))
+    return isinstance(note, SymbolNote)
+
+
+def _reach(module: torch.nn.Module, path: str) -> tuple[Any, torch.nn.Module]:
+    """The attribute at a dotted path (None where it is missing) and the module that holds it."""
+    value: Any = module
+    owner = module
+    for part in path.split("."):
+        owner, value = value, getattr(value, part, None)
+    return value, owner
+
 
 _OPAQUE = b'{"kind":"opaque"'
 """How the description of something begins that cannot be described (`OpaqueEntry`)."""

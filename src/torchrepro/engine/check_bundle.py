@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from torchrepro.engine.processes.environment import compiler_environment
+from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -64,7 +64,7 @@ def check_bundle(
     a whole call instead of the one that was recorded.
     """
     from torchrepro.bundle.read import read_manifest
-    from torchrepro.engine.processes.supervise import judged_in_isolation
+    from torchrepro.engine.processes.fresh_process import judged_in_isolation
 
     manifest = read_manifest(bundle)
     if frontend is not None:

@@ -11,8 +11,11 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.check_bundle import OnPhase, check_bundle, first_failing
-from torchrepro.engine.processes.environment import compiler_environment
-from torchrepro.engine.processes.supervise import judged_in_isolation, result_in_isolation
+from torchrepro.engine.processes.fresh_process import (
+    compiler_environment,
+    judged_in_isolation,
+    result_in_isolation,
+)
 from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.request import Compared, ModelRequest
 from torchrepro.nouns.signature import Signature
@@ -61,8 +64,7 @@ def save_guilty_graph(
 ) -> tuple[Path | None, tuple[str, ...]]:
     """Record the model's graphs, judge each, and save the first that fails in the same way as the whole."""
     from torchrepro.bundle.load import load_bundle, trust_own
-    from torchrepro.engine.processes.fresh_process import run_isolated
-    from torchrepro.engine.processes.supervise import raise_reported
+    from torchrepro.engine.processes.fresh_process import raise_reported, run_isolated
     from torchrepro.script.save_bundle import save_bundle
 
     with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:

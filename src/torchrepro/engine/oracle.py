@@ -1,13 +1,24 @@
-"""Oracle and Observer: how candidates are judged and looked into; `isolated_oracle.py` has the real ones."""
+"""Oracle and Observer: how candidates are judged and looked into, each in a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from torchrepro.cut.record_values import Recording, observed_values
+import msgspec
+
+from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.read import read_manifest
+from torchrepro.cut.record_values import Recording, observed_values, read_values
+from torchrepro.engine.processes.executor import Executor, Task
+from torchrepro.engine.processes.fresh_process import raise_reported, verdict_of
+from torchrepro.engine.processes.reports import Outcome
+from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.verdict import Kind, Verdict
 
 JUDGE = "torchrepro.engine.jobs:judge"
 JUDGE_BEFORE_CODE = "torchrepro.engine.jobs:judge_before_code"
@@ -65,3 +76,131 @@ class ObserveHere:
 
     def graphs(self, repro: Repro) -> Sequence[Repro]:
         return ()
+
+
+_FLOOR = 20.0
+_HANG_FLOOR = 8.0
+
+
+@dataclass(eq=False)
+class Timeout:
+    """The limit for the next candidate, in seconds."""
+
+    original: float
+    """Seconds that the baseline may take, or took."""
+    hangs: bool = False
+    _ended: list[float] = field(default_factory=list)
+
+    @classmethod
+    def after(cls, verdict: Verdict) -> Timeout:
+        """Return the timeout that follows from the verdict on the baseline."""
+        return cls(verdict.seconds, hangs=verdict.kind is Kind.HANG)
+
+    @property
+    def limit(self) -> float:
+        if not self.hangs:
+            return max(_FLOOR, 4 * self.original + 10)
+        slowest = max(self._ended, default=_HANG_FLOOR / 2)
+        return min(max(_HANG_FLOOR, 3 * slowest), max(_HANG_FLOOR, self.original))
+
+    def learn(self, verdict: Verdict) -> None:
+        """Take a candidate into account that terminated."""
+        if verdict.kind is not Kind.HANG:
+            self._ended.append(verdict.seconds)
+
+
+_ROUNDS = "torchrepro.engine.jobs:judge_rounds"
+_RECORD = "torchrepro.engine.jobs:record"
+_GRAPHS = "torchrepro.execute.record_graphs:record_call"
+
+_RECORDED_BYTES = 2 << 30
+
+
+class IsolatedOracle:
+    """Judges and observes on an executor."""
+
+    def __init__(self, executor: Executor, timeout: Timeout, memory_limit: int | None = None) -> None:
+        self.workers = executor.workers
+        self._timeout = timeout
+        self._executor = executor
+        self._memory_limit = memory_limit
+
+    def after(self, baseline: Verdict) -> IsolatedOracle:
+        """Return an oracle on the same executor whose timeout follows from what the baseline took."""
+        return IsolatedOracle(self._executor, Timeout.after(baseline), self._memory_limit)
+
+    def judge(
+        self, candidates: Sequence[Repro], *, job: str = JUDGE, **payload: Any
+    ) -> Iterator[tuple[int, Verdict]]:
+        under_way: dict[Task, int] = {}
+        try:
+            for index, candidate in enumerate(candidates):
+                task = self._started(job, candidate, **payload)
+                under_way[task] = index
+            while under_way:
+                task, outcome = self._executor.wait()
+                index = under_way.pop(task)
+                if _needs_no_reference(task, outcome):
+                    under_way[self._started(job, task.repro, **{**payload, "fp64": False})] = index
+                    continue
+                verdict = self._verdict(outcome, task.time_limit)
+                self._timeout.learn(verdict)
+                yield index, verdict
+        finally:
+            for task in under_way:
+                self._executor.cancel(task)
+
+    def record(self, repro: Repro) -> Recording | None:
+        """The values inside a repro. The file is gone as soon as it is mapped."""
+        with tempfile.TemporaryDirectory(prefix="torchrepro-values-") as directory:
+            path = Path(directory) / "values.pt"
+            outcome = self.ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
+            return read_values(path) if outcome.result else None
+
+    def rounds(
+        self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
+    ) -> Sequence[Verdict]:
+        outcome = self.ran(_ROUNDS, repro, own=own, seconds=seconds)
+        if outcome.result is None:
+            return ()
+        return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
+
+    def graphs(self, repro: Repro) -> Sequence[Repro]:
+        """The graphs of a whole call. What they may run is what the call itself was trusted with."""
+        with tempfile.TemporaryDirectory(prefix="torchrepro-graphs-") as directory:
+            outcome = self.ran(_GRAPHS, repro, directory=directory)
+            bundles = [Path(path) for path in (outcome.result or {}).get("bundles", ())]
+            return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in bundles]
+
+    def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
+        limit = self._timeout.limit
+        payload = {**payload, "time_limit": limit}
+        task = Task(job, repro, payload, time_limit=limit, memory_limit=self._memory_limit)
+        self._executor.start(task)
+        return task
+
+    def ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:
+        """One task, alone. An error of ours is raised; what the user's code raises is in the outcome."""
+        task = self._started(job, repro, **payload)
+        try:
+            ended, outcome = self._executor.wait()
+        except BaseException:
+            self._executor.cancel(task)
+            raise
+        assert ended is task
+        error: Mapping[str, str] | None = outcome.error
+        if error is not None and error["kind"] != "user" and outcome.phase == "start":
+            raise_reported(outcome)
+        return outcome
+
+    def _verdict(self, outcome: Outcome, limit: float) -> Verdict:
+        """Where not even eager comes to an end, nothing can be said about the compiler."""
+        try:
+            return verdict_of(outcome, limit)
+        except TorchReproError as exc:
+            return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)
+
+
+def _needs_no_reference(task: Task, outcome: Outcome) -> bool:
+    """Whether the float64 run killed the process: then it is judged again without one."""
+    return outcome.died_in_reference and task.payload.get("fp64", True)

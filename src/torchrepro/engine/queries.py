@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
+from torchrepro.engine.baseline import Failure
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.engine.failure import Failure
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, ObserveHere, Observer, Oracle
 from torchrepro.engine.store import MemoryStore, Store
 from torchrepro.nouns.errors import HarnessError, SearchStopped

@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchrepro.engine.processes.environment import compiler_environment
-from torchrepro.engine.processes.outcome import signal_name
+from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.engine.processes.process_groups import end_group
+from torchrepro.engine.processes.reports import signal_name
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.signature import Signature, normalise_message
 from torchrepro.nouns.verdict import Kind, Verdict

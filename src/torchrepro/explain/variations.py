@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchrepro.engine.failure import Failure
+from torchrepro.engine.baseline import Failure
 from torchrepro.nouns.explanation import Area
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import msgspec
 from torch.fx import Graph, GraphModule
 
-from torchrepro.engine.failure import Failure
+from torchrepro.engine.baseline import Failure
 from torchrepro.judge.models import Phase
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import Compiler, Repro

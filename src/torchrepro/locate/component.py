@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torchrepro.cut.hints import Evidence
-from torchrepro.engine.narrowing import narrow
+from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import LADDER, with_backend
 from torchrepro.locate import switches
 from torchrepro.locate.ablation import Off, Trials

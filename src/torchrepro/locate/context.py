@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchrepro.engine.baseline import Failure
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.engine.failure import Failure
-from torchrepro.engine.isolated_oracle import IsolatedOracle
-from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.oracle import IsolatedOracle
+from torchrepro.engine.processes.reports import Outcome
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 

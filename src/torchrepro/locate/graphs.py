@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchrepro.bundle.load import load_bundle
+from torchrepro.engine.baseline import Failure
 from torchrepro.engine.check_bundle import first_failing
-from torchrepro.engine.failure import Failure
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.located import GuiltyGraph
 from torchrepro.nouns.origin import Origin

@@ -20,8 +20,7 @@ from torchrepro.engine.baseline import Original, establish
 from torchrepro.engine.processes.reports import Reporter
 from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
-from torchrepro.engine.search.setup import isolated_oracle, loaded, use_scratch, warming_up
-from torchrepro.engine.search.stopping import Stop
+from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.graphs import graph_in_call, graph_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torchrepro.engine.narrowing import narrow
+from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import with_backend
 from torchrepro.locate.ablation import Off
 from torchrepro.locate.component import Found

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.engine.processes.guard import Guard
-from torchrepro.engine.processes.outcome import signal_name
+from torchrepro.engine.processes.leftovers import Guard
 from torchrepro.engine.processes.process_groups import end_group
+from torchrepro.engine.processes.reports import signal_name
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Raised, Verdict

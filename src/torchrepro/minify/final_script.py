@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import SCRIPT
-from torchrepro.engine.best_bundle import put_in_place
-from torchrepro.engine.failure import Failure
+from torchrepro.engine.baseline import Failure
+from torchrepro.engine.store import put_in_place
 from torchrepro.engine.verify_script import settle
 from torchrepro.minify.command_oracle import CommandOracle
 from torchrepro.minify.search import Found

@@ -21,24 +21,21 @@ import msgspec
 from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.baseline import Original, establish
-from torchrepro.engine.isolated_oracle import IsolatedOracle
-from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, Oracle
+from torchrepro.engine.jobs import fails_before_code
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
 from torchrepro.engine.processes.reports import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
-from torchrepro.engine.search.setup import isolated_oracle, loaded, use_scratch, warming_up
-from torchrepro.engine.search.stopping import Stop
-from torchrepro.engine.sqlite_store import SqliteStore
-from torchrepro.engine.stop_early import fails_before_code
+from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
+from torchrepro.engine.store import SqliteStore
 from torchrepro.explain import Explanation, explain
 from torchrepro.minify.command_oracle import CommandOracle
 from torchrepro.minify.final_script import Settled, settled_by_command, settled_by_script
 from torchrepro.minify.problem import Problem, Progress
 from torchrepro.minify.registry import Pass, chosen_passes
-from torchrepro.minify.run_directory import RunDirectory, append_to_history, read_history
+from torchrepro.minify.run_directory import MinifySettings, RunDirectory, append_to_history, read_history
 from torchrepro.minify.search import Found, search
-from torchrepro.minify.settings import MinifySettings
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.minified import Minified, OtherFailure, PassRow
 from torchrepro.nouns.repro import Place, Repro

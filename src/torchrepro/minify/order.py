@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torchrepro.edit.cost import asks_for_gradients, cost_of_arguments, cost_of_tensor, count_runs
 from torchrepro.edit.held_tensors import all_tensors, count_elements_of
-from torchrepro.engine.canonical_text import canonical_text
+from torchrepro.engine.canonical_key import canonical_text
 from torchrepro.nouns.repro import Compiler, Place, Repro
 
 

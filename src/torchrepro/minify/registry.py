@@ -6,11 +6,11 @@ Importing this table imports no pass and no torch: `--list-passes` and a wrong n
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchrepro.engine.processes.executor import job_named
 from torchrepro.nouns.errors import TorchReproError
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ class Pass:
     """A guess that saves work at the start; the others are repeated until none of them finds anything."""
 
     def run(self, problem: Problem) -> None:
-        module, _, function = self.function.partition(":")
-        getattr(importlib.import_module(f"torchrepro.minify.passes.{module}"), function)(problem)
+        job_named(f"torchrepro.minify.passes.{self.function}")(problem)
 
 
 _PASSES = (

@@ -15,9 +15,8 @@ import msgspec
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import read_graph_text, read_manifest
-from torchrepro.engine.processes.fresh_process import run_isolated
-from torchrepro.engine.processes.outcome import Outcome, run_without_reference_if_it_dies
-from torchrepro.engine.processes.supervise import verdict_of
+from torchrepro.engine.processes.fresh_process import run_isolated, verdict_of
+from torchrepro.engine.processes.reports import Outcome, run_without_reference_if_it_dies
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.located import Located
 from torchrepro.nouns.minified import Minified

@@ -97,7 +97,7 @@ def _here() -> Surrounding:
     """Asked in a process of its own: importing torch takes seconds, and asking for GPUs starts CUDA."""
     import os
 
-    from torchrepro.engine.processes.supervise import result_in_isolation
+    from torchrepro.engine.processes.fresh_process import result_in_isolation
 
     told = result_in_isolation(
         "torchrepro.report.error_map:environment_here",

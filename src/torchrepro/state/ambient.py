@@ -13,7 +13,7 @@ from torchrepro.nouns.ambient import Ambient, Autocast, is_data, telling_environ
 from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config
 from torchrepro.torch_api.generators import accelerators, capture_rng_state
 
-# Set by every judging process for itself (`engine/processes/environment.py`): no part of the user's state.
+# Set by every judging process for itself (`engine/processes/fresh_process.py`): no part of the user's state.
 _SET_BY_THE_JUDGE = frozenset(
     {"inductor.fx_graph_cache", "inductor.compile_threads", "functorch.enable_autograd_cache"}
 )

@@ -7,10 +7,10 @@ from collections import deque
 import pytest
 from executing import task_of
 
+from torchrepro.engine.processes.choose_executor import FallingBack
 from torchrepro.engine.processes.executor import Task
-from torchrepro.engine.processes.fallback_executor import FallingBack
 from torchrepro.engine.processes.fork_safety import CannotFork
-from torchrepro.engine.processes.outcome import Outcome
+from torchrepro.engine.processes.reports import Outcome
 
 
 class Answering:

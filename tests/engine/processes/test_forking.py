@@ -16,7 +16,7 @@ import pytest
 from executing import children, descriptors, nothing_left_behind, processes_with, run, soon, task_of
 
 from torchrepro.engine.processes.fork_executor import ForkExecutor
-from torchrepro.engine.processes.supervise import verdict_of
+from torchrepro.engine.processes.fresh_process import verdict_of
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 

@@ -10,8 +10,8 @@ import pytest
 from executing import nothing_left_behind, run, small_repro, task_of
 
 from torchrepro.engine.processes.executor import Task
+from torchrepro.engine.processes.fresh_process import verdict_of
 from torchrepro.engine.processes.spawn_executor import SpawnExecutor
-from torchrepro.engine.processes.supervise import verdict_of
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from torchrepro.engine.processes.executor import Task
-from torchrepro.engine.processes.outcome import Outcome
-from torchrepro.engine.search.stopping import Stop, StoppableExecutor
+from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.search.setup import Stop, StoppableExecutor
 from torchrepro.nouns.errors import SearchStopped
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from torchrepro.engine.processes.outcome import Outcome, signal_name
 from torchrepro.engine.processes.process_groups import Process, end_group
-from torchrepro.engine.processes.reports import Reports
+from torchrepro.engine.processes.reports import Outcome, Reports, signal_name
 
 _TAIL_BYTES = 8000
 _POLL_SECONDS = 0.1

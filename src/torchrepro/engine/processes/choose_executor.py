@@ -1,20 +1,72 @@
-"""Which executor a repro needs: forked children where a fork is safe, else workers that are used again."""
+"""Choose the executor that a repro needs: forked children where a fork is safe, else reusable workers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torchrepro.engine.processes.executor import Executor
-from torchrepro.engine.processes.fallback_executor import FallingBack
+from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fork_executor import ForkExecutor
-from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
+from torchrepro.engine.processes.fork_safety import CannotFork, prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.limits import usable_cores
+from torchrepro.engine.processes.reports import Outcome
 from torchrepro.engine.processes.spawn_executor import SpawnExecutor
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.torch_api import pytree as pytree
+
+
+class FallingBack:
+    """An `Executor`: the first one until it raises `CannotFork`, then the one that `otherwise` makes."""
+
+    def __init__(self, forking: Executor, otherwise: Callable[[], Executor]) -> None:
+        self.workers = forking.workers
+        self._executor = forking
+        self._otherwise = otherwise
+        self._tasks: dict[Task, None] = {}
+
+    def start(self, task: Task) -> None:
+        self._tasks[task] = None
+        try:
+            self._executor.start(task)
+        except CannotFork:
+            self._fall_back()
+        except BaseException:
+            self._tasks.pop(task, None)
+            raise
+
+    def wait(self) -> tuple[Task, Outcome]:
+        try:
+            task, outcome = self._wait()
+        except BaseException:
+            self._tasks.clear()  # the executor has ended them all
+            raise
+        self._tasks.pop(task, None)
+        return task, outcome
+
+    def cancel(self, task: Task) -> None:
+        self._tasks.pop(task, None)
+        self._executor.cancel(task)
+
+    def close(self) -> None:
+        self._tasks.clear()
+        self._executor.close()
+
+    def _wait(self) -> tuple[Task, Outcome]:
+        try:
+            return self._executor.wait()
+        except CannotFork:
+            self._fall_back()
+        return self._executor.wait()
+
+    def _fall_back(self) -> None:
+        self._executor.close()
+        self._executor = self._otherwise()
+        for task in self._tasks:
+            self._executor.start(task)
+
 
 _CONTEXTS = 8
 """Workers on a device at most, by default: each has a context there, of half a gigabyte."""

@@ -6,16 +6,14 @@ seen to it that a fork is safe (`fork_safety.py`); it is checked again before ea
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
-import signal
 import sys
 import time
 from typing import NoReturn, TextIO
 
 from torchrepro.engine.processes.child import Child, reports_and_output
-from torchrepro.engine.processes.executor import Job, Task, job_named
+from torchrepro.engine.processes.executor import Job, Pool, Run, Task, job_named
 from torchrepro.engine.processes.fork_safety import CannotFork, fork, why_not_fork
 from torchrepro.engine.processes.limits import (
     limit_memory,
@@ -23,14 +21,10 @@ from torchrepro.engine.processes.limits import (
     no_core_dumps,
     thread_share,
     usable_cores,
+    use_scratch,
 )
-from torchrepro.engine.processes.outcome import Outcome
-from torchrepro.engine.processes.pool import Pool, Run
-from torchrepro.engine.processes.process_groups import ForkedProcess, own_signals
-from torchrepro.engine.processes.reports import Reporter
-from torchrepro.engine.processes.scratch import use_scratch
-
-_PR_SET_PDEATHSIG = 1
+from torchrepro.engine.processes.process_groups import ForkedProcess, die_with, own_signals
+from torchrepro.engine.processes.reports import Outcome, Reporter
 
 
 class ForkExecutor(Pool):
@@ -72,7 +66,7 @@ class ForkExecutor(Pool):
         reporter = Reporter(writing_end)
 
         def work() -> object:
-            _die_with(parent)
+            die_with(parent)
             os.setsid()
             own_signals()
             _redirect(output)
@@ -91,17 +85,6 @@ class ForkExecutor(Pool):
             # No interpreter teardown: a library that crashes at exit must not overwrite the answer, and what
             # the parent was about to do must not happen twice.
             os._exit(0)
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the parent dies, however that happens. Linux, as all of this file."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os._exit(1)  # it died before it could be asked to tell
 
 
 def _redirect(output: int) -> None:

@@ -1,4 +1,4 @@
-"""What one candidate may use: memory, threads, and the share of the machine that a worker has."""
+"""What one candidate may use: memory, threads, temporary files, and its share of the machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import os
 import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def limit_threads(threads: int) -> None:
     """Compute and compile with so many threads from now on, in this process and in what it starts.
 
     The compilers of inductor's pool are not counted: a candidate compiles in its own process
-    (`engine/processes/environment.py`).
+    (`engine/processes/fresh_process.py`).
     """
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     torch = sys.modules.get("torch")
@@ -107,3 +108,9 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def use_scratch(directory: str) -> None:
+    """Put temporary files here from now on, those of g++ as well; the parent removes it after the task."""
+    os.mkdir(directory)
+    os.environ["TMPDIR"] = tempfile.tempdir = directory

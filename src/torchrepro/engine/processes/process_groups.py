@@ -1,12 +1,14 @@
-"""Processes that lead a group, and the end of a group as a whole: compilers start compilers.
+"""Process groups that are ended as a whole (compilers start compilers), and signals around fork().
 
-Signals around the making and ending of processes: none may come between a deed and the note of it.
+Signals are blocked between fork() and recording the pid (`undisturbed`): no process is ever forgotten.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -85,12 +87,22 @@ def _has_members(group: int) -> bool:
     return True
 
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 _HELD_BACK = (signal.SIGINT, signal.SIGTERM)
+
+
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when its parent dies, however that happens (Linux)."""
+    if sys.platform == "linux" and _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the request
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the end of the body: nobody ends a process that nobody knows of."""
+    """Block Ctrl-C and SIGTERM until the end of the body."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     try:
         yield
@@ -99,7 +111,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def own_signals() -> None:
-    """For a new process: neither what its parent held back nor what its parent does on a signal is for it."""
+    """Reset the signal mask and handlers that a new process has inherited."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         handler = signal.getsignal(number)

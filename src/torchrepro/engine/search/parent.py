@@ -30,14 +30,16 @@ import msgspec
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.child import listen
-from torchrepro.engine.processes.environment import cache_directory, compiler_environment
 from torchrepro.engine.processes.fork_safety import hide_devices
-from torchrepro.engine.processes.fresh_process import start_interpreter
+from torchrepro.engine.processes.fresh_process import (
+    cache_directory,
+    compiler_environment,
+    raise_reported,
+    start_interpreter,
+)
 from torchrepro.engine.processes.leftovers import end_leftovers, marked
-from torchrepro.engine.processes.outcome import Outcome
-from torchrepro.engine.processes.supervise import raise_reported
-from torchrepro.engine.search.identity import Identity
-from torchrepro.engine.search.run_directory import RunDirectory, held
+from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.search.run_directory import Identity, RunDirectory, held
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.located import Located
 from torchrepro.nouns.minified import Minified

@@ -14,26 +14,115 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.isolated_oracle import IsolatedOracle
+from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.choose_executor import executor_for, why_not_forked
+from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fork_executor import ForkExecutor
 from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.reports import Outcome
 from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
-from torchrepro.engine.search.stopping import Stop, StoppableExecutor
-from torchrepro.engine.timeouts import Timeout
 from torchrepro.engine.warm_up import Rehearsal
+from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind
+
+BY_USER = "stopped by the user"
+TIME_IS_UP = "the time is up"
+
+
+class Stop:
+    """Whether the search is to end, and why."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._is_waiting = False
+        self._is_late = False
+
+    def listen(self) -> None:
+        """From now on SIGINT is a request to stop; SIGTERM ends the process."""
+        signal.signal(signal.SIGINT, self._request)
+        signal.signal(signal.SIGTERM, _leave)
+
+    def after(self, seconds: float | None) -> None:
+        """Request it after so many seconds as well; None: never."""
+        if seconds is not None:
+            signal.signal(signal.SIGALRM, self._ring)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def be_deaf(self) -> None:
+        """The result is put in order whoever asks to stop: asking twice ends the process itself."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.reason = ""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The body only waits: a request to stop ends it at once."""
+        self._is_waiting = True
+        try:
+            if self.reason:
+                raise SearchStopped(self.reason)
+            yield
+        finally:
+            self._is_waiting = False
+
+    def sleep(self, seconds: float) -> None:
+        with self.waiting():
+            time.sleep(seconds)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        # By way of SIGINT, which is blocked where nothing may come in between (`fork_executor.py`).
+        self._is_late = True
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.reason = self.reason or (TIME_IS_UP if self._is_late else BY_USER)
+        if self._is_waiting:
+            self._is_waiting = False
+            raise SearchStopped(self.reason)
+
+
+class StoppableExecutor:
+    """Another executor, on which nobody waits once the search is to stop."""
+
+    def __init__(self, executor: Executor, stop: Stop) -> None:
+        self.workers = executor.workers
+        self._executor = executor
+        self._stop = stop
+
+    def start(self, task: Task) -> None:
+        self._executor.start(task)
+
+    def wait(self) -> tuple[Task, Outcome]:
+        with self._stop.waiting():
+            return self._executor.wait()
+
+    def cancel(self, task: Task) -> None:
+        self._executor.cancel(task)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM, which also comes when the parent has died: what was started is ended on the way out."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
 
 _UNKNOWN_SECONDS = 75.0
 """What the original is taken to need before it has been run: its limit is about four times that."""

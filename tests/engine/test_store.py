@@ -17,7 +17,7 @@ import torch
 
 from torchrepro.bundle.load import load_bundle
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.engine.sqlite_store import SqliteStore
+from torchrepro.engine.store import SqliteStore
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import Repro

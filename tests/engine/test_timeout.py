@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchrepro.engine.timeouts import Timeout
+from torchrepro.engine.oracle import Timeout
 from torchrepro.nouns.verdict import Kind, Verdict
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.engine.jobs import judge, judge_before_code
-from torchrepro.engine.stop_early import fails_before_code, is_compiled_once
+from torchrepro.engine.jobs import fails_before_code, is_compiled_once, judge, judge_before_code
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
