@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from torchrepro.bundle.archive import PARTIAL_SUFFIX, write_bundle_files
-from torchrepro.bundle.open import open_bundle_files
+from torchrepro.bundle.read import open_bundle_files
 from torchrepro.nouns.errors import BundleError
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from torchrepro.bundle.archive import write_bundle_files
-from torchrepro.bundle.open import open_bundle_files
+from torchrepro.bundle.read import open_bundle_files
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.nouns.errors import BundleError
 

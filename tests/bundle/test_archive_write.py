@@ -16,7 +16,7 @@ import torch
 
 from torchrepro.bundle import archive
 from torchrepro.bundle.archive import new_run_id, write_bundle_files
-from torchrepro.bundle.open import open_bundle_files
+from torchrepro.bundle.read import open_bundle_files
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.nouns.errors import BundleError
 

@@ -11,8 +11,7 @@ from types import ModuleType
 import torch
 
 from torchrepro.bundle.manifest import Manifest, safe_settings
-from torchrepro.bundle.open import open_bundle_files
-from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, text_of
+from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, open_bundle_files, text_of
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
 from torchrepro.graph_text.parser import read_graph

@@ -1,13 +1,24 @@
-"""Read what a bundle says of itself. Needs no torch, so a wrong path is answered at once."""
+"""Read the files of a bundle, a directory or a zip, without trusting whoever made it. Needs no torch."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
 
+from torchrepro.bundle.archive import PARTIAL_SUFFIX, check_member_name
 from torchrepro.bundle.manifest import Manifest, decode_manifest
-from torchrepro.bundle.open import BundleFiles, open_bundle_files
 from torchrepro.nouns.errors import BundleError
 
+MANIFEST = "manifest.json"
 GRAPH = "graph.py"
 TENSORS = "tensors.safetensors"
 SCRIPT = "repro.py"
@@ -16,10 +27,99 @@ OPERATORS = "operators.py"
 SOURCE = "source.py"
 """Only where the graph calls code of the user that no import finds."""
 VALUES = "values.pt"
-"""Only beside a script that needs it: values that plain torch code cannot make in a line."""
+"""Only next to a script that needs it: values that plain torch code cannot make in a line."""
 
 LOCATED = "located"
 """Not of the bundle itself: a folder in it with what `torchrepro locate` has found out."""
+DEFAULT_LIMIT = 256 << 20
+"""Bytes that the text of a member may unpack to."""
+_PIECE = 1 << 20
+_LOCAL_HEADER = 30
+_CAPTURE_AGAIN = "get a fresh copy, or capture the failure again"
+
+
+class BundleFiles(ABC):
+    """The files of an open bundle. Use it as a context manager; what was mapped stays valid after closing."""
+
+    names: tuple[str, ...]
+    location: Path
+
+    def read_bytes(self, name: str, limit: int = DEFAULT_LIMIT) -> bytes:
+        """The content of a file, which may have at most `limit` bytes."""
+        return b"".join(self._pieces(name, limit))
+
+    @abstractmethod
+    def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
+        """A real file with this content, which lives until `close`; `limit` counts if it is compressed."""
+
+    @abstractmethod
+    def span(self, name: str) -> tuple[Path, int, int]:
+        """File, start and length of the bytes of a file: what `open_storages` takes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove what `path` unpacked."""
+
+    @abstractmethod
+    def _open(self, name: str) -> IO[bytes]: ...
+
+    def _pieces(self, name: str, limit: int) -> Iterator[bytes]:
+        """The content bit by bit, so that what claims to be small is stopped when it is not."""
+        try:
+            with self._open(name) as file:
+                while piece := file.read(_PIECE):
+                    limit -= len(piece)
+                    if limit < 0:
+                        raise BundleError(
+                            f"{name} of {self.location} is larger than the limit for such a file",
+                            next_step="do not open this bundle unless you know why it is that large",
+                        )
+                    yield piece
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise BundleError(f"{name} of {self.location} is damaged", next_step=_CAPTURE_AGAIN) from error
+        except OSError as error:
+            raise BundleError(
+                f"cannot read {name} of {self.location}: {error.strerror or error}",
+                next_step="check its permissions",
+            ) from error
+
+    def _missing(self, name: str) -> BundleError:
+        return BundleError(f"{self.location} has no {name}", next_step=_CAPTURE_AGAIN)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
+    """Open a bundle, whichever form it has."""
+    location = Path(os.path.abspath(path))
+    if location.name.startswith(".") and location.name.endswith(PARTIAL_SUFFIX):
+        raise BundleError(
+            f"{location} is what an interrupted write left behind", next_step="remove it and capture again"
+        )
+    try:
+        if location.is_dir():
+            return _Directory(location)
+        if location.exists() and not location.is_file():
+            raise BundleError(f"{location} is neither a directory nor a file", next_step="check the path")
+        return _Zip(location)
+    except FileNotFoundError as error:
+        raise BundleError(f"{location} does not exist", next_step="check the path") from error
+    except OSError as error:
+        raise BundleError(
+            f"cannot read {location}: {error.strerror or error}", next_step="check its permissions"
+        ) from error
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -36,7 +136,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifest_of(files: BundleFiles) -> Manifest:
-    return decode_manifest(files.read_bytes("manifest.json"), str(files.location))
+    return decode_manifest(files.read_bytes(MANIFEST), str(files.location))
 
 
 def read_graph_text(path: Path) -> str:
@@ -57,3 +157,142 @@ def text_of(files: BundleFiles, name: str) -> str:
         raise BundleError(
             f"{name} of {files.location} is damaged (no text)", next_step="take the bundle again"
         ) from exc
+
+
+class _Directory(BundleFiles):
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        # Before the walk: the path may by mistake be somebody's home directory.
+        if MANIFEST not in os.listdir(location):
+            if not os.listdir(location):
+                raise BundleError(f"{location} is an empty directory", next_step="give the path of a bundle")
+            raise BundleError(
+                f"{location} is not a bundle: it has no {MANIFEST}",
+                next_step="give the directory or zip that torchrepro wrote",
+            )
+        found = (
+            (Path(folder) / name).relative_to(location).as_posix()
+            for folder, _, names in os.walk(location)
+            for name in names
+        )
+        self.names = tuple(sorted(found))
+
+    def _open(self, name: str) -> IO[bytes]:
+        check_member_name(name)
+        if name not in self.names:
+            raise self._missing(name)
+        path = self.location / name
+        links = [part for part in (path, *path.parents[: name.count("/")]) if part.is_symlink()]
+        # O_NONBLOCK: opening a named pipe would otherwise wait for ever.
+        descriptor = -1 if links else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        if links or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise BundleError(
+                f"{name} of {self.location} is a link or device, not a file",
+                next_step="do not trust this bundle; ask for one written by torchrepro",
+            )
+        return os.fdopen(descriptor, "rb")
+
+    def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
+        self._open(name).close()
+        return self.location / name
+
+    def span(self, name: str) -> tuple[Path, int, int]:
+        path = self.path(name)
+        return path, 0, path.stat().st_size
+
+    def close(self) -> None:
+        """Nothing was unpacked."""
+
+
+class _Zip(BundleFiles):
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self._unpacked: Path | None = None
+        try:
+            self._archive = zipfile.ZipFile(location)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            what = "is empty" if location.stat().st_size == 0 else "is neither a directory nor a whole zip"
+            raise BundleError(f"{location} {what}: it is no bundle", next_step=_CAPTURE_AGAIN) from error
+        try:
+            self._members = self._check_members()
+        except BundleError:
+            self._archive.close()
+            raise
+        self.names = tuple(sorted(self._members))
+
+    def _check_members(self) -> dict[str, zipfile.ZipInfo]:
+        members: dict[str, zipfile.ZipInfo] = {}
+        for info in self._archive.infolist():
+            # Not `info.is_dir`, which fails on a name that begins with a NUL.
+            name, is_directory = info.orig_filename, info.orig_filename.endswith("/")
+            check_member_name(name.rstrip("/") if is_directory else name)
+            if stat.S_ISLNK(info.external_attr >> 16):
+                raise self._refused(f"{name!r} is a symbolic link")
+            if is_directory:
+                continue
+            if name in members:
+                raise self._refused(f"{name!r} is there twice")
+            if info.flag_bits & 1:
+                raise self._refused(f"{name!r} is encrypted")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise self._refused(f"{name!r} is compressed in a way that bundles do not use")
+            members[name] = info
+        # `zip -r bundle.zip bundle` puts everything one level down.
+        tops = {name.partition("/")[0] for name in members}
+        if MANIFEST not in members and len(tops) == 1:
+            prefix = f"{tops.pop()}/"
+            members = {name.removeprefix(prefix): info for name, info in members.items()}
+        if MANIFEST not in members:
+            raise BundleError(
+                f"{self.location} is not a bundle: it has no {MANIFEST}",
+                next_step="give the directory or zip that torchrepro wrote",
+            )
+        return members
+
+    def _refused(self, what: str) -> BundleError:
+        return BundleError(
+            f"{self.location} is refused: {what}",
+            next_step="do not trust this bundle; ask for one written by torchrepro",
+        )
+
+    def _member(self, name: str) -> zipfile.ZipInfo:
+        if name not in self._members:
+            raise self._missing(name)
+        return self._members[name]
+
+    def _open(self, name: str) -> IO[bytes]:
+        return self._archive.open(self._member(name))
+
+    def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
+        member = self._member(name)
+        if member.compress_type == zipfile.ZIP_STORED:
+            limit = member.file_size  # no larger than the zip itself
+        if self._unpacked is None:
+            self._unpacked = Path(tempfile.mkdtemp(prefix="torchrepro-"))
+        unpacked = self._unpacked / name
+        if not unpacked.exists():
+            unpacked.parent.mkdir(parents=True, exist_ok=True)
+            with open(unpacked, "wb") as file:
+                file.writelines(self._pieces(name, limit))
+        return unpacked
+
+    def span(self, name: str) -> tuple[Path, int, int]:
+        member = self._member(name)
+        if member.compress_type != zipfile.ZIP_STORED:
+            path = self.path(name)
+            return path, 0, path.stat().st_size
+        with open(self.location, "rb") as file:
+            # The local header repeats the name, and its extra field has a length of its own.
+            file.seek(member.header_offset)
+            header = file.read(_LOCAL_HEADER)
+        if len(header) < _LOCAL_HEADER or header[:4] != b"PK\x03\x04":
+            raise BundleError(f"{name} of {self.location} is damaged", next_step=_CAPTURE_AGAIN)
+        lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        return self.location, member.header_offset + _LOCAL_HEADER + lengths, member.file_size
+
+    def close(self) -> None:
+        self._archive.close()
+        if self._unpacked is not None:
+            shutil.rmtree(self._unpacked, ignore_errors=True)

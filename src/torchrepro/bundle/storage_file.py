@@ -1,7 +1,9 @@
 """`tensors.safetensors`: storages as bytes in a file that the `safetensors` package reads too.
 
-The format allows no gaps between tensors, so they cannot all be aligned. Storages whose size is a multiple of
-64 come first and are aligned, which in practice is all the large ones; the others are copied when loaded.
+The package itself is not used: it can neither map a member of a zip nor write straight from memory, and it
+orders tensors by name. The format allows no gaps between tensors, so they cannot all be aligned: storages
+whose size is a multiple of 64 come first and are aligned, which in practice is all the large ones; the others
+are copied when loaded.
 """
 
 from __future__ import annotations

@@ -24,20 +24,20 @@ from torchrepro.bundle.entries import (
     TensorTraits,
     TorchConstantEntry,
     ValueEntry,
+    pack_scalar,
+    unpack_scalar,
 )
-from torchrepro.bundle.pack_tensors import pack_tensor, type_name
-from torchrepro.bundle.rebuild_tensors import (
+from torchrepro.bundle.storages import (
     DAMAGED,
     DeviceMap,
     LoadStorage,
     StorageLoader,
+    StorageTable,
     available_device,
     find_constant,
     parse_device,
-    rebuild_tensor,
 )
-from torchrepro.bundle.scalars import pack_scalar, unpack_scalar
-from torchrepro.bundle.storages import StorageTable
+from torchrepro.bundle.tensors import pack_tensor, rebuild_tensor, type_name
 from torchrepro.nouns.errors import BundleError, CannotSerialise
 from torchrepro.torch_api.tensors import expression, hint, plain_torch
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.judge.exotic import inner_tensors
 from torchrepro.judge.precision import Precision
 from torchrepro.judge.shadow import (
     below_dispatch_modes,
@@ -86,8 +87,8 @@ class TensorCloner:
         return self._rows[key][1]
 
     def _from_its_parts(self, tensor: Any) -> torch.Tensor:
-        names, context = tensor.__tensor_flatten__()
-        parts = {name: self.clone(getattr(tensor, name)) for name in names}
+        inner, context = inner_tensors(tensor)
+        parts = {name: self.clone(part) for name, part in inner.items()}
         made: torch.Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
         return made
 

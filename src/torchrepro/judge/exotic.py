@@ -1,7 +1,8 @@
-"""Takes tensors that are not plain strided arrays apart into plain tensors and numbers that can be compared.
+"""Take tensors that are not plain strided arrays apart into plain tensors and numbers.
 
 Sparse, quantised, nested, MKL-DNN and wrapper-subclass tensors have no common arithmetic, but each is fully
-described by a few ordinary tensors and numbers. Numpy arrays become tensors that share their memory.
+described by a few ordinary tensors and numbers, which are compared here and kept in bundles. Numpy arrays
+become tensors that share their memory.
 """
 
 from __future__ import annotations
@@ -39,19 +40,17 @@ use of the device (seen with float4_e2m1fn_x2 on torch 2.11), where a CPU raises
 
 
 def parts_of(tensor: torch.Tensor) -> Parts | None:
-    """The pieces of an exotic tensor by the suffix that names them in a path; None for a plain one."""
+    """Return the pieces of an exotic tensor by the suffix that names them in a path; None for a plain one."""
     if is_wrapper_subclass(tensor):
-        return _inner_tensors(tensor)
+        return _compared_inside(tensor)
     if tensor.is_nested:
         return {f".unbind()[{number}]": piece for number, piece in enumerate(tensor.unbind())}
     if tensor.is_quantized:
-        return _quantised(tensor)
-    if tensor.layout is torch.sparse_coo:
-        merged = tensor.coalesce()
-        return {".indices()": merged.indices(), ".values()": merged.values()}
-    if tensor.layout in _COMPRESSED:
-        names = (*_COMPRESSED[tensor.layout], "values")
-        return {f".{name}()": getattr(tensor, name)() for name in names}
+        named = {f".{name}()": value for name, value in quantizer_of(tensor).items()}
+        return {".qscheme()": str(tensor.qscheme()), **named, ".int_repr()": tensor.int_repr()}
+    if is_sparse(tensor):
+        indices, values = sparse_parts(tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor)
+        return {**{f".{name}()": index for name, index in indices.items()}, ".values()": values}
     if tensor.is_mkldnn:
         return {".to_dense()": tensor.to_dense()}
     return None
@@ -65,27 +64,44 @@ def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
     return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
 
 
-def _inner_tensors(tensor: torch.Tensor) -> Parts:
+def inner_tensors(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
+    """Return the tensors inside a wrapper subclass by attribute, and the context to rebuild it with."""
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    parts: Parts = {f".{name}": getattr(tensor, name) for name in names}
+    return {name: getattr(tensor, name) for name in names}, context
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has one of the sparse layouts, COO or compressed."""
+    return tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return the index tensors of a sparse tensor by name, and its values, as they are: not coalesced."""
+    if tensor.layout is torch.sparse_coo:
+        return {"indices": tensor._indices()}, tensor._values()
+    return {name: getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]}, tensor.values()
+
+
+def quantizer_of(tensor: torch.Tensor) -> Parts:
+    """Return the parameters of a quantised tensor by the methods that give them; none without a quantizer."""
+    try:
+        scheme = tensor.qscheme()
+    except RuntimeError:
+        return {}  # torch.empty(..., dtype=torch.qint8): a quantised dtype without a quantizer
+    if scheme in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        names: tuple[str, ...] = ("q_scale", "q_zero_point")
+    else:
+        names = ("q_per_channel_axis", "q_per_channel_scales", "q_per_channel_zero_points")
+    return {name: getattr(tensor, name)() for name in names}
+
+
+def _compared_inside(tensor: torch.Tensor) -> Parts:
+    inner, context = inner_tensors(tensor)
+    parts: Parts = {f".{name}": part for name, part in inner.items()}
     if isinstance(context, dict):  # jagged tensors keep cached sizes and symbolic ints here
         context = {key: value for key, value in context.items() if isinstance(value, (bool, int, str))}
         parts |= {f".{key}": value for key, value in context.items()}
     return parts
-
-
-def _quantised(tensor: torch.Tensor) -> Parts:
-    scheme = tensor.qscheme()
-    parts: Parts = {".qscheme()": str(scheme)}
-    if scheme in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        parts |= {".q_scale()": tensor.q_scale(), ".q_zero_point()": tensor.q_zero_point()}
-    else:
-        parts |= {
-            ".q_per_channel_axis()": tensor.q_per_channel_axis(),
-            ".q_per_channel_scales()": tensor.q_per_channel_scales(),
-            ".q_per_channel_zero_points()": tensor.q_per_channel_zero_points(),
-        }
-    return parts | {".int_repr()": tensor.int_repr()}
 
 
 def tensor_of_array(array: np.ndarray[Any, Any] | np.generic) -> torch.Tensor | None:

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchrepro.bundle.open import MANIFEST, open_bundle_files
-from torchrepro.bundle.read import LOCATED, SCRIPT, read_manifest, text_of
+from torchrepro.bundle.read import LOCATED, MANIFEST, SCRIPT, open_bundle_files, read_manifest, text_of
 from torchrepro.minify.run_directory import CAUGHT, SUFFIX, RunDirectory
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.located import Located

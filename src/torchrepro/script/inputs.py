@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.bundle.dim_marks import read_marks
+from torchrepro.bundle.tensors import read_marks
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.script.layout import WIDTH, filled, top_level_items

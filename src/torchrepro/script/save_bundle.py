@@ -20,8 +20,16 @@ import torch
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
 from torchrepro.bundle.entries import OpaqueEntry, SameEntry, TensorTraits, ValueEntry
 from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
-from torchrepro.bundle.open import open_bundle_files
-from torchrepro.bundle.read import GRAPH, OPERATORS, SCRIPT, SOURCE, TENSORS, VALUES, text_of
+from torchrepro.bundle.read import (
+    GRAPH,
+    OPERATORS,
+    SCRIPT,
+    SOURCE,
+    TENSORS,
+    VALUES,
+    open_bundle_files,
+    text_of,
+)
 from torchrepro.bundle.read import manifest_of as read_manifest_of
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values, unpack_values

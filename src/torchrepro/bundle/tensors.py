@@ -1,0 +1,366 @@
+"""Tensors of any kind to entries and back: which parts a tensor has, and how its storage is looked at."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, cast
+
+import torch
+
+from torchrepro.bundle.entries import (
+    DictEntry,
+    DimMark,
+    MkldnnEntry,
+    NestedStridedEntry,
+    OpaqueEntry,
+    PerChannelQuantizer,
+    PerTensorQuantizer,
+    SequenceEntry,
+    SparseEntry,
+    StridedEntry,
+    SubclassEntry,
+    TensorEntry,
+    ValueEntry,
+    ZeroTensorEntry,
+)
+from torchrepro.bundle.storages import (
+    DAMAGED,
+    NoHint,
+    StorageLoader,
+    StorageTable,
+    byte_span,
+    find_constant,
+    known,
+)
+from torchrepro.judge.exotic import inner_tensors, is_sparse, quantizer_of, sparse_parts
+from torchrepro.nouns.errors import BundleError
+from torchrepro.torch_api.tensors import (
+    empty_quantized,
+    hint,
+    is_fake,
+    is_functorch_wrapped,
+    nested_from_buffer,
+    nested_geometry,
+    set_lazy_bits,
+    zero_tensor,
+)
+
+
+class Packing(Protocol):
+    """What packing a tensor needs from the walk over all values that it is a part of."""
+
+    storages: StorageTable
+
+    def pack(self, value: Any, where: str) -> ValueEntry: ...
+
+
+def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packing) -> TensorEntry | OpaqueEntry:
+    """Describe a tensor; one that cannot be described becomes opaque, with the reason."""
+    try:
+        return _pack_known_kind(tensor, number, where, packing)
+    except NoHint as error:
+        return OpaqueEntry(type_name(tensor), str(error))
+    except (RuntimeError, NotImplementedError) as error:
+        # Backends without storages, and layouts that torch adds, refuse in their own words.
+        return OpaqueEntry(type_name(tensor), str(error).split("\n", 1)[0])
+
+
+def type_name(value: Any) -> str:
+    """`package.module.Class` of a value."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _pack_known_kind(
+    tensor: torch.Tensor, number: int, where: str, packing: Packing
+) -> TensorEntry | OpaqueEntry:
+    if is_functorch_wrapped(tensor):
+        return OpaqueEntry(type_name(tensor), "it only exists inside a function transform (vmap, grad)")
+    traits: dict[str, Any] = {
+        "number": number,
+        "requires_grad": tensor.requires_grad,
+        "leaf": tensor.is_leaf,
+        "parameter": isinstance(tensor, torch.nn.Parameter),
+        "inference": tensor.is_inference(),
+        "marks": read_marks(tensor),
+    }
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_fake(tensor):
+        return _pack_subclass(tensor, traits, where, packing)
+
+    def part(name: str, tensor: Any) -> ValueEntry:
+        return packing.pack(tensor, f"{where}.{name}")
+
+    if tensor._is_zerotensor():
+        size, stride = tuple(tensor.size()), tensor.stride()
+        return ZeroTensorEntry(
+            **traits, dtype=_name(tensor.dtype), device=str(tensor.device), size=size, stride=stride
+        )
+    if tensor.layout is torch.strided and tensor.is_nested:
+        names = ("buffer", "sizes", "strides", "offsets")
+        parts = (tensor.values(), *nested_geometry(tensor))
+        traits |= dict(zip(names, map(part, names, parts), strict=True))
+        return NestedStridedEntry(**traits)
+    if tensor.layout is torch.strided:
+        return _pack_strided(tensor, traits, where, packing)
+    if is_sparse(tensor):
+        indices, values = sparse_parts(tensor)
+        return SparseEntry(
+            **traits,
+            layout=_name(tensor.layout),
+            size=tuple(tensor.size()),
+            indices=tuple(map(part, indices, indices.values())),
+            values=part("values", values),
+            coalesced=tensor.layout is torch.sparse_coo and tensor.is_coalesced(),
+        )
+    if tensor.is_mkldnn:
+        return MkldnnEntry(**traits, dense=part("dense", tensor.to_dense()))
+    return OpaqueEntry(type_name(tensor), f"its layout {tensor.layout} is unknown")
+
+
+def _name(constant: torch.dtype | torch.layout) -> str:
+    return str(constant).removeprefix("torch.")
+
+
+def _pack_strided(
+    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packing
+) -> StridedEntry | OpaqueEntry:
+    size, stride = tuple(map(known, tensor.size())), tuple(map(known, tensor.stride()))
+    offset = known(tensor.storage_offset())
+    available = known(tensor.untyped_storage().nbytes())
+    if 0 < available < byte_span(size, stride, offset, tensor.dtype)[1]:
+        return OpaqueEntry(type_name(tensor), "its storage is smaller than its size says")
+    return StridedEntry(
+        **traits,
+        storage=packing.storages.entry_for(tensor, where),
+        dtype=_name(tensor.dtype),
+        size=size,
+        stride=stride,
+        offset=offset,
+        conj=tensor.is_conj(),
+        neg=tensor.is_neg(),
+        quantizer=_pack_quantizer(tensor, where, packing) if tensor.is_quantized else None,
+    )
+
+
+def _pack_quantizer(
+    tensor: torch.Tensor, where: str, packing: Packing
+) -> PerTensorQuantizer | PerChannelQuantizer | None:
+    found = quantizer_of(tensor)
+    if not found:
+        return None
+    if "q_scale" in found:
+        return PerTensorQuantizer(repr(found["q_scale"]), found["q_zero_point"])
+    return PerChannelQuantizer(
+        packing.pack(found["q_per_channel_scales"], f"{where}.scales"),
+        packing.pack(found["q_per_channel_zero_points"], f"{where}.zero_points"),
+        found["q_per_channel_axis"],
+    )
+
+
+def _pack_subclass(
+    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packing
+) -> SubclassEntry | OpaqueEntry:
+    name = type_name(tensor)
+    if find_subclass(name) is not type(tensor):
+        return OpaqueEntry(
+            name, "only tensor subclasses of torch itself that define __tensor_flatten__ are kept"
+        )
+    inner, context = inner_tensors(tensor)
+    entry = SubclassEntry(
+        **traits,
+        type=name,
+        context=packing.pack(context, f"{where}.context"),
+        inner={attribute: packing.pack(part, f"{where}.{attribute}") for attribute, part in inner.items()},
+        size=_outer(tensor.size()),
+        stride=_outer(tensor.stride()),
+    )
+    for part in (entry.context, *entry.inner.values()):
+        obstacle = first_opaque(part)
+        if obstacle is not None:
+            return OpaqueEntry(name, f"its {obstacle.type} cannot be kept")
+    return entry
+
+
+def _outer(numbers: Any) -> tuple[int, ...]:
+    hints = map(hint, numbers)
+    return tuple(-1 if number is None else int(number) for number in hints)
+
+
+def find_subclass(name: str) -> type[torch.Tensor] | None:
+    """The tensor subclass of torch with this full name, if there is one that can be taken apart.
+
+    Only torch's own modules are looked into: a name in a stranger's manifest must import nothing else.
+    """
+    module_name, _, class_name = name.rpartition(".")
+    if module_name != "torch" and not module_name.startswith("torch."):
+        return None
+    try:
+        found = getattr(importlib.import_module(module_name), class_name, None)
+    except ImportError:
+        return None
+    if not (isinstance(found, type) and issubclass(found, torch.Tensor)):
+        return None
+    return found if hasattr(found, "__tensor_flatten__") and hasattr(found, "__tensor_unflatten__") else None
+
+
+def first_opaque(entry: ValueEntry) -> OpaqueEntry | None:
+    """What inside an entry could not be kept, if anything."""
+    if isinstance(entry, OpaqueEntry):
+        return entry
+    parts: list[ValueEntry] = []
+    if isinstance(entry, SequenceEntry):
+        parts += entry.items
+    elif isinstance(entry, DictEntry):
+        parts += [part for item in entry.items for part in item]
+    return next((found for found in map(first_opaque, parts) if found is not None), None)
+
+
+class Unpacking(Protocol):
+    """What rebuilding a tensor needs from the walk over all entries that it is a part of."""
+
+    storages: StorageLoader
+
+    def unpack(self, entry: ValueEntry) -> Any: ...
+
+
+class _NonLeaf(torch.autograd.Function):
+    """Gives a tensor a history, so that it is not a leaf; not a view, so that it can be changed in place."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.zeros((), device="cpu"), None
+
+
+def rebuild_tensor(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
+    """The tensor that an entry describes."""
+
+    def make() -> torch.Tensor:
+        bare = _build(entry, unpacking)
+        return bare.requires_grad_(False) if bare.requires_grad else bare
+
+    def mode() -> AbstractContextManager[Any]:
+        return torch.inference_mode(entry.inference)
+
+    try:
+        with mode():
+            if entry.parameter:
+                tensor: torch.Tensor = torch.nn.Parameter(make(), requires_grad=entry.requires_grad)
+            elif entry.requires_grad and not entry.leaf:
+                with torch.enable_grad():
+                    anchor = torch.zeros((), device="cpu", requires_grad=True)
+                    tensor = cast(torch.Tensor, cast(Any, _NonLeaf).apply(anchor, make))
+            else:
+                tensor = make().requires_grad_(entry.requires_grad)
+    except (RuntimeError, TypeError, ValueError, AssertionError, LookupError, ArithmeticError) as error:
+        # Only a manifest that was changed by hand, or a torch that builds this kind differently.
+        reason = str(error).split("\n", 1)[0]
+        raise BundleError(
+            f"torch cannot rebuild a tensor of the bundle: {reason}", next_step=DAMAGED
+        ) from error
+    _apply_marks(tensor, entry.marks)
+    return tensor
+
+
+def _build(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
+    match entry:
+        case StridedEntry():
+            tensor = unpacking.storages.view(
+                entry, lambda dtype, device: _empty(entry, dtype, device, unpacking)
+            )
+            set_lazy_bits(tensor, conj=entry.conj, neg=entry.neg)
+            return tensor
+        case ZeroTensorEntry():
+            dtype, device = find_constant(entry.dtype, torch.dtype), unpacking.storages.device(entry.device)
+            return zero_tensor(entry.size, dtype, device).as_strided(entry.size, entry.stride)
+        case SparseEntry():
+            return _build_sparse(entry, unpacking)
+        case NestedStridedEntry():
+            parts = [entry.buffer, entry.sizes, entry.strides, entry.offsets]
+            buffer, sizes, strides, offsets = map(unpacking.unpack, parts)
+            return nested_from_buffer(buffer, sizes, strides, offsets)
+        case MkldnnEntry():
+            return cast(torch.Tensor, unpacking.unpack(entry.dense).to_mkldnn())
+        case SubclassEntry():
+            found: Any = find_subclass(entry.type)
+            if found is None:
+                raise BundleError(
+                    f"the bundle holds a {entry.type}, which torch {torch.__version__} does not have",
+                    next_step="use the torch version that the manifest names",
+                )
+            context = unpacking.unpack(entry.context)
+            inner = {name: unpacking.unpack(part) for name, part in entry.inner.items()}
+            return cast(torch.Tensor, found.__tensor_unflatten__(inner, context, entry.size, entry.stride))
+
+
+def _empty(
+    entry: StridedEntry, dtype: torch.dtype, device: torch.device, unpacking: Unpacking
+) -> torch.Tensor:
+    match entry.quantizer:
+        case None:
+            return empty_quantized(dtype, device)
+        case PerTensorQuantizer(scale=scale, zero_point=zero_point):
+            return empty_quantized(dtype, device, scale=float(scale), zero_point=zero_point)
+        case PerChannelQuantizer(scales=scales, zero_points=zero_points, axis=axis):
+            return empty_quantized(
+                dtype,
+                device,
+                scales=unpacking.unpack(scales),
+                zero_points=unpacking.unpack(zero_points),
+                axis=axis,
+            )
+
+
+def _build_sparse(entry: SparseEntry, unpacking: Unpacking) -> torch.Tensor:
+    indices = [unpacking.unpack(part) for part in entry.indices]
+    values = unpacking.unpack(entry.values)
+    layout = find_constant(entry.layout, torch.layout)
+    # The device is named because a default device would win over that of the parts. The invariants are
+    # checked because kernels index with what stands here, and the bundle may be a stranger's.
+    options: dict[str, Any] = {"size": entry.size, "device": values.device, "check_invariants": True}
+    if layout is torch.sparse_coo:
+        (only,) = indices
+        return torch.sparse_coo_tensor(only, values, is_coalesced=entry.coalesced, **options)
+    compressed, plain = indices
+    return torch.sparse_compressed_tensor(compressed, plain, values, layout=layout, **options)
+
+
+def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
+    """Return the marks that `mark_dynamic` and its siblings left on a tensor: they change what is compiled.
+
+    They are sets of indices in attributes; a range is an object with dim, min and max.
+    Checked on torch 2.11 to 2.15.
+    """
+    attributes = vars(tensor) if hasattr(tensor, "__dict__") else {}
+    if not any(name.startswith("_dynamo_") for name in attributes):
+        return ()
+    ranges = {item.dim: (item.min, item.max) for item in attributes.get("_dynamo_dynamic_range", ())}
+    return tuple(
+        DimMark(mark, dim, *(ranges.get(dim, ()) if mark == "dynamic" else ()))
+        for mark, attribute in _MARKS.items()
+        for dim in sorted(attributes.get(attribute, ()))
+    )
+
+
+_MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], str] = {
+    "dynamic": "_dynamo_dynamic_indices",
+    "maybe_dynamic": "_dynamo_weak_dynamic_indices",
+    "unbacked": "_dynamo_unbacked_indices",
+    "static": "_dynamo_static_indices",
+}
+
+
+def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
+    """Mark the dimensions again, by the functions a user would call."""
+    for mark in marks:
+        import torch._dynamo.decorators as dynamo  # takes over a second, and most tensors have no marks
+
+        if mark.mark == "dynamic":
+            dynamo.mark_dynamic(tensor, mark.dim, min=mark.minimum, max=mark.maximum)
+        else:
+            name = "maybe_mark_dynamic" if mark.mark == "maybe_dynamic" else f"mark_{mark.mark}"
+            getattr(dynamo, name)(tensor, mark.dim)
