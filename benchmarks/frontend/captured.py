@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.frontend.corpus.counting import Counting
 from tests.frontend.corpus.facts import Facts, facts_of, first_difference
-from tests.frontend.corpus.ways import WAYS
+from tests.frontend.harness import WAYS, Counting
 from torchrepro.judge.compare import same
 
 BITWISE = "bitwise"

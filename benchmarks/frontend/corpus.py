@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from benchmarks.telling import tell
 from tests.frontend.corpus.facts import first_difference
 from tests.frontend.corpus.registry import Case, all_cases
-from tests.frontend.corpus.running import Observed, observe
-from tests.frontend.corpus.ways import WAYS
+from tests.frontend.harness import WAYS, Observed, observe
 
 HEADINGS = ("theme", "cases", "right", "one graph", "graphs", "ops", "breaks")
 

@@ -15,8 +15,7 @@ import torch
 import transformers
 from torch import nn
 
-from tests.frontend.corpus.counting import Counting
-from tests.frontend.corpus.ways import WAYS
+from tests.frontend.harness import WAYS, Counting
 
 ROUNDS = 30
 TURN = 0.02

@@ -67,7 +67,7 @@ def explain_call(
     """
     function = untraced(function)
     watch = _Watch()
-    settings = Settings(backend or _as_it_is, watchers=[watch])
+    settings = Settings(backend or _as_it_is, watchers=(watch,))
     captured = traced_callable(function, settings)
     if captured is function:
         raise not_python(function, "explain")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frontend.backends.scene import Scene, all_scenes, played
-from tests.frontend.corpus.facts import first_difference
+from tests.frontend.backends.scenes.changes import LIST, Settings
+from tests.frontend.harness import Counting, Scene, all_scenes, assert_same, played, tensor, under_test
 from torchrepro.second_opinion.api import trace
 
 LIMITS_OF_AOT = {
@@ -18,18 +18,15 @@ scenes = pytest.mark.parametrize("play", all_scenes(), ids=lambda play: play.__n
 quiet = pytest.mark.filterwarnings("ignore::torchrepro.frontend.runtime.cache.CaptureLimitWarning")
 
 
-def assert_the_same(play: Scene, backend: str) -> None:
+def assert_plays_the_same(play: Scene, backend: str) -> None:
     expected = played(play, lambda target: target)
-    found = played(play, lambda target: trace(target, backend=backend))
-    for number, (right, got) in enumerate(zip(expected, found, strict=False), start=1):
-        assert first_difference(right, got) is None, f"step {number}"
-    assert len(found) == len(expected)
+    assert_same(expected, played(play, lambda target: trace(target, backend=backend)))
 
 
 @quiet
 @scenes
 def test_a_scene_is_the_same_captured(play: Scene) -> None:
-    assert_the_same(play, "eager")
+    assert_plays_the_same(play, "eager")
 
 
 @quiet
@@ -38,4 +35,30 @@ def test_a_scene_is_the_same_captured(play: Scene) -> None:
 def test_a_scene_is_the_same_with_functional_graphs(play: Scene) -> None:
     if play.__name__ in LIMITS_OF_AOT:
         pytest.skip(LIMITS_OF_AOT[play.__name__])
-    assert_the_same(play, "aot_eager")
+    assert_plays_the_same(play, "aot_eager")
+
+
+def test_going_back_finds_what_was_captured_before() -> None:
+    counting = Counting()
+    settings = Settings()
+    call = under_test()(lambda x: settings.forward(x), counting, False)
+    for settings.scale in (2, 3):
+        call(tensor())
+    assert len(counting.graphs) == 2
+    for settings.scale in (2, 3, 2):
+        call(tensor(seed=5))
+    assert len(counting.graphs) == 2
+
+
+def test_what_does_not_matter_is_not_guarded() -> None:
+    counting = Counting()
+    settings = Settings()
+    call = under_test()(lambda x: x * settings.scale, counting, False)
+    call(tensor())
+    settings.names.append("more")
+    settings.other = 1  # type: ignore[attr-defined]
+    Settings.depth = 1
+    LIST.append(3)
+    LIST.pop()
+    call(tensor(seed=1))
+    assert len(counting.graphs) == 1

@@ -6,8 +6,7 @@ import pytest
 
 from tests.frontend.corpus.facts import first_difference
 from tests.frontend.corpus.registry import Case, all_cases
-from tests.frontend.corpus.running import observe
-from tests.frontend.corpus.ways import eager, under_test
+from tests.frontend.harness import eager, observe, under_test
 
 CALLS = ("first call", "second call, other values", "third call, another shape")
 CASES = all_cases()

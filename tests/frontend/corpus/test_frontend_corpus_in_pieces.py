@@ -7,8 +7,7 @@ import pytest
 from tests.frontend.corpus.cutting import CUT, cut
 from tests.frontend.corpus.facts import first_difference
 from tests.frontend.corpus.registry import Case, all_cases
-from tests.frontend.corpus.running import observe
-from tests.frontend.corpus.ways import eager, under_test
+from tests.frontend.harness import eager, observe, under_test
 
 LEFT_OUT = {
     "torch_surface.mixed_precision_off_in_between": "a break empties torch's cache of casts, so that "

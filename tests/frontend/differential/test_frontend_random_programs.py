@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from tests.frontend.corpus.counting import Counting
-from tests.frontend.corpus.facts import Facts, facts_of, first_difference
-from tests.frontend.corpus.running import backward
-from tests.frontend.corpus.ways import Way, eager, under_test
+from tests.frontend.corpus.facts import Facts
 from tests.frontend.differential.programs import Box, Program, programs
+from tests.frontend.harness import Counting, Way, assert_same, eager, observed_call, under_test
 
 CALLS = (
     (1, 3, True, True),
@@ -51,37 +46,19 @@ def arguments(seed: int, size: int, flag: bool, gradients: bool) -> dict[str, An
     }
 
 
-def told(call: Callable[..., Any], function: Callable[..., Any], given_arguments: dict[str, Any]) -> Facts:
-    """One call: the result or the error, the arguments afterwards, the globals and the output."""
-    outcome: dict[str, Any] = {}
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            outcome["result"] = call(**given_arguments)
-        except Exception as error:
-            outcome["error"] = error
-    try:
-        backward(outcome.get("result"))
-    except RuntimeError as error:
-        # A change in place may have taken away what a gradient needs.
-        outcome["backward"] = type(error).__name__
-    state = [function.__globals__[name] for name in ("state", "net")]
-    return facts_of(
-        {"argument": given_arguments, "state": state, "printed": printed.getvalue(), **outcome}
-        | {"grad mode": torch.is_grad_enabled()}
-    )
-
-
 def behaviour(program: Program, way: Way) -> list[Facts]:
     function = program.compile()
     call = way(function, Counting(), False)
-    return [told(call, function, arguments(*chosen)) for chosen in CALLS]
+
+    def state() -> dict[str, Any]:
+        return {name: function.__globals__[name] for name in ("state", "net")}
+
+    return [observed_call(call, (), arguments(*chosen), more=state) for chosen in CALLS]
 
 
 def check(program: Program) -> None:
-    for number, (expected, found) in enumerate(
-        zip(behaviour(program, eager), behaviour(program, under_test()), strict=True), start=1
-    ):
-        assert first_difference(expected, found) is None, f"call {number} of\n{program.source}"
+    expected, found = behaviour(program, eager), behaviour(program, under_test())
+    assert_same(expected, found, f" of\n{program.source}")
 
 
 @FAST

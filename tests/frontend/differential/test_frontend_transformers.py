@@ -46,8 +46,7 @@ def test_a_model_trains_through_its_graph() -> None:
 
 
 def _traced(module: torch.nn.Module) -> torch.nn.Module:
-    from tests.frontend.corpus.counting import Counting
-    from tests.frontend.corpus.ways import traced
+    from tests.frontend.harness import Counting, traced
 
     return traced(module, Counting(), True)  # type: ignore[return-value]
 

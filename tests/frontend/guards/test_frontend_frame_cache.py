@@ -153,7 +153,11 @@ def test_threads_get_the_same_caches() -> None:
     assert len({id(each) for each in seen}) == 1
 
 
-def test_a_fitting_state_gives_no_warning() -> None:
+def test_a_full_cache_with_a_fitting_entry_gives_no_warning() -> None:
+    cache = filled(1, 2, limit=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert filled(1).find(state(1)) is not None
+        found = cache.find(state(1))
+    assert found is not None
+    assert found.number == 1
+    assert numbers(cache) == [1, 2]

@@ -99,9 +99,7 @@ def gradients(outputs, tensors):
     return torch.autograd.grad(sum(scalars), tensors, allow_unused=True)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
-def test_a_backend_computes_values_gradients_and_writes(program, backend):
+def assert_computes_the_same(program, backend):
     eager, traced = inputs(), inputs()
     captured = capture(program, *traced)
     arguments = [real for _, real in captured.inputs]
@@ -118,6 +116,12 @@ def test_a_backend_computes_values_gradients_and_writes(program, backend):
     for one, other in zip(traced, eager, strict=True):
         torch.testing.assert_close(one, other)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
+def test_a_backend_computes_values_gradients_and_writes(program, backend):
+    assert_computes_the_same(program, backend)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -151,4 +155,4 @@ def test_a_graph_recorded_in_inference_mode_compiles(backend):
 
 @pytest.mark.slow
 def test_inductor_computes_values_and_gradients():
-    test_a_backend_computes_values_gradients_and_writes(attention, "inductor")
+    assert_computes_the_same(attention, "inductor")

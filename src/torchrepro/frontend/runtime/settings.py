@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,7 +62,7 @@ class Settings:
     ranks: RankHooks | None = None
     """None: each rank of a distributed job compiles what it captures, without asking the others."""
     on_failure: FailureHook | None = None
-    watchers: list[Callable[[Region], None]] = field(default_factory=list)
+    watchers: tuple[Callable[[Region], None], ...] = ()
     """Called with every region that is captured."""
 
     def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:

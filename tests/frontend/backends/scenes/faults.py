@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from tests.frontend.harness import Capture, outcome, scene, tensor
 
 
 class _Nowhere:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.frontend.backends.scene import Capture, scene, tensor
+from tests.frontend.harness import Capture, scene, tensor
 
 
 def _printed(call: Any, *args: Any) -> tuple[Any, str]:

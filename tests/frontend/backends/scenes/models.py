@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from tests.frontend.harness import Capture, outcome, scene, tensor
 
 
 @scene

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from tests.frontend.harness import Capture, outcome, scene, tensor
 
 
 class Noted:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from tests.frontend.harness import Capture, outcome, scene, tensor
 
 
 @scene

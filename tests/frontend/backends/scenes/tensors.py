@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.frontend.backends.scene import Capture, outcome, scene, tensor
+from tests.frontend.harness import Capture, outcome, scene, tensor
 
 
 @scene

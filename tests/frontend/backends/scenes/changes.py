@@ -1,7 +1,4 @@
-"""What a captured function depends on changes between two calls: the result is right each time, and after it.
-
-A scenario is told once and played twice, by Python and by the front end. It yields what each call returns.
-"""
+"""What a captured function depends on changes between two calls: the result is right each time."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import itertools
 import math
 import operator
 import os
-import warnings
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,29 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from tests.frontend.corpus.counting import Counting
-from tests.frontend.corpus.facts import facts_of, first_difference
-from tests.frontend.corpus.ways import eager, under_test
-
-Capture = Callable[[Callable[..., Any]], Callable[..., Any]]
-Scenario = Callable[[Capture], Iterator[Any]]
-
-SCENARIOS: list[Scenario] = []
-
-
-def scenario(function: Scenario) -> Scenario:
-    SCENARIOS.append(function)
-    return function
-
-
-def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape or (3, 4), generator=torch.Generator().manual_seed(seed))
-
+from tests.frontend.harness import Capture, scene, tensor
 
 SCALE: Any = 2
 TABLE = {"scale": 2}
@@ -55,7 +33,7 @@ def helper(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-@scenario
+@scene
 def a_global_number(capture: Capture) -> Iterator[Any]:
     global SCALE
 
@@ -68,7 +46,7 @@ def a_global_number(capture: Capture) -> Iterator[Any]:
     SCALE = 2
 
 
-@scenario
+@scene
 def a_function_that_forgets_what_it_gave(capture: Capture) -> Iterator[Any]:
     @functools.lru_cache(maxsize=1)
     def memoised(step: int, *, more: int = 0) -> Any:
@@ -89,7 +67,7 @@ def a_function_that_forgets_what_it_gave(capture: Capture) -> Iterator[Any]:
     SCALE = 2
 
 
-@scenario
+@scene
 def a_global_of_another_type(capture: Capture) -> Iterator[Any]:
     global SCALE
 
@@ -102,7 +80,7 @@ def a_global_of_another_type(capture: Capture) -> Iterator[Any]:
     SCALE = 2
 
 
-@scenario
+@scene
 def an_attribute_hook_that_counts(capture: Capture) -> Iterator[Any]:
     asked: list[str] = []
 
@@ -126,7 +104,7 @@ def an_attribute_hook_that_counts(capture: Capture) -> Iterator[Any]:
     yield call(tensor(4), Watched()), list(asked)
 
 
-@scenario
+@scene
 def a_memoised_function_with_effects(capture: Capture) -> Iterator[Any]:
     asked: list[Any] = []
 
@@ -147,7 +125,7 @@ def a_memoised_function_with_effects(capture: Capture) -> Iterator[Any]:
     yield fibonacci(6), list(asked)
 
 
-@scenario
+@scene
 def a_class_gains_special_methods(capture: Capture) -> Iterator[Any]:
     class Thing:
         def __init__(self) -> None:
@@ -192,7 +170,7 @@ def a_class_gains_special_methods(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), thing)
 
 
-@scenario
+@scene
 def a_descriptor_takes_the_place_of_a_value(capture: Capture) -> Iterator[Any]:
     class Weak:
         def __get__(self, owner: Any, kind: Any) -> Any:
@@ -224,7 +202,7 @@ def a_descriptor_takes_the_place_of_a_value(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), thing)
 
 
-@scenario
+@scene
 def a_global_function(capture: Capture) -> Iterator[Any]:
     global helper
     before = helper
@@ -242,7 +220,7 @@ def a_global_function(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_code_of_a_function_it_calls(capture: Capture) -> Iterator[Any]:
     def inner(x: torch.Tensor) -> Any:
         return x + 1
@@ -259,7 +237,7 @@ def the_code_of_a_function_it_calls(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def an_item_of_a_global_dict(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor) -> Any:
         return x * TABLE["scale"] + TABLE.get("bias", 0)
@@ -275,7 +253,7 @@ def an_item_of_a_global_dict(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_length_of_a_global_list(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor) -> Any:
         for item in LIST:
@@ -293,7 +271,7 @@ def the_length_of_a_global_list(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def a_name_that_was_a_builtin(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor) -> Any:
         return x + len([1, 2])
@@ -319,7 +297,7 @@ class Settings:
         return x * self.scale + self.depth + len(self.names)
 
 
-@scenario
+@scene
 def an_attribute(capture: Capture) -> Iterator[Any]:
     settings = Settings()
     call = capture(lambda x: settings.forward(x))
@@ -327,7 +305,7 @@ def an_attribute(capture: Capture) -> Iterator[Any]:
         yield call(tensor())
 
 
-@scenario
+@scene
 def an_attribute_that_hides_that_of_the_class(capture: Capture) -> Iterator[Any]:
     settings = Settings()
     call = capture(lambda x: settings.forward(x))
@@ -338,7 +316,7 @@ def an_attribute_that_hides_that_of_the_class(capture: Capture) -> Iterator[Any]
     yield call(tensor())
 
 
-@scenario
+@scene
 def an_attribute_of_the_class(capture: Capture) -> Iterator[Any]:
     settings = Settings()
     call = capture(lambda x: settings.forward(x))
@@ -351,7 +329,7 @@ def an_attribute_of_the_class(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def a_method_of_the_class(capture: Capture) -> Iterator[Any]:
     settings, before = Settings(), Settings.forward
     call = capture(lambda x: settings.forward(x))
@@ -364,7 +342,7 @@ def a_method_of_the_class(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def an_attribute_that_appears(capture: Capture) -> Iterator[Any]:
     settings = Settings()
     call = capture(lambda x: x + getattr(settings, "extra", 0) + hasattr(settings, "flag"))
@@ -375,7 +353,7 @@ def an_attribute_that_appears(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_class_of_an_argument(capture: Capture) -> Iterator[Any]:
     class Other(Settings):
         def forward(self, x: torch.Tensor) -> Any:
@@ -389,7 +367,7 @@ def the_class_of_an_argument(capture: Capture) -> Iterator[Any]:
     yield call(changed, tensor())
 
 
-@scenario
+@scene
 def a_closure(capture: Capture) -> Iterator[Any]:
     scale: Any = 2
 
@@ -402,7 +380,7 @@ def a_closure(capture: Capture) -> Iterator[Any]:
             yield call(tensor())
 
 
-@scenario
+@scene
 def a_tensor_in_a_closure(capture: Capture) -> Iterator[Any]:
     weight = tensor(4, seed=1)
 
@@ -419,7 +397,7 @@ def a_tensor_in_a_closure(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_defaults_of_a_function(capture: Capture) -> Iterator[Any]:
     def inner(x: torch.Tensor, scale: float = 2, *, bias: float = 0) -> Any:
         return x * scale + bias
@@ -432,7 +410,7 @@ def the_defaults_of_a_function(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def its_own_defaults(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, scale: float = 2, *, bias: float = 0) -> Any:
         return x * scale + bias
@@ -445,21 +423,21 @@ def its_own_defaults(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), 2, bias=0)
 
 
-@scenario
+@scene
 def the_length_of_a_list(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, items: (x + sum(items), len(items)))
     for items in ([1], [1, 2], [], [2], [True], [1.0], (1,), [1]):
         yield call(tensor(), items)
 
 
-@scenario
+@scene
 def a_list_of_tensors(capture: Capture) -> Iterator[Any]:
     call = capture(lambda items: (sum(items), items[-1], len(items)))
     for count in (1, 2, 3, 1):
         yield call([tensor(seed=number) for number in range(count)])
 
 
-@scenario
+@scene
 def the_keys_of_a_dict(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, table: (x * table.get("scale", 1), list(table), "bias" in table))
     tables: list[Any] = [{"scale": 2}, {"scale": 3}, {}, {"bias": 1}, {"bias": 1, "scale": 2}]
@@ -467,21 +445,21 @@ def the_keys_of_a_dict(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), table)
 
 
-@scenario
+@scene
 def the_members_of_a_set(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, names: x * 2 if "double" in names else x + len(names))
     for names in ({"double"}, {"single"}, set(), {"single", "double"}, frozenset({"double"})):
         yield call(tensor(), names)
 
 
-@scenario
+@scene
 def the_type_of_a_number(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, n: (x * n, n, isinstance(n, int)))
     for n in (1, True, 1.0, 0, False, -0.0, 0.0, float("nan"), float("inf"), 2 + 0j, 1):
         yield call(tensor(), n)
 
 
-@scenario
+@scene
 def arguments_in_other_ways(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, scale: float = 2, *rest: Any, bias: float = 0, **named: Any) -> Any:
         return x * scale + bias, rest, named
@@ -496,14 +474,14 @@ def arguments_in_other_ways(capture: Capture) -> Iterator[Any]:
     yield call(x=tensor())
 
 
-@scenario
+@scene
 def a_string(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, mode: getattr(x, mode)())
     for mode in ("sum", "mean", "max", "sum"):
         yield call(tensor(), mode)
 
 
-@scenario
+@scene
 def none_or_a_tensor(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, mask=None: x if mask is None else x * mask)
     yield call(tensor())
@@ -511,21 +489,21 @@ def none_or_a_tensor(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), None)
 
 
-@scenario
+@scene
 def the_dtype(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * 2, x.dtype, x.sum()))
     for dtype in (torch.float32, torch.float64, torch.int32, torch.bool, torch.bfloat16, torch.float32):
         yield call(torch.ones(3, 4).to(dtype))
 
 
-@scenario
+@scene
 def the_shape(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * x.shape[0], x.view(-1), x.numel()))
     for shape in ((3, 4), (4, 3), (12,), (1, 4), (0, 4), (2, 2, 3), (3, 4)):
         yield call(tensor(*shape))
 
 
-@scenario
+@scene
 def the_stride(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x.is_contiguous(), x.stride(), x * 2, x.reshape(-1)))
     square = tensor(4, 4)
@@ -533,7 +511,7 @@ def the_stride(capture: Capture) -> Iterator[Any]:
         yield call(x)
 
 
-@scenario
+@scene
 def the_layout_of_an_image(capture: Capture) -> Iterator[Any]:
     convolution = nn.Conv2d(2, 2, 1)
     nn.init.ones_(convolution.weight)
@@ -544,7 +522,7 @@ def the_layout_of_an_image(capture: Capture) -> Iterator[Any]:
     yield call(image.to(memory_format=torch.channels_last))
 
 
-@scenario
+@scene
 def whether_gradients_are_wanted(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * 2, x.requires_grad, x.is_leaf))
     for wanted in (False, True, False):
@@ -552,7 +530,7 @@ def whether_gradients_are_wanted(capture: Capture) -> Iterator[Any]:
     yield call(tensor().requires_grad_() * 1)
 
 
-@scenario
+@scene
 def the_grad_mode(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * 2, torch.is_grad_enabled()))
     leaf = tensor().requires_grad_()
@@ -564,7 +542,7 @@ def the_grad_mode(capture: Capture) -> Iterator[Any]:
     yield call(leaf)
 
 
-@scenario
+@scene
 def autocast(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: x @ x.t())
     yield call(tensor())
@@ -574,7 +552,7 @@ def autocast(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_default_dtype(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: torch.zeros(2) + x.sum())
     yield call(tensor())
@@ -586,7 +564,7 @@ def the_default_dtype(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_training_flag(capture: Capture) -> Iterator[Any]:
     model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4, momentum=0.5))
     call = capture(lambda x: (model(x), model.training))
@@ -596,7 +574,7 @@ def the_training_flag(capture: Capture) -> Iterator[Any]:
         yield call(tensor())
 
 
-@scenario
+@scene
 def the_training_flag_of_a_child(capture: Capture) -> Iterator[Any]:
     model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.1))
     call = capture(model.forward)
@@ -606,7 +584,7 @@ def the_training_flag_of_a_child(capture: Capture) -> Iterator[Any]:
         model[0].eval()
 
 
-@scenario
+@scene
 def the_parameters_of_a_module(capture: Capture) -> Iterator[Any]:
     torch.manual_seed(0)
     layer = nn.Linear(4, 4)
@@ -625,7 +603,7 @@ def the_parameters_of_a_module(capture: Capture) -> Iterator[Any]:
     yield call(tensor().double())
 
 
-@scenario
+@scene
 def the_children_of_a_module(capture: Capture) -> Iterator[Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
@@ -639,7 +617,7 @@ def the_children_of_a_module(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_hooks_of_a_module(capture: Capture) -> Iterator[Any]:
     torch.manual_seed(0)
     layer = nn.Linear(4, 4)
@@ -651,7 +629,7 @@ def the_hooks_of_a_module(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def a_number_of_a_module(capture: Capture) -> Iterator[Any]:
     dropout, norm = nn.Dropout(0.5), nn.LayerNorm(4)
     call = capture(lambda x: norm(dropout(x)))
@@ -660,7 +638,7 @@ def a_number_of_a_module(capture: Capture) -> Iterator[Any]:
         yield call(tensor())
 
 
-@scenario
+@scene
 def tensors_that_are_the_same(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, y: (x.add_(1), x * y, x is y))
     yield call(tensor(), tensor(seed=1))
@@ -672,7 +650,7 @@ def tensors_that_are_the_same(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), tensor(seed=1))
 
 
-@scenario
+@scene
 def lists_that_are_the_same(capture: Capture) -> Iterator[Any]:
     def function(first: list[Any], second: list[Any]) -> Any:
         first.append(1)
@@ -685,7 +663,7 @@ def lists_that_are_the_same(capture: Capture) -> Iterator[Any]:
     yield call([], [])
 
 
-@scenario
+@scene
 def a_partial(capture: Capture) -> Iterator[Any]:
     def scaled(x: torch.Tensor, scale: float = 1) -> Any:
         return x * scale
@@ -703,7 +681,7 @@ class Frozen:
     name: str = "x"
 
 
-@scenario
+@scene
 def a_data_class(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, config: x * config.scale + len(config.name))
     first = Frozen(2.0)
@@ -714,7 +692,7 @@ def a_data_class(capture: Capture) -> Iterator[Any]:
 Pair = namedtuple("Pair", "left right")
 
 
-@scenario
+@scene
 def a_named_tuple(capture: Capture) -> Iterator[Any]:
     call = capture(lambda pair: (pair[0] + pair[1], type(pair).__name__))
     yield call(Pair(tensor(), 1))
@@ -723,7 +701,7 @@ def a_named_tuple(capture: Capture) -> Iterator[Any]:
     yield call(Pair(tensor(), 2))
 
 
-@scenario
+@scene
 def what_a_name_is_after_a_break(capture: Capture) -> Iterator[Any]:
     global SCALE
 
@@ -738,7 +716,7 @@ def what_a_name_is_after_a_break(capture: Capture) -> Iterator[Any]:
     SCALE = 2
 
 
-@scenario
+@scene
 def which_way_the_data_goes(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor) -> Any:
         y = x * 2
@@ -756,7 +734,7 @@ OLD: list[Any] = [1, 0, True, 1.0, None, "one", [1], 1]
 STORED: Any = 1
 
 
-@scenario
+@scene
 def what_was_there_before_a_store_to_an_attribute(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, box: Any) -> Any:
         box.n = 1
@@ -770,7 +748,7 @@ def what_was_there_before_a_store_to_an_attribute(capture: Capture) -> Iterator[
         yield call(tensor(), box), box, call(tensor(), user), user
 
 
-@scenario
+@scene
 def what_was_there_before_a_store_to_an_item(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, table: Any, items: Any) -> Any:
         table["n"] = 1
@@ -785,7 +763,7 @@ def what_was_there_before_a_store_to_an_item(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), table, [3]), table
 
 
-@scenario
+@scene
 def what_was_there_before_a_store_to_a_global(capture: Capture) -> Iterator[Any]:
     global STORED
 
@@ -801,7 +779,7 @@ def what_was_there_before_a_store_to_a_global(capture: Capture) -> Iterator[Any]
     STORED = 1
 
 
-@scenario
+@scene
 def what_was_there_before_a_store_to_a_closure(capture: Capture) -> Iterator[Any]:
     stored: Any = 1
 
@@ -816,7 +794,7 @@ def what_was_there_before_a_store_to_a_closure(capture: Capture) -> Iterator[Any
         yield call(tensor()), stored
 
 
-@scenario
+@scene
 def what_was_there_before_a_store_to_a_module(capture: Capture) -> Iterator[Any]:
     layer = nn.Linear(4, 4).requires_grad_(False)
     nn.init.ones_(layer.weight)
@@ -832,7 +810,7 @@ def what_was_there_before_a_store_to_a_module(capture: Capture) -> Iterator[Any]
         yield call(tensor()), layer.seen, layer.last
 
 
-@scenario
+@scene
 def a_store_of_what_is_there(capture: Capture) -> Iterator[Any]:
     """`x = x` is no change where it was captured, and must be none elsewhere."""
 
@@ -849,7 +827,7 @@ def a_store_of_what_is_there(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), box, new), box.value is new, box.same is first
 
 
-@scenario
+@scene
 def tensors_stored_over_tensors(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, box: Any, table: dict[str, Any]) -> Any:
         box.value = x
@@ -863,7 +841,7 @@ def tensors_stored_over_tensors(capture: Capture) -> Iterator[Any]:
         yield call(x, box, table), box.value is x, table["x"] is x
 
 
-@scenario
+@scene
 def functions_of_one_code_with_other_closures(capture: Capture) -> Iterator[Any]:
     def make(scale: Any, bias: Any = 0) -> Callable[[Any], Any]:
         def inner(x: torch.Tensor, factor: Any = bias) -> Any:
@@ -876,7 +854,7 @@ def functions_of_one_code_with_other_closures(capture: Capture) -> Iterator[Any]
         yield call(tensor(), function)
 
 
-@scenario
+@scene
 def captured_closures_of_one_code(capture: Capture) -> Iterator[Any]:
     def make(scale: Any) -> Callable[[Any], Any]:
         return capture(lambda x: x * scale)
@@ -886,7 +864,7 @@ def captured_closures_of_one_code(capture: Capture) -> Iterator[Any]:
         yield call(tensor())
 
 
-@scenario
+@scene
 def methods_of_other_objects(capture: Capture) -> Iterator[Any]:
     first, second = Settings(), Settings()
     second.scale = 5
@@ -895,7 +873,7 @@ def methods_of_other_objects(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), method)
 
 
-@scenario
+@scene
 def classes_of_one_name(capture: Capture) -> Iterator[Any]:
     def make(n: int) -> Any:
         class Local:
@@ -912,7 +890,7 @@ def classes_of_one_name(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), kind)
 
 
-@scenario
+@scene
 def other_modules_of_one_class(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, module: module(x))
     for seed in (1, 2, 1):
@@ -923,7 +901,7 @@ def other_modules_of_one_class(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), nn.Sequential(nn.Linear(4, 2), nn.Tanh()))
 
 
-@scenario
+@scene
 def other_objects_of_one_class(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, settings: settings.forward(x))
     for scale in (2, 2, 3, tensor(4, seed=1), tensor(4, seed=2)):
@@ -932,7 +910,7 @@ def other_objects_of_one_class(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), settings)
 
 
-@scenario
+@scene
 def two_names_for_one_object(capture: Capture) -> Iterator[Any]:
     def function(first: Any, second: Any) -> Any:
         first.scale = 7
@@ -944,7 +922,7 @@ def two_names_for_one_object(capture: Capture) -> Iterator[Any]:
         yield call(*pair)
 
 
-@scenario
+@scene
 def an_item_that_is_also_an_argument(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, items: list[Any], table: dict[str, Any]) -> Any:
         items[0].append(1)
@@ -957,7 +935,7 @@ def an_item_that_is_also_an_argument(capture: Capture) -> Iterator[Any]:
         yield call(x, items, {"inner": inner if shared else [0]})
 
 
-@scenario
+@scene
 def a_tensor_that_is_also_a_parameter(capture: Capture) -> Iterator[Any]:
     layer = nn.Linear(4, 4).requires_grad_(False)
     nn.init.ones_(layer.weight)
@@ -972,7 +950,7 @@ def a_tensor_that_is_also_a_parameter(capture: Capture) -> Iterator[Any]:
         yield call(x)
 
 
-@scenario
+@scene
 def numbers_deep_in_constants(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, value: (x + 1, value, [type(v).__name__ for v in value]))
     values: list[Any] = [
@@ -988,7 +966,7 @@ def numbers_deep_in_constants(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), value)
 
 
-@scenario
+@scene
 def numbers_in_lists(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, items: x * items[0] + items[1][0])
     for items in ([1, [2]], [1, [3]], [1.0, [2]], [True, [2]], [0.0, [0]], [-0.0, [0]], [1, [2]]):
@@ -1004,7 +982,7 @@ class Width(int):
     pass
 
 
-@scenario
+@scene
 def numbers_that_are_more_than_numbers(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, n: (x * n, type(n).__name__, isinstance(n, enum.Enum)))
     for n in (1, Level.LOW, Width(1), True, Level.HIGH, 2, Width(2), 1):
@@ -1030,14 +1008,14 @@ class Touchy:
         raise RuntimeError("asked for length")
 
 
-@scenario
+@scene
 def objects_that_cannot_be_compared(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, touchy, items: x * touchy.n + items[0].n)
     for first, second in ((1, 2), (1, 2), (3, 2)):
         yield call(tensor(), Touchy(first), [Touchy(second)])
 
 
-@scenario
+@scene
 def a_function_of_torch_is_replaced(capture: Capture) -> Iterator[Any]:
     before = nn.functional.relu
     call = capture(lambda x: nn.functional.relu(x))
@@ -1050,7 +1028,7 @@ def a_function_of_torch_is_replaced(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def what_libraries_have_is_replaced(capture: Capture) -> Iterator[Any]:
     layer, linear = nn.GELU(), nn.Linear(4, 4)
     functions: list[Callable[..., Any]] = [
@@ -1076,7 +1054,7 @@ def what_libraries_have_is_replaced(capture: Capture) -> Iterator[Any]:
             yield [call(tensor()) for call in calls]
 
 
-@scenario
+@scene
 def calls_under_a_mode_of_the_user(capture: Capture) -> Iterator[Any]:
     class Counting(TorchFunctionMode):
         def __init__(self) -> None:
@@ -1095,7 +1073,7 @@ def calls_under_a_mode_of_the_user(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def a_copy_with_a_break_in_it(capture: Capture) -> Iterator[Any]:
     class Node:
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -1109,7 +1087,7 @@ def a_copy_with_a_break_in_it(capture: Capture) -> Iterator[Any]:
         yield call([inner, node, inner, node])
 
 
-@scenario
+@scene
 def containers_that_count_how_they_are_read(capture: Capture) -> Iterator[Any]:
     reads = []
 
@@ -1142,7 +1120,7 @@ def containers_that_count_how_they_are_read(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), List(items), Dict(a=1)), tuple(reads)
 
 
-@scenario
+@scene
 def a_method_of_a_layer_is_replaced(capture: Capture) -> Iterator[Any]:
     layer = nn.Linear(4, 4).requires_grad_(False)
     nn.init.ones_(layer.weight)
@@ -1160,7 +1138,7 @@ def a_method_of_a_layer_is_replaced(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def hooks_of_all_modules(capture: Capture) -> Iterator[Any]:
     layer = nn.Linear(4, 4).requires_grad_(False)
     nn.init.ones_(layer.weight)
@@ -1175,7 +1153,7 @@ def hooks_of_all_modules(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_base_of_a_class(capture: Capture) -> Iterator[Any]:
     class One:
         def run(self, x: torch.Tensor) -> Any:
@@ -1197,7 +1175,7 @@ def the_base_of_a_class(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def a_property_or_a_getattr_appears(capture: Capture) -> Iterator[Any]:
     class Local:
         def __init__(self) -> None:
@@ -1213,7 +1191,7 @@ def a_property_or_a_getattr_appears(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def iterators_as_arguments(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, values: Any) -> Any:
         first = next(values)
@@ -1227,7 +1205,7 @@ def iterators_as_arguments(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), iter((9,)))
 
 
-@scenario
+@scene
 def what_is_left_of_an_iterator(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x, values: x * next(values))
     values, again = iter([1, 2, 3, 4]), itertools.count(5)
@@ -1236,7 +1214,7 @@ def what_is_left_of_an_iterator(capture: Capture) -> Iterator[Any]:
     yield list(values), next(again)
 
 
-@scenario
+@scene
 def properties_of_containers(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, queue: Any, table: Any) -> Any:
         queue.append(9)
@@ -1247,7 +1225,7 @@ def properties_of_containers(capture: Capture) -> Iterator[Any]:
         yield call(tensor(), deque([1, 2], maxlen=limit), defaultdict(factory))
 
 
-@scenario
+@scene
 def an_outer_variable_gets_a_value(capture: Capture) -> Iterator[Any]:
     def make() -> tuple[Any, Any]:
         def function(x: torch.Tensor) -> torch.Tensor:
@@ -1273,7 +1251,7 @@ def an_outer_variable_gets_a_value(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def a_variable_that_is_bound_only_sometimes(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor, flag: list[int]) -> torch.Tensor:
         if x.sum() > 1e9 or (id(flag) and len(flag)):
@@ -1290,7 +1268,7 @@ def a_variable_that_is_bound_only_sometimes(capture: Capture) -> Iterator[Any]:
     yield call(tensor(), [])
 
 
-@scenario
+@scene
 def properties_of_tensors(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * 2, x.is_leaf, x.grad is None, x.is_conj(), type(x).__name__, x.dim()))
     leaf = tensor().requires_grad_()
@@ -1305,7 +1283,7 @@ def properties_of_tensors(capture: Capture) -> Iterator[Any]:
     yield call(complex_.conj())
 
 
-@scenario
+@scene
 def an_attribute_of_a_tensor(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: x * getattr(x, "scale", 1))
     for scale in (None, 2, 3):
@@ -1315,7 +1293,7 @@ def an_attribute_of_a_tensor(capture: Capture) -> Iterator[Any]:
         yield call(x)
 
 
-@scenario
+@scene
 def settings_of_torch(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (torch.zeros(2) + 1, torch.are_deterministic_algorithms_enabled(), x + 1))
     yield call(tensor())
@@ -1327,7 +1305,7 @@ def settings_of_torch(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_default_device(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (torch.zeros(2).device.type, x + 1))
     yield call(tensor())
@@ -1336,7 +1314,7 @@ def the_default_device(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def the_environment(capture: Capture) -> Iterator[Any]:
     name = "TORCHREPRO_TEST_OF_THE_FRONT_END"
     call = capture(lambda x: x * int(os.environ.get(name, "1")))
@@ -1349,7 +1327,7 @@ def the_environment(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def inside_transforms_of_functions(capture: Capture) -> Iterator[Any]:
     call = capture(lambda x: (x * x).sum(-1))
     yield call(tensor())
@@ -1359,7 +1337,7 @@ def inside_transforms_of_functions(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def captured_functions_call_each_other(capture: Capture) -> Iterator[Any]:
     def inner(x: torch.Tensor, n: int) -> Any:
         return x if n == 0 else inner_captured(x * 2, n - 1)
@@ -1370,7 +1348,7 @@ def captured_functions_call_each_other(capture: Capture) -> Iterator[Any]:
         yield outer(tensor(), n)
 
 
-@scenario
+@scene
 def what_is_done_to_the_result(capture: Capture) -> Iterator[Any]:
     def function(x: torch.Tensor) -> Any:
         y = x * 2
@@ -1385,7 +1363,7 @@ def what_is_done_to_the_result(capture: Capture) -> Iterator[Any]:
         yield y, row, again is y, leaf.grad
 
 
-@scenario
+@scene
 def numbers_that_go_up(capture: Capture) -> Iterator[Any]:
     """More kinds than the cache holds."""
     call = capture(lambda x, n: x * n + x.shape[0])
@@ -1393,7 +1371,7 @@ def numbers_that_go_up(capture: Capture) -> Iterator[Any]:
         yield call(tensor(3 + n % 2, 4), n)
 
 
-@scenario
+@scene
 def whether_a_dict_of_another_class_is_empty(capture: Capture) -> Iterator[Any]:
     call = capture(lambda table, x: (x + 1 if table else x, not table, bool(table)))
     for kind in (OrderedDict, functools.partial(defaultdict, int), Counter):
@@ -1401,7 +1379,7 @@ def whether_a_dict_of_another_class_is_empty(capture: Capture) -> Iterator[Any]:
             yield call(kind(items), tensor())
 
 
-@scenario
+@scene
 def a_hook_is_added_beside_another(capture: Capture) -> Iterator[Any]:
     layer = nn.Linear(4, 4, bias=False)
     nn.init.ones_(layer.weight)
@@ -1417,7 +1395,7 @@ def a_hook_is_added_beside_another(capture: Capture) -> Iterator[Any]:
         yield x.grad
 
 
-@scenario
+@scene
 def whether_two_modules_are_one(capture: Capture) -> Iterator[Any]:
     one, other = nn.ReLU(), nn.ReLU()
     for function in (
@@ -1430,7 +1408,7 @@ def whether_two_modules_are_one(capture: Capture) -> Iterator[Any]:
             yield call(*pair, tensor())
 
 
-@scenario
+@scene
 def what_is_put_onto_a_tensor(capture: Capture) -> Iterator[Any]:
     def function(x: Any) -> Any:
         x.count = getattr(x, "count", 0) + 1
@@ -1446,7 +1424,7 @@ def what_is_put_onto_a_tensor(capture: Capture) -> Iterator[Any]:
     yield call(tensor())
 
 
-@scenario
+@scene
 def mixed_precision_that_is_kept(capture: Capture) -> Iterator[Any]:
     kept: Any = torch.autocast("cpu", dtype=torch.bfloat16)
 
@@ -1461,53 +1439,3 @@ def mixed_precision_that_is_kept(capture: Capture) -> Iterator[Any]:
     kept._enabled, kept.fast_dtype = True, torch.float16
     yield call(tensor())
     yield torch.is_autocast_enabled("cpu")
-
-
-def played(play: Scenario, capture: Capture) -> list[dict[str, str]]:
-    """What each step returned, as facts; a step that raises is the last."""
-    told = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            for result in play(capture):
-                told.append(facts_of({"result": result}))
-        except Exception as error:
-            told.append(facts_of({"error": error}))
-    return told
-
-
-@pytest.mark.parametrize("play", SCENARIOS, ids=lambda play: play.__name__)
-def test_a_change_between_calls_is_seen(play: Scenario) -> None:
-    counting = Counting()
-    expected = played(play, lambda function: eager(function, counting, False))
-    found = played(play, lambda function: under_test()(function, counting, False))
-    assert all("error" not in facts for facts in expected)
-    for number, (right, got) in enumerate(zip(expected, found, strict=False), start=1):
-        assert first_difference(right, got) is None, f"step {number}"
-    assert len(found) == len(expected)
-
-
-def test_going_back_finds_what_was_captured_before() -> None:
-    counting = Counting()
-    settings = Settings()
-    call = under_test()(lambda x: settings.forward(x), counting, False)
-    for settings.scale in (2, 3):
-        call(tensor())
-    assert len(counting.graphs) == 2
-    for settings.scale in (2, 3, 2):
-        call(tensor(seed=5))
-    assert len(counting.graphs) == 2
-
-
-def test_what_does_not_matter_is_not_guarded() -> None:
-    counting = Counting()
-    settings = Settings()
-    call = under_test()(lambda x: x * settings.scale, counting, False)
-    call(tensor())
-    settings.names.append("more")
-    settings.other = 1  # type: ignore[attr-defined]
-    Settings.depth = 1
-    LIST.append(3)
-    LIST.pop()
-    call(tensor(seed=1))
-    assert len(counting.graphs) == 1
