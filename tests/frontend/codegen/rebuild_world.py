@@ -22,7 +22,6 @@ class SmallWorld:
     def __init__(self) -> None:
         self.kept = Kept()
         self.shadows: list[Shadow] = []
-        self.numbers_of_objects: set[int] = set()
         self.locals: dict[str, Any] = {}
         self.outputs: list[torch.Tensor] = []
         self.fresh: list[Any] = []
@@ -42,9 +41,6 @@ class SmallWorld:
                 return index
         self.outputs.append(value)
         return len(self.outputs) - 1
-
-    def put_onto(self, value: torch.Tensor) -> dict[str, Any] | None:
-        return None
 
     def is_fresh(self, value: Any) -> bool:
         return any(value is known for known in self.fresh)

@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from torchrepro.frontend.graph_breaks import BreakKind
-from torchrepro.frontend.trace.leaves import (
+from torchrepro.frontend.trace.torch_rules import (
     answer,
     is_constant_fold,
     is_leaf,

@@ -129,8 +129,6 @@ class Rebuilder:
 
     def expression(self, value: Any) -> str:
         """Text without effects, good anywhere in `body` from here on. Raises `CannotRebuild`."""
-        if type(value) is int and value in self.world.numbers_of_objects:
-            raise CannotRebuild("the id() of an object, which is a number of one call alone")
         text = literal(value)
         if text is not None:
             return text
@@ -140,9 +138,6 @@ class Rebuilder:
             if known is None:
                 return self._build(value)
             self._name(value, known)
-            if known.startswith(f"{self.outputs}["):
-                for name, item in (self.world.put_onto(value) or {}).items():
-                    self.emit(f"{known}.__dict__[{name!r}] = {self.expression(item)}")
         return self._names[key]
 
     def settled(self, value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -50,10 +50,6 @@ class World(Protocol):
     def kept(self) -> Kept: ...
 
     @property
-    def numbers_of_objects(self) -> Container[int]:
-        """What `id()` has answered: it names objects of the trace, and means nothing outside of it."""
-
-    @property
     def shadows(self) -> Sequence[Shadow]:
         """In the order in which they were first touched."""
 
@@ -65,9 +61,6 @@ class World(Protocol):
 
     def output_index(self, value: torch.Tensor) -> int:
         """Makes a tensor an output of the graph; the same index for the same tensor."""
-
-    def put_onto(self, value: torch.Tensor) -> Mapping[str, Any] | None:
-        """Attributes of the user's that a tensor of the graph was given; None where it was given none."""
 
     def is_fresh(self, value: Any) -> bool:
         """Whether an object, function or class was made while tracing by code that was followed."""

@@ -23,12 +23,12 @@ from torchrepro.frontend.trace.classes import (
     IN_C,
     MISSING,
     is_python_class,
+    is_single,
     is_trusted_class,
     is_trusted_space,
     static_lookup,
 )
 from torchrepro.frontend.trace.fakes import unseen
-from torchrepro.frontend.trace.singles import is_single
 from torchrepro.frontend.trace.values import TABLES
 
 if TYPE_CHECKING:
@@ -303,9 +303,6 @@ class TracedAttributes(Attributes):
             return self.recorder.real_type_of(value)
         source = self.values.source_of(value)
         real = self.recorder.real_of(value)
-        put = self.values.put_onto(value)
-        if put is not None and name in put:
-            return self.dicts.get(put, name)
         if real is None or source is None:
             return self.recorder.attribute(value, name)
         with unseen():
@@ -314,7 +311,7 @@ class TracedAttributes(Attributes):
             computed = value.grad_fn is not None  # maybe by a write of the graph
         if name == "grad" or (found is None and not computed):
             return self.world.adopt(found, Attribute(source, name))
-        if name in space and put is None:
+        if name in space:
             return self.world.adopt(space[name], InstanceValue(source, name))
         if name not in space and not hasattr(type(real), name):
             self.values.guards.add(lacks_instance_value(source, name))
@@ -344,8 +341,7 @@ class TracedAttributes(Attributes):
 
     def store(self, value: Any, name: str, new: Any) -> None:
         if is_a(value, torch.Tensor):
-            self.dicts.set(self._tensor_space(value, name), name, new)
-            return
+            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
         if is_a(value, type | types.ModuleType):
             if not self.values.is_fresh(value):
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
@@ -356,14 +352,6 @@ class TracedAttributes(Attributes):
             self.plain_store(value, name, new)
         else:
             self.tracer.calls.call(setter, (value, name, new), {})
-
-    def _tensor_space(self, value: torch.Tensor, name: str) -> dict[str, Any]:
-        """Where a tensor keeps a name of the user's. What torch defines (`grad`, `data`) means more."""
-        real = self.recorder.real_of(value)
-        known = self.recorder.owns(value) and (real is None or self.values.source_of(value) is not None)
-        if not known or static_lookup(self.recorder.real_type_of(value), name) is not MISSING:
-            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
-        return self.world.instance_of_tensor(value, real)
 
     def plain_store(self, value: Any, name: str, new: Any) -> None:
         """What `object.__setattr__` does."""
@@ -389,9 +377,6 @@ class TracedAttributes(Attributes):
         return is_python_class(type(value)) and not self.values.is_fresh(value)
 
     def delete(self, value: Any, name: str) -> None:
-        if is_a(value, torch.Tensor) and self.has(value, name):
-            self.dicts.delete(self._tensor_space(value, name), name)
-            return
         if is_a(value, torch.Tensor | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
         remover = self.tracer.classes.lookup(type(value), "__delattr__")

@@ -1,13 +1,11 @@
-"""Calls: what becomes of a call in traced code. Stepped, recorded as one operation, done by C, or a break."""
+"""Calls in traced code: inlined, recorded as one operation, run now by C, or a graph break."""
 
 from __future__ import annotations
 
 import datetime
 import enum
 import functools
-import operator
 import types
-import weakref
 from collections.abc import Mapping, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.frontend.bytecode.program import program_of
-from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
 from torchrepro.frontend.interpreter.binding import bind_arguments
@@ -24,91 +22,77 @@ from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.operations import Calls
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
-from torchrepro.frontend.trace import leaves
+from torchrepro.frontend.trace import torch_rules
 from torchrepro.frontend.trace.classes import (
     IN_C,
     MISSING,
     is_python_class,
+    is_single,
+    is_trusted_class,
     is_trusted_space,
-    static_lookup,
 )
-from torchrepro.frontend.trace.fakes import outside_of_trace, tensors_in
-from torchrepro.frontend.trace.foreign import RunsForeignCode, no_foreign_code
-from torchrepro.frontend.trace.modules import ForwardContext, has_hooks
-from torchrepro.frontend.trace.native import NATIVE_CLASSES
-from torchrepro.frontend.trace.operator_functions import call_getter
-from torchrepro.frontend.trace.policy import AUTOCAST, runs_natively, why_not_stepped
-from torchrepro.frontend.trace.singles import is_single
-from torchrepro.frontend.trace.special import SPECIAL
-from torchrepro.frontend.trace.stepped import SteppedCallable
+from torchrepro.frontend.trace.fakes import outside_of_trace
+from torchrepro.frontend.trace.foreign import RunsForeignCode, SteppedCallable, no_foreign_code
+from torchrepro.frontend.trace.handlers import GETTERS, HANDLERS, call_getter
+from torchrepro.frontend.trace.rules import AUTOCAST, NATIVE_CLASSES, Action, decide
 from torchrepro.torch_api.tensors import module_call_impl
 
-_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
-_ORDER = type(functools.cmp_to_key(lambda one, other: 0))
+if TYPE_CHECKING:
+    from torchrepro.frontend.trace.tracer import Tracer
+
 _MODULE_CALL = torch.nn.Module.__call__
 _CACHED = type(functools.lru_cache(lambda: None))
 ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
 
 _MAX_DEPTH = 180
-
-_PURE_IN_C = (*_GETTERS, datetime.date, datetime.time, datetime.timedelta)
-
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_PURE_IN_C = (*GETTERS, datetime.date, datetime.time, datetime.timedelta)
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
-
-
-if TYPE_CHECKING:
-    from torchrepro.frontend.trace.tracer import Tracer
 
 
 class TracedCalls(Calls):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
-        self.tracer, self.world = tracer, tracer.world
-        self.values, self.dicts = tracer.values, tracer.dicts
+        self.tracer, self.values = tracer, tracer.values
         self.depth = 0
         """How many functions are being inlined."""
 
     def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        kind = type(function)
+        kind: Any = type(function)
         if kind is types.FunctionType:
             return self._call_python(function, args, kwargs)
         if kind is types.MethodType:
-            if function.__name__ == "apply" and _is_autograd_function(function.__self__):
-                return self._call_autograd_function(function.__self__, args, kwargs)
             return self.call(function.__func__, (function.__self__, *args), kwargs)
         if is_a(function, type):
             return self._call_class(function, args, kwargs)
         if is_a(function, IN_C):
-            owner = getattr(function, "__self__", None)
-            if function.__name__ == "apply" and _is_autograd_function(owner):
-                return self._call_autograd_function(owner, args, kwargs)
             return self.tracer.natives.call(function, args, kwargs)
         if kind is functools.partial:
             return self.call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
-        if kind in (_CACHED, *_GETTERS):
+        if kind in (_CACHED, *GETTERS):
             self.values.pin(function)
         if kind is _CACHED:
             return self._call_cached(function, args, kwargs)
         if kind is staticmethod or kind is SteppedCallable:
             inner = function.__func__ if kind is staticmethod else function.function
             return self.call(inner, args, kwargs)
-        if kind is _ORDER:
-            return function(*args)
-        if kind in _GETTERS:
+        if kind in GETTERS:
             return call_getter(self.tracer, function, args, kwargs)
-        original = leaves.original_of(function) or getattr(function, ORIGINAL, None)
+        if is_python_class(kind) and not is_trusted_class(kind) and not is_a(function, torch.nn.Module):
+            return self._call_object(function, args, kwargs)  # unasked: it may have a `__getattribute__`
+        original = torch_rules.original_of(function) or getattr(function, ORIGINAL, None)
         if original is not None:
             self.values.pin(function)
             return self.call(original, args, kwargs)
         if is_a(function, torch.nn.Module):
             return self._call_module(function, args, kwargs)
-        if leaves.is_leaf(function):
+        if torch_rules.is_leaf(function):
             return self.tracer.natives.call_leaf(function, args, kwargs)
         return self._call_object(function, args, kwargs)
 
     def special(self, value: Any, name: str, *args: Any) -> Any:
-        """Call a special method that the class defines in Python; `MISSING` where it does not."""
+        """Call a special method that the class defines in Python; return `MISSING` where it does not."""
         found = self.tracer.classes.python_method(value, name)
         if found is None:
             return MISSING
@@ -119,43 +103,28 @@ class TracedCalls(Calls):
     def _call_python(
         self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        reason = leaves.why_break(function) or why_not_stepped(function)
-        if function.__module__ in ("weakref", "_weakrefset"):
-            reason = self._why_not_weak(function)
-        if reason is not None:
-            raise Break.of(reason)
-        original = leaves.original_of(function)
-        if original is not None:
-            return self.call(original, args, kwargs)
-        handler = SPECIAL.get(function)
+        action, detail = decide(function)
+        if action is Action.BREAK:
+            raise Break.of(detail)
+        if action is Action.UNWRAP:
+            return self.call(detail, args, kwargs)
+        handler = HANDLERS.get(function)
         if handler is not None:
             result = handler(self.tracer, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if leaves.is_constant_fold(function):
+        if action is Action.FOLD:
             return self.tracer.natives.answer(function, args, kwargs)
-        if leaves.is_leaf(function):
+        if action is Action.GRAPH:
             return self.tracer.natives.call_leaf(function, args, kwargs)
-        if runs_natively(function):
+        if action is Action.LIBRARY:
             if function.__module__ == AUTOCAST and args and not self.values.is_fresh(args[0]):
-                if not is_a(args[0], torch.autocast):
-                    raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
-                through = _Through(self.tracer, args[0])
-                result = self.tracer.natives.call_leaf(function, (through, *args[1:]), kwargs)
-                return args[0] if result is through else result
+                raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
             return self.tracer.natives.call_library(function, args, kwargs)
         return self.inline(function, args, kwargs)
 
-    def _why_not_weak(self, function: types.FunctionType) -> BreakReason | None:
-        if not self.tracer.natives.in_standard_library():
-            return BreakReason(BreakKind.OUTSIDE, "which objects are still alive cannot be guarded")
-        if function is weakref.WeakKeyDictionary.__getitem__:
-            # `functools.singledispatch` looks here before it looks at what is registered, which is guarded.
-            raise KeyError
-        return None
-
     def inline(self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a Python function by stepping it; its defaults and outer variables come from where it does."""
+        """Call a Python function by tracing it; its defaults and outer variables come from where it does."""
         if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
             raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is asynchronous")
         try:
@@ -183,78 +152,43 @@ class TracedCalls(Calls):
         if is_trusted_space(function.__globals__) and all(map(is_constant, function.__defaults__ or ())):
             return bind_arguments(function, args, kwargs)
         source = self.values.home_of(function)
-        defaults = _Adopting(self.tracer, function.__defaults__ or (), Attribute(source, "__defaults__"))
-        kwdefaults = function.__kwdefaults__ or {}
+        adopt = self.tracer.world.adopt
         return bind_arguments(
             function,
             args,
             kwargs,
-            defaults=defaults,
+            defaults=_Defaults(self.tracer, function.__defaults__ or (), Attribute(source, "__defaults__")),
             kwdefaults={
-                name: self.world.adopt(value, Item.at(Attribute(source, "__kwdefaults__"), name))
-                for name, value in kwdefaults.items()
+                name: adopt(value, Item.at(Attribute(source, "__kwdefaults__"), name))
+                for name, value in (function.__kwdefaults__ or {}).items()
                 if name not in kwargs
             },
         )
 
     def _know_cells(self, function: types.FunctionType) -> None:
-        """The outer variables of a function that existed before are found in it."""
+        """Register where the outer variables of a function are found that existed before."""
         if not function.__closure__ or self.values.is_fresh(function):
             return
         home = Attribute(self.values.home_of(function), "__closure__")
         for index, cell in enumerate(function.__closure__):
             if self.values.source_of(cell) is None and not self.values.is_fresh(cell):
-                self.world.adopt_cell(cell, Item.at(home, index))
+                self.tracer.world.adopt_cell(cell, Item.at(home, index))
 
     def _call_cached(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A memoised function of constants gives what it gave before, whatever has changed since.
-
-        What it has not given yet it is asked for twice: by stepping, which sees whether it changes anything
-        (it would not the next time), and for real, so that it remembers.
-        """
-        constant = all(map(is_constant, (*args, *kwargs.values())))
-        known = self._recalled(function, args, kwargs) if constant else MISSING
-        if known is not MISSING:
-            return self._remembered(function, args, kwargs, known)
-        before = self.values.written()
-        result = self.call(function.__wrapped__, args, kwargs)
-        if self.values.written() != before:
-            raise Break(BreakKind.OUTSIDE, f"{function.__name__} changes something, the first time only")
-        if constant:
-            self._remembered(function, args, kwargs, result)
-            with outside_of_trace():
-                function(*args, **kwargs)
-        return result
-
-    def _recalled(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a memoised function has given before; `MISSING` where it would run for that."""
+        """Return what a memoised function gave before for these constants; Python runs it the first time."""
+        name = function.__name__
+        if not all(map(is_constant, (*args, *kwargs.values()))):
+            raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and is given an object")
         try:
-            with no_foreign_code(function.__name__), outside_of_trace():
-                return function(*args, **kwargs)
+            with no_foreign_code(name), outside_of_trace():
+                result = function(*args, **kwargs)
         except RunsForeignCode:
-            return MISSING
-
-    def _remembered(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+            raise Break(BreakKind.OUTSIDE, f"{name} keeps its results, and has none for these yet") from None
         if not (is_constant(result) or is_single(result)):
-            raise Break(BreakKind.OPAQUE, f"{function.__name__} keeps its results, and gave an object")
+            raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and gave an object")
         # Asked again on each call: it may have been told to forget.
         self.values.guards.add(Answers(function, tuple(args), result, tuple(kwargs.items())))
         return result
-
-    def _call_autograd_function(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """`apply` of a function with a backward of its own, where no gradient is asked for: its forward."""
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((*args, kwargs))):
-            raise Break(
-                BreakKind.UNSUPPORTED,
-                f"{kind.__qualname__}.apply: a backward of the user's own is not followed",
-            )
-        forward = self.tracer.attributes.load(kind, "forward")
-        if self.tracer.classes.lookup(kind, "setup_context") is not static_lookup(
-            torch.autograd.Function, "setup_context"
-        ):
-            return self.call(forward, args, kwargs)
-        context = self.values.mark_fresh(ForwardContext(len(args)))
-        return self.call(forward, (context, *args), kwargs)
 
     # Objects and modules
 
@@ -273,66 +207,57 @@ class TracedCalls(Calls):
 
     def _call_object(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.values.require_known(function)
-        found = self.tracer.classes.lookup(type(function), "__call__")
+        kind = type(function)
+        found = self.tracer.classes.lookup(kind, "__call__")
         if found is MISSING:
-            raise TypeError(f"'{type(function).__name__}' object is not callable")
-        if not is_python_class(type(function)) or is_a(found, IN_C):
-            raise Break(BreakKind.OPAQUE, f"a call of a {type(function).__qualname__}")
-        return self.call(
-            self.tracer.attributes.bind(found, function, type(function), "__call__"), args, kwargs
-        )
+            raise TypeError(f"'{kind.__name__}' object is not callable")
+        if not is_python_class(kind) or is_a(found, IN_C):
+            raise Break(BreakKind.OPAQUE, f"a call of a {kind.__qualname__}")
+        return self.call(self.tracer.attributes.bind(found, function, kind, "__call__"), args, kwargs)
 
     # Classes
 
     def _call_class(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        natives, lookup = self.tracer.natives, self.tracer.classes.lookup
         if kind is super and not args and self.tracer.frame is not None:
             return super_of(self.tracer, self.tracer.frame)
-        handler = SPECIAL.get(kind)
+        handler = HANDLERS.get(kind)
         if handler is not None:
             result = handler(self.tracer, args, kwargs)
             if result is not NotImplemented:
                 return result
         if kind in NATIVE_CLASSES:
-            return self.tracer.natives.call(kind, args, kwargs)
+            return natives.call(kind, args, kwargs)
         if kind is type or kind is super:
-            return self.tracer.natives.make_class(kind, args, kwargs)
-        reason = leaves.why_break(kind)
-        if reason is not None:
+            return natives.make_class(kind, args, kwargs)
+        action, reason = decide(kind)
+        if action is Action.BREAK:
             raise Break.of(reason)
-        if kind.__module__ in ("weakref", "_weakrefset") and not self.tracer.natives.in_standard_library():
-            raise Break(BreakKind.OUTSIDE, f"a {kind.__qualname__} is made, which sees when objects die")
-        if runs_natively(kind) and not self.values.is_fresh(
-            kind
-        ):  # a class made here may name another module
-            return self.values.mark_fresh(self.tracer.natives.call_library(kind, args, kwargs))
-        if leaves.is_leaf(kind):
-            return self.values.mark_fresh(self.tracer.natives.call_leaf(kind, args, kwargs))
+        if kind.__module__ in ("weakref", "_weakrefset"):
+            raise Break(BreakKind.OUTSIDE, f"constructs a {kind.__qualname__}, which sees when objects die")
+        # A class made here may name another module.
+        if action is Action.LIBRARY and not self.values.is_fresh(kind):
+            return self.values.mark_fresh(natives.call_library(kind, args, kwargs))
+        if action is Action.GRAPH:
+            return self.values.mark_fresh(natives.call_leaf(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
-            return self._enum_member(kind, args, kwargs)
+            with no_foreign_code(kind.__qualname__):
+                return kind(*args, **kwargs)
         if issubclass(kind, torch.Tensor):
-            raise Break(BreakKind.UNSUPPORTED, f"a {kind.__name__} is made", "make it before, once")
+            raise Break(BreakKind.UNSUPPORTED, f"constructs a {kind.__name__}", "construct it once, before")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
-            raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made, by code in C")
-        if is_a(self.tracer.classes.lookup(kind, "__del__"), types.FunctionType):
-            raise Break(BreakKind.UNSUPPORTED, f"a {kind.__qualname__} is made, whose end runs its __del__")
-        meta = self.tracer.classes.lookup(type(kind), "__call__")
+            raise Break(BreakKind.OPAQUE, f"constructs a {kind.__module__}.{kind.__qualname__} by code in C")
+        if is_a(lookup(kind, "__del__"), types.FunctionType):
+            raise Break(
+                BreakKind.UNSUPPORTED, f"constructs a {kind.__qualname__}, which has a finaliser (`__del__`)"
+            )
+        meta = lookup(type(kind), "__call__")
         if is_a(meta, types.FunctionType):
             return self.call(meta, (kind, *args), kwargs)
         return self.construct(kind, args, kwargs)
 
-    def _enum_member(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        missing = self.tracer.classes.lookup(kind, "_missing_")
-        own = isinstance(missing, classmethod) and not is_trusted_space(missing.__func__.__globals__)
-        asked = own and len(args) == 1 and not kwargs and is_constant(args[0])
-        if asked and args[0] not in kind._value2member_map_:
-            found = self.call(self.tracer.attributes.bind_to_class(missing, kind), args, {})
-            if isinstance(found, kind):
-                return found
-        with no_foreign_code(kind.__qualname__):
-            return kind(*args, **kwargs)
-
     def construct(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What `type.__call__` does: `__new__`, then `__init__`."""
+        """Do what `type.__call__` does: `__new__`, then `__init__`."""
         maker = self.tracer.classes.lookup(kind, "__new__")
         if is_a(maker, staticmethod):
             maker = maker.__func__
@@ -341,7 +266,7 @@ class TracedCalls(Calls):
         elif is_a(kind, type) and issubclass(kind, _ALLOCATORS):
             made = self._allocate(kind, args, kwargs)
         else:
-            raise Break(BreakKind.OPAQUE, f"a {kind.__module__}.{kind.__qualname__} is made by code in C")
+            raise Break(BreakKind.OPAQUE, f"constructs a {kind.__module__}.{kind.__qualname__} by code in C")
         if not is_a(made, kind):
             return made
         initialise = self.tracer.classes.lookup(type(made), "__init__")
@@ -357,16 +282,16 @@ class TracedCalls(Calls):
 
     def _allocate(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         maker = kind.__new__
-        if maker is object.__new__:
-            if (args or kwargs) and self.tracer.classes.lookup(kind, "__init__") is object.__init__:
-                raise TypeError(f"{kind.__name__}() takes no arguments")
-            if getattr(kind, "__abstractmethods__", None):
-                return object.__new__(kind)  # raises the TypeError that names the methods
-            return self.values.mark_fresh(object.__new__(kind))
-        return self.tracer.natives.allocate(maker, kind, args, kwargs)
+        if maker is not object.__new__:
+            return self.tracer.natives.allocate(maker, kind, args, kwargs)
+        if (args or kwargs) and self.tracer.classes.lookup(kind, "__init__") is object.__init__:
+            raise TypeError(f"{kind.__name__}() takes no arguments")
+        if getattr(kind, "__abstractmethods__", None):
+            return object.__new__(kind)  # raises the TypeError that names the methods
+        return self.values.mark_fresh(object.__new__(kind))
 
 
-class _Adopting(Sequence[Any]):
+class _Defaults(Sequence[Any]):
     """Defaults of a function that are adopted when they are used."""
 
     def __init__(self, tracer: Tracer, values: tuple[Any, ...], source: Attribute) -> None:
@@ -380,21 +305,9 @@ class _Adopting(Sequence[Any]):
         return self._tracer.world.adopt(self._values[index], Item.at(self._source, index))
 
 
-class _Through:
-    """An object from before the call, for a function that runs natively: each attribute is traced."""
-
-    __slots__ = ("_tracer", "_value")
-
-    def __init__(self, tracer: Tracer, value: Any) -> None:
-        object.__setattr__(self, "_tracer", tracer)
-        object.__setattr__(self, "_value", value)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._tracer.attributes.load(self._value, name)
-
-    def __setattr__(self, name: str, new: Any) -> None:
-        self._tracer.attributes.store(self._value, name, new)
-
-
-def _is_autograd_function(owner: Any) -> bool:
-    return is_a(owner, type) and issubclass(owner, torch.autograd.Function)
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a call is more than `forward`. Checked on torch 2.11 to 2.15 (`_call_impl`)."""
+    space, every = vars(module), vars(torch.nn.modules.module)
+    if space.get("_compiled_call_impl") is not None:
+        return True
+    return any(space.get(name) or every.get(f"_global{name}") for name in _HOOKS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import re
 import sys
 import sysconfig
 import types
@@ -16,7 +17,7 @@ import torch
 from torchrepro.frontend.guards.kinds import Answers, Is, LacksAttribute, LacksKey, TypeIs
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
-from torchrepro.frontend.trace.singles import is_single
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -27,6 +28,7 @@ _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 OWN_MODULES = ("torchrepro.frontend.", "torchrepro.second_opinion.")
 """The tracer and what wraps it: never traced itself."""
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
+_OWN = str(Path(__file__).resolve().parent) + "/"
 
 IN_C = (
     types.BuiltinFunctionType,
@@ -73,11 +75,11 @@ def _is_python_class(kind: Any) -> bool:
 
 @functools.cache
 def is_trusted_file(file: str) -> bool:
-    """Code of torch and of Python's own library: it does not change while the program runs."""
+    """Return whether it is code of torch, of Python's library or ours: it does not change while it runs."""
     if file.startswith("<frozen"):
         return True
     path = str(Path(file).resolve()) if file else ""
-    if path.startswith(_TORCH):
+    if path.startswith((_TORCH, _OWN)):
         return True
     return path.startswith(_LIBRARY) and "site-packages" not in path
 
@@ -97,6 +99,25 @@ def is_trusted_class(kind: Any) -> bool:
     if module is None:
         return False
     return not is_python_class(kind) or is_trusted_space(vars(module))
+
+
+_BY_IDENTITY = (
+    *(type, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, re.Pattern),
+    *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    *(OpOverload, OpOverloadPacket),
+)
+"""There is one of each, for as long as the program runs."""
+
+
+def is_single(value: Any) -> bool:
+    """Whether the object itself can be held and guarded by identity."""
+    if is_a(value, types.BuiltinFunctionType):
+        owner = value.__self__
+        if owner is None or is_a(owner, type | types.ModuleType):
+            return True
+        # A function of a module, which pybind binds to a record of its own.
+        return type(owner).__module__.startswith("pybind11")
+    return is_a(value, _BY_IDENTITY)
 
 
 def static_lookup(kind: type, name: str) -> Any:

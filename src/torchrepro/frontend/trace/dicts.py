@@ -15,9 +15,8 @@ from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Equal, HasKey, Is, Keys, LacksKey, Length
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import KeyOf, Source
-from torchrepro.frontend.trace.classes import MISSING
+from torchrepro.frontend.trace.classes import MISSING, is_single
 from torchrepro.frontend.trace.fakes import tensors_in
-from torchrepro.frontend.trace.singles import is_single
 from torchrepro.frontend.trace.values import Values
 
 

@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.classes import OWN_MODULES, is_python_class, is_trusted_file
-from torchrepro.frontend.trace.native import looks_at_frames, why_not
+from torchrepro.frontend.trace.rules import looks_at_frames, why_not_native
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.interpreter.interpreter import Interpreter
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
@@ -113,7 +116,7 @@ class _Watch:
             return
         if looks_at_frames(function) and frame.f_globals.get("__name__") in _READ_MODULE:
             return
-        reason = why_not(function)
+        reason = why_not_native(function)
         if reason is not None:
             raise Break.of(replace(reason, text=f"{self._name} does more than compute: {reason.text}"))
 
@@ -124,3 +127,29 @@ def _is_apart(frame: FrameType) -> bool:
     if code is _called.__code__ or code.co_name == "__del__" or is_trusted_file(code.co_filename):
         return True
     return space == "typing_extensions" or space.startswith("namedtuple_")  # in the place of Python's own
+
+
+class SteppedCallable:
+    """A function of the user's as a native (`sorted`, `map`) may call it."""
+
+    __slots__ = ("function", "interpreter")
+
+    def __init__(self, interpreter: Interpreter, function: Any) -> None:
+        self.interpreter = interpreter
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.interpreter.calls.call(self.function, args, kwargs)
+
+
+class SteppedIterator(Iterator[Any]):
+    """An iterator of the user's as a native (`list`, `zip`) may advance it."""
+
+    __slots__ = ("interpreter", "iterator")
+
+    def __init__(self, interpreter: Interpreter, iterator: Any) -> None:
+        self.interpreter = interpreter
+        self.iterator = iterator
+
+    def __next__(self) -> Any:
+        return self.interpreter.items.next(self.iterator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +16,8 @@ from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import Items
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_trusted_class
-from torchrepro.frontend.trace.foreign import natively
-from torchrepro.frontend.trace.native import is_native_iterator
-from torchrepro.frontend.trace.stepped import SteppedIterator, SteppedSequence
+from torchrepro.frontend.trace.foreign import SteppedIterator, natively
+from torchrepro.frontend.trace.rules import is_native_iterator
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -128,35 +127,20 @@ class TracedItems(Items):
         if is_a(container, dict):
             self.as_keys((value,))
             return self.dicts.has(container, value)
-        if (
-            is_python_class(type(container))
-            and self.tracer.classes.lookup(type(container), "__contains__") is MISSING
-            and self.tracer.classes.lookup(type(container), "__iter__") is not None
-            and any(
-                self.tracer.classes.python_method(container, name) is not None
-                for name in ("__iter__", "__getitem__")
-            )
-        ):
-            for item in SteppedIterator(self.tracer, self.iterate(container)):
-                if item is value or self.tracer.operators.is_true(
-                    self.tracer.operators.compare("EQ", item, value)
-                ):
-                    return True
-            return False
+        classes, kind = self.tracer.classes, type(container)
+        own = is_python_class(kind) and classes.lookup(kind, "__contains__") is MISSING
+        if own and classes.python_method(container, "__iter__") is not None:
+            return self._is_among(SteppedIterator(self.tracer, self.iterate(container)), value)
         self.dicts.complete_all((container,))
-        if is_a(container, list | tuple) and self._needs_stepping(value, container):
-            items = elements(container)
-            return any(
-                item is value
-                or self.tracer.operators.is_true(self.tracer.operators.compare("EQ", item, value))
-                for item in items
-            )
+        if is_a(container, list | tuple):
+            items = list(elements(container))
+            if any(classes.python_method(each, "__eq__") is not None for each in (value, *items)):
+                return self._is_among(items, value)
         return bool(natively("a search", operator.contains, container, value))
 
-    def _needs_stepping(self, value: Any, items: Sequence[Any]) -> bool:
-        return self.tracer.classes.python_method(value, "__eq__") is not None or any(
-            self.tracer.classes.python_method(item, "__eq__") is not None for item in elements(items)
-        )
+    def _is_among(self, items: Iterable[Any], value: Any) -> bool:
+        operators = self.tracer.operators
+        return any(item is value or operators.is_true(operators.compare("EQ", item, value)) for item in items)
 
     # Iteration
 
@@ -176,7 +160,7 @@ class TracedItems(Items):
         if is_python_class(type(value)) and self.tracer.classes.lookup(type(value), "__iter__") is MISSING:
             if self.tracer.classes.python_method(value, "__getitem__") is None:
                 raise TypeError(f"'{type(value).__name__}' object is not iterable")
-            return iter(SteppedSequence(self.tracer, value))
+            raise Break(BreakKind.UNSUPPORTED, f"iteration over a {type(value).__name__} by __getitem__")
         self.dicts.complete_all((value,))
         return iter(value)
 
@@ -192,16 +176,12 @@ class TracedItems(Items):
         return next(iterator)
 
     def iterable(self, value: Any) -> Any:
-        """The value as code in C can iterate over it."""
+        """Return the value as code in C can iterate over it."""
         self.values.require_known(value)
-        if self.tracer.classes.python_method(value, "__iter__") is not None or (
-            self.tracer.classes.python_method(value, "__next__") is None
-            and self.tracer.classes.python_method(value, "__getitem__") is not None
-            and not is_a(value, list | tuple | dict | str)
-        ):
-            iterator = self.iterate(value)
-            return iterator if is_native_iterator(iterator) else SteppedIterator(self.tracer, iterator)
-        return value
+        if self.tracer.classes.python_method(value, "__iter__") is None:
+            return value
+        iterator = self.iterate(value)
+        return iterator if is_native_iterator(iterator) else SteppedIterator(self.tracer, iterator)
 
     def pairs(self, value: Any) -> Any:
         """The value as code in C can make a dict of it."""

@@ -13,29 +13,27 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers
 from torchrepro.frontend.raw_access import is_a
-from torchrepro.frontend.trace import leaves
+from torchrepro.frontend.trace import torch_rules
 from torchrepro.frontend.trace.classes import (
     IN_C,
     MISSING,
     is_python_class,
     is_trusted_class,
-    is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.trace.foreign import caller_in, has_objects, no_foreign_code
-from torchrepro.frontend.trace.native import (
+from torchrepro.frontend.trace.foreign import SteppedCallable, caller_in, has_objects, no_foreign_code
+from torchrepro.frontend.trace.handlers import HANDLERS
+from torchrepro.frontend.trace.rules import (
     AS_BYTES,
     BY_REFERENCE,
     FUNCTION_FIRST,
     HIGHER_ORDER,
     ITERATING,
     MAPPING,
-    NATIVE_CLASSES,
-    why_not,
+    Action,
+    decide,
+    makes_classes,
 )
-from torchrepro.frontend.trace.policy import makes_classes
-from torchrepro.frontend.trace.special import SPECIAL
-from torchrepro.frontend.trace.stepped import SteppedCallable
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -48,8 +46,8 @@ class NativeCalls:
 
     def answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A question to torch about constants, modes or the process."""
-        answer = leaves.answer(function, args, kwargs)
-        if leaves.needs_guard(function):
+        answer = torch_rules.answer(function, args, kwargs)
+        if torch_rules.needs_guard(function):
             if kwargs or not all(map(is_constant, (*args, answer))):
                 raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
             self.values.guards.add(Answers(function, tuple(args), answer))
@@ -86,19 +84,19 @@ class NativeCalls:
 
     def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, owner = _unbound(function)
-        handler = SPECIAL.get(plain) if _hashable(plain) else None
+        handler = HANDLERS.get(plain) if _hashable(plain) else None
         full = args if owner is MISSING else (owner, *args)
         if handler is not None:
             result = handler(self.tracer, full, kwargs)
             if result is not NotImplemented:
                 return result
-        if leaves.is_constant_fold(function):
-            return self.answer(function, args, kwargs)
         self.values.require_known(function)
-        reason = leaves.why_break(function) or (None if function in NATIVE_CLASSES else why_not(function))
-        if reason is not None:
+        action, reason = decide(function)
+        if action is Action.BREAK:
             raise Break.of(reason)
-        if leaves.is_leaf(function):
+        if action is Action.FOLD:
+            return self.answer(function, args, kwargs)
+        if action is Action.GRAPH:
             return self.call_leaf(function, args, kwargs)
         by_reference = getattr(function, "__name__", "") in BY_REFERENCE and owner is not MISSING
         if not by_reference:
@@ -133,7 +131,7 @@ class NativeCalls:
         if plain in HIGHER_ORDER or plain is list.sort:
             first = args[0] if args else None
             args = [self._callback(value) for value in args]
-            if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)) and first in SPECIAL:
+            if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)) and first in HANDLERS:
                 args[0] = SteppedCallable(self.tracer, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs
@@ -165,9 +163,6 @@ class NativeCalls:
         if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
             return SteppedCallable(self.tracer, value)
         return value
-
-    def in_standard_library(self) -> bool:
-        return self.tracer.frame is not None and is_trusted_space(self.tracer.frame.globals)
 
 
 def _run(function: Any, involved: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.operations import BINARY, BINARY_METHODS, COMPARE, UNARY, Operators
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.classes import MISSING, is_python_class
-from torchrepro.frontend.trace.foreign import has_objects, natively
+from torchrepro.frontend.trace.foreign import natively
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -155,8 +155,6 @@ class TracedOperators(Operators):
                 raise TypeError(f"{name} {told.format(type(text).__name__)}")
             return text if name == "__format__" else format(text, spec)
         self.dicts.complete_all((value,))
-        if type(value) in (list, tuple, dict) and has_objects(value):
-            return self._text_of_container(value)
         if conversion:
             value = natively("a text", _CONVERSIONS[conversion], value)
         shown = str(natively("a text", format, value, spec))
@@ -177,16 +175,6 @@ class TracedOperators(Operators):
         ):
             return "__str__"
         return "__repr__"
-
-    def _text_of_container(self, value: Any) -> str:
-        """As C writes it, with the `__repr__` of each item stepped."""
-        if is_a(value, dict):
-            pairs = [f"{self.format(k, 'repr', '')}: {self.format(v, 'repr', '')}" for k, v in value.items()]
-            return "{" + ", ".join(pairs) + "}"
-        text = ", ".join(self.format(item, "repr", "") for item in value)
-        if is_a(value, list):
-            return f"[{text}]"
-        return f"({text},)" if len(value) == 1 else f"({text})"
 
 
 def unsupported(name: str, left: Any, right: Any) -> TypeError:

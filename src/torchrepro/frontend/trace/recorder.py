@@ -29,12 +29,13 @@ from torchrepro.frontend.trace.fakes import (
     tensors_in,
     unseen,
 )
-from torchrepro.frontend.trace.targets import form_of, name_of
-from torchrepro.frontend.trace.tensor_policy import (
+from torchrepro.frontend.trace.nodes import (
     as_argument,
     check_operation,
     check_result,
+    form_of,
     is_plain,
+    name_of,
     why_not_in_graph,
 )
 from torchrepro.torch_api.fake import FakeTensor

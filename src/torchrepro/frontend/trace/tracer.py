@@ -10,43 +10,30 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.bytecode.program import NULL, Position, program_of
+from torchrepro.frontend.bytecode.program import NULL, Handler, Position, program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
 from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Cell, FrameState, Local, Source, StackSlot
-from torchrepro.frontend.trace import comparing, making  # noqa: F401  (they register handlers)
+from torchrepro.frontend.trace import python_builtins
 from torchrepro.frontend.trace.attributes import TracedAttributes
 from torchrepro.frontend.trace.calls import TracedCalls
 from torchrepro.frontend.trace.classes import Classes
 from torchrepro.frontend.trace.items import TracedItems
 from torchrepro.frontend.trace.natives import NativeCalls
 from torchrepro.frontend.trace.operators import TracedOperators
-from torchrepro.frontend.trace.protected import is_protected
 from torchrepro.frontend.trace.recorder import ModuleStack, Recorder
 from torchrepro.frontend.trace.speculation import Failure, Reached, SpeculationLog
 from torchrepro.frontend.trace.values import Pending, Values
 from torchrepro.frontend.trace.variables import TracedVariables
 from torchrepro.frontend.trace.world import World
 
-_MOVERS = frozenset(
-    [
-        "RESUME",
-        "NOP",
-        "LOAD_FAST",
-        "STORE_FAST",
-        "POP_TOP",
-        "SWAP",
-        "COPY",
-        "PUSH_NULL",
-        "LOAD_CONST",
-        "LOAD_GLOBAL",
-        "LOAD_DEREF",
-        "LOAD_CLOSURE",
-        "JUMP",
-    ]
-)
+_MOVES = """
+    RESUME NOP LOAD_FAST STORE_FAST POP_TOP SWAP COPY PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_CLOSURE
+    JUMP
+"""
+_MOVERS = frozenset(_MOVES.split())
 """Instructions that only move values."""
 
 
@@ -197,7 +184,9 @@ class Tracer(Interpreter):
         try:
             return super().step(frame)
         except BaseException as error:
-            if error is not self._raised:  # the frames that it has come through are gone above
+            if error is not self._raised and not _is_own(
+                frame
+            ):  # the frames that it has come through are gone above
                 self._raised = error
                 self._raised_at = self.places(), frame.program.instructions[frame.index].position
             raise
@@ -216,19 +205,22 @@ class Tracer(Interpreter):
         found: list[Where] = []
         frame = self.frame
         while frame is not None:
-            found.append(frame.where)
+            if not _is_own(frame):
+                found.append(frame.where)
             frame = frame.parent
         return tuple(reversed(found))
 
     def _places_of_operation(self) -> tuple[Where, ...]:
         frame = self.frame
         while frame is not None and not self.protected:
-            self.protected = is_protected(frame)
+            self.protected = _is_protected(frame)
             frame = frame.parent
         return self.places()
 
     def note_inlined(self, function: types.FunctionType) -> None:
         code = function.__code__
+        if code.co_filename == python_builtins.__file__:
+            return
         key = Inlined(code.co_qualname, code.co_filename, code.co_firstlineno)
         self.inlined[key] = self.inlined.get(key, 0) + 1
 
@@ -244,3 +236,30 @@ class Tracer(Interpreter):
 
     def module_stack(self) -> ModuleStack:
         return {f"{place}_{name}": (name, type(module)) for place, (name, module) in enumerate(self._modules)}
+
+
+def _is_protected(frame: Frame) -> bool:
+    """Whether code of the user's runs in a frame where what it runs now raises.
+
+    A `with` block of torch's own modes is not meant: the modes are put back anyway.
+    """
+    instructions = frame.program.instructions
+    handler = instructions[frame.index].handler
+    while handler is not None:
+        first = instructions[handler.target]
+        if first.name == "PUSH_EXC_INFO" and not _leaves_mode(frame, handler):
+            return True
+        handler = first.handler
+    return False
+
+
+def _leaves_mode(frame: Frame, handler: Handler) -> bool:
+    if frame.program.instructions[handler.target + 1].name != "WITH_EXCEPT_START":
+        return False
+    leave = frame.stack[handler.depth - 1]
+    return type(getattr(leave, "__self__", None)).__module__.partition(".")[0] == "torch"
+
+
+def _is_own(frame: Frame) -> bool:
+    """Return whether it is a builtin as a Python function, which the user does not see."""
+    return frame.program.code.co_filename == python_builtins.__file__

@@ -68,7 +68,6 @@ class Values:
         """Objects, functions and dicts, of which identity alone may tell two."""
         self.before: dict[int, dict[Any, Any]] = {}
         self._looked_up: set[tuple[type, str]] = set()
-        self.numbers_of_objects: set[int] = set()
         self.outputs: list[torch.Tensor] = []
 
     def source_of(self, value: Any) -> Source | None:
@@ -85,10 +84,6 @@ class Values:
                 return index
         self.outputs.append(value)
         return len(self.outputs) - 1
-
-    def put_onto(self, value: torch.Tensor) -> dict[str, Any] | None:
-        """Attributes of the user's, of a tensor that has been given any in the trace; of an old one, all."""
-        return self.instances.get(id(value))
 
     def home_of(self, value: Any) -> Source:
         """The source of an object that is not fresh; one that was come by otherwise is held for good."""

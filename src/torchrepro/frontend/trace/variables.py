@@ -14,8 +14,7 @@ from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.operations import Variables
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Local
-from torchrepro.frontend.trace.classes import MISSING, is_trusted_space
-from torchrepro.frontend.trace.singles import is_single
+from torchrepro.frontend.trace.classes import MISSING, is_single, is_trusted_space
 from torchrepro.frontend.trace.values import Pending
 
 if TYPE_CHECKING:

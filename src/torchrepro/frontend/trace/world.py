@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import gc
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -36,10 +35,8 @@ from torchrepro.frontend.guards.kinds import (
 )
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, ModuleMember, Source
-from torchrepro.frontend.trace.classes import MISSING, is_python_class
+from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_single
 from torchrepro.frontend.trace.dicts import Dicts
-from torchrepro.frontend.trace.fakes import unseen
-from torchrepro.frontend.trace.singles import is_single
 from torchrepro.frontend.trace.values import Values, clear_tables
 
 _MANY = 256
@@ -57,7 +54,6 @@ class World:
         self.dicts = Dicts(values, self.adopt)
         self.changing = changing
         """Where numbers are that must not be relied on."""
-        self._viewed: set[int] = set()
         self._slots: dict[int, dict[str, Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._written_cells: set[int] = set()
@@ -70,7 +66,7 @@ class World:
         """The value that tracing uses for what is at `source`, guarded."""
         if is_constant(value):
             if source in self.changing:
-                told = f"{source} is another number in each call"
+                told = f"{source} changes on every call"
                 raise Break(BreakKind.CHANGING, told, "make it a tensor, or keep it out of the function")
             self.values.guards.add(Equal(source, value))
             return value
@@ -113,8 +109,6 @@ class World:
             return self._adopt_dict(value, source)
         if is_a(value, set | frozenset):
             return self._adopt_set(value, source)
-        if kind is types.MappingProxyType:
-            return self._adopt_proxy(value, source)
         if kind is types.CellType:
             return self.values.register(value, value, source)
         self.values.objects.append((value, source))
@@ -187,7 +181,6 @@ class World:
         return copy
 
     def _adopt_dict(self, value: Any, source: Source) -> Any:
-        self.require_unviewed(value)
         kind = type(value)
         if kind in _DICTS:
             copy = value.copy()
@@ -211,27 +204,6 @@ class World:
             if hasattr(value, "__dict__"):
                 self._copy_instance(value, copy, source)
         return copy
-
-    def _adopt_proxy(self, value: Any, source: Source) -> Any:
-        """A read-only view. The dict behind it may be known by then; only the garbage collector tells it."""
-        (behind,) = gc.get_referents(value)
-        if type(behind) is not dict:
-            self.values.opaque.add(id(value))
-            return self.values.register(value, value, source)
-        if id(behind) in self.values.stand_ins:
-            return self.values.register(
-                value, types.MappingProxyType(self.values.stand_ins[id(behind)]), source
-            )
-        copy = dict(behind)
-        self._viewed.add(id(behind))
-        self.dicts.add(source, behind, copy, lambda key: Item.at(source, key))
-        self.dicts.complete(copy)
-        return self.values.register(value, types.MappingProxyType(copy), source)
-
-    def require_unviewed(self, value: Any) -> None:
-        """What a read-only view showed would not change with the dict behind it."""
-        if id(value) in self._viewed:
-            raise Break(BreakKind.UNSUPPORTED, "a dict that was read through a view before")
 
     def _adopt_set(self, value: Any, source: Source) -> Any:
         if not all(is_constant(item) or is_single(item) for item in value) or type(value) not in (
@@ -274,7 +246,6 @@ class World:
         space: Any = _space_of(original)
         if type(space) is not dict or id(owner) in self.values.fresh:
             return space if is_a(space, dict) else None
-        self.require_unviewed(space)
         source = self.values.home_of(owner)
         copy = dict(space)
         self.values.instances[id(owner)] = copy
@@ -283,15 +254,6 @@ class World:
         self.values.sources[id(copy)] = Attribute(source, "__dict__")
         self.values.add_shadow(source, original, copy, ShadowKind.ATTRIBUTES)
         return copy
-
-    def instance_of_tensor(self, fake: torch.Tensor, real: torch.Tensor | None) -> dict[str, Any]:
-        """The `__dict__` of a tensor, to be written; of one that is computed, what it will be given."""
-        if real is None:
-            return self.values.instances.setdefault(id(fake), {})
-        with unseen():
-            space = self.instance_of(fake, real)
-        assert space is not None
-        return space
 
     def instance_value(self, owner: Any, name: str) -> Any:
         """An attribute kept in the instance; `MISSING`, and guarded to stay so, where there is none."""

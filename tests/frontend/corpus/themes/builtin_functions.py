@@ -190,7 +190,7 @@ def shallow_copies(a, b):
     return items, other, copy.copy({"x": a}), copy.copy((a, 1))
 
 
-@case
+@case(breaks=1)
 def deep_copies(a, b):
     items = {"x": [a, 1], "y": (b, "text")}
     other = copy.deepcopy(items)
@@ -199,7 +199,7 @@ def deep_copies(a, b):
     return items, other
 
 
-@case
+@case(breaks=2)
 def copies_of_objects(a, b):
     holder = Holder([a])
     shallow, deep = copy.copy(holder), copy.deepcopy(holder)
@@ -241,7 +241,7 @@ def object_and_dir(a, b):
     return marker is marker, "double" in dir(Holder), isinstance(marker, object), a
 
 
-@case
+@case(breaks=1)
 def locals_are_read(a, b):
     c = a + b
     return sorted(locals()), c

@@ -346,7 +346,7 @@ def container_methods_of_the_user(a, b):
     return len(v), "x" in v, "y" in v, v[1], bool(v), v(b), v < Vector(b[:1]), sorted([v, Vector(b[:1])])[0].x
 
 
-@case
+@case(breaks=6)
 def iterators_of_the_user(a, b):
     total = a
     for n in Countdown(3):
@@ -366,7 +366,7 @@ def equality_and_hash(a, b):
     )
 
 
-@case
+@case(breaks=1)
 def repr_and_format(a, b):
     key = Key("k")
     return repr(key), str(key), f"{key:>3}", f"{key!r}", [key].__repr__(), a

@@ -117,7 +117,7 @@ def keyword_only_with_slots(a, b):
     return value.a * value.b, value
 
 
-@case
+@case(breaks=12)
 def replaced_and_converted(a, b):
     config = Config(3, ["n"])
     other = replace(config, width=9)
@@ -131,7 +131,7 @@ def replaced_and_converted(a, b):
     )
 
 
-@case
+@case(breaks=4)
 def asdict_of_tensors(a, b):
     return asdict(Frozen(a + b, 3))
 

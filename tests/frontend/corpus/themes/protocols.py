@@ -271,7 +271,7 @@ def modules_that_are_iterable_are_passed_on(sequence, layers, x):
     return call(x), functools.partial(run, layers)(x), operator.is_(layers, layers)
 
 
-@case
+@case(breaks=11)
 def an_endless_sequence_is_asked_as_far_as_needed(x):
     taken = []
     for value in Squares():
@@ -339,7 +339,10 @@ def dicts_of_the_user_as_arguments(x, doubled, strange):
     )
 
 
-@case(make=lambda size: (torch.randn(size, 4), types.MappingProxyType({"a": 1, "b": torch.ones(size, 4)})))
+@case(
+    make=lambda size: (torch.randn(size, 4), types.MappingProxyType({"a": 1, "b": torch.ones(size, 4)})),
+    breaks=13,
+)
 def read_only_views_as_arguments(x, view):
     return (
         x + view["b"],
@@ -374,7 +377,7 @@ def what_special_methods_may_not_return(x):
     return x + 1, said, told(lambda: not wrong, lambda: f"{wrong!r}", lambda: f"{wrong}", ReturnsFromInit)
 
 
-@case
+@case(breaks=1)
 def ascii_of_objects(x):
     return f"{Foreign()!a}", ascii(Foreign()), f"{[Foreign()]!a}", repr(Foreign()), x + 1
 
@@ -433,7 +436,7 @@ def searches_by_equality(x):
     return x + 1, said, items.index(Equal(1), 1), items.index(Equal(2)), items.count(Equal(1))
 
 
-@case
+@case(breaks=1)
 def builtins_called_wrongly(x):
     said = told(
         lambda: len(),
@@ -544,7 +547,7 @@ class Asked:
         return object.__getattribute__(self, name)
 
 
-@case(keep=lambda: (Asked(2),))
+@case(keep=lambda: (Asked(2),), breaks=2)
 def copies_of_an_object_that_is_asked(old, a, b):
     copied = copy.deepcopy(copy.deepcopy(old))
     copied.scale += 1

@@ -258,7 +258,7 @@ def reversed_and_hinted(a, b):
     return list(reversed(things)), list(things), "b" in things, "".join(things), a
 
 
-@case
+@case(breaks=1)
 def copies(a, b):
     return copy.copy(Copied(1)).x, copy.deepcopy(Copied(2)).x, a
 

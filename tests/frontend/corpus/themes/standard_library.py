@@ -176,7 +176,7 @@ def abstract_properties(a, b):
     return Dog().legs * a, isinstance(Dog(), Animal), inspect.isabstract(Animal)
 
 
-@case
+@case(breaks=1)
 def enums_with_state(a, b):
     return a * Shape.FLAT.sides, Shape.ROUND.letter, Shape("nothing").name, Shape(("f", 2)) is Shape.FLAT
 

@@ -87,7 +87,7 @@ class Dynamic:
         return self.keys[layer]
 
 
-@case(breaks=None)
+@case(breaks=4)
 def old_constructors(a, b):
     return (
         torch.FloatTensor([1.0, 2.0]) + 1,
@@ -128,7 +128,7 @@ def tensors_from_nested_lists(a, b):
     )
 
 
-@case(breaks=None)
+@case(breaks=1)
 def tensor_of_tensors(a, b):
     return torch.tensor([a[0, 0], b[0, 0]]), torch.as_tensor(a), torch.asarray([1, 2])
 
@@ -138,7 +138,7 @@ def autograd_function(a, b):
     return Cube.apply(a, 2.0) + b
 
 
-@case
+@case(breaks=1)
 def autograd_function_without_gradient(a, b):
     return Cube.apply(a, 0.5)
 

@@ -72,7 +72,7 @@ def deep_copy_of_a_module(layer, x):
     return copy.deepcopy(layer)(x)
 
 
-@case
+@case(breaks=4)
 def tensor_of_tensors_and_numbers(x, y):
     return (
         torch.tensor([x.sum(), y.sum(), 2]),
@@ -82,14 +82,14 @@ def tensor_of_tensors_and_numbers(x, y):
     )
 
 
-@case(make=lambda size: (torch.randn(size, 4, requires_grad=True),))
+@case(make=lambda size: (torch.randn(size, 4, requires_grad=True),), breaks=1)
 def tensor_of_tensors_has_no_gradient(x):
     made = torch.tensor([x[0, 0], x[0, 1]])
     made[0] = 3
     return made, x * 2, made.requires_grad, made.grad_fn
 
 
-@case
+@case(breaks=6)
 def old_constructors(x):
     return (
         torch.Tensor([[1, 2], [3, 4.5]]),
@@ -112,7 +112,7 @@ def _tagged(size):
     return x, torch.randn(size, 4)
 
 
-@case(make=_tagged)
+@case(make=_tagged, breaks=5)
 def attributes_put_onto_an_argument(x, y):
     found = [x.tag, hasattr(y, "tag"), x.scale * 2]
     x.tag = "new"
@@ -123,7 +123,7 @@ def attributes_put_onto_an_argument(x, y):
     return found, x.tag, x.other.seen, hasattr(x, "scale"), hasattr(x.view(-1), "tag")
 
 
-@case
+@case(breaks=5)
 def attributes_put_onto_a_result(x):
     made = x + 1
     made.tag, made.parts, made.gone, made.me = "t", [x.sum()], 0, made
@@ -163,7 +163,7 @@ def _in_mixed_precision(x):
 _MIXED = torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-@case(make=lambda size: (torch.randn(size, 4, requires_grad=True),))
+@case(make=lambda size: (torch.randn(size, 4, requires_grad=True),), breaks=2)
 def mixed_precision_as_a_decorator(x):
     return _in_mixed_precision(x), x @ x.T
 

@@ -1,10 +1,6 @@
-"""Leaves: what is done with a function of torch that traced code calls.
+"""What is done with functions of torch, as tables. Names in the tables are those under `torch.`.
 
-Asked in this order: `why_break` (Python must run it), `original_of` (a wrapper: trace what is in it),
-`is_constant_fold` (a question, see `answer`), `is_leaf` (called as a whole; the recorder sees it). What none
-of them knows is Python like the user's and is stepped: `torch.nn.Module`, `torch.distributions`, and so on.
-
-Names in the tables are those under `torch.`.
+What no table knows is Python like the user's and is inlined: `torch.nn.Module`, `torch.distributions`.
 """
 
 from __future__ import annotations
@@ -13,8 +9,7 @@ import functools
 import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -79,8 +74,7 @@ _QUESTIONS_OF_PROCESS = """
 """The answer can change between calls, and no mode tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """Functions of torch that Python must run, by name, and modules of which this holds for all."""
 
     kind: BreakKind
@@ -89,75 +83,54 @@ class _Rule:
     modules: str = ""
 
 
+_MODES = """
+    overrides.TorchFunctionMode.__enter__ overrides.TorchFunctionMode.__exit__
+    overrides._push_mode overrides._pop_mode
+    utils._python_dispatch.TorchDispatchMode.__enter__ utils._python_dispatch.TorchDispatchMode.__exit__
+    utils._python_dispatch._push_mode utils._python_dispatch._pop_mode
+    _C._push_on_torch_function_stack _C._pop_torch_function_stack
+    _C._push_on_torch_dispatch_stack _C._pop_torch_dispatch_stack
+    _C._set_dispatch_mode _C._unset_dispatch_mode
+"""
+_SETTINGS = """
+    set_default_dtype set_default_device set_default_tensor_type set_warn_always set_num_threads
+    use_deterministic_algorithms set_deterministic_debug_mode set_float32_matmul_precision
+    set_flush_denormal inference_mode _C._InferenceMode backends.cudnn.flags backends.cuda.sdp_kernel
+"""
+_WAITING = """
+    cuda.synchronize cpu.synchronize mps.synchronize xpu.synchronize accelerator.synchronize cuda.stream
+"""
+_UNSEEN = "from_numpy frombuffer from_dlpack from_file Tensor nn.Parameter nn.Buffer"
+
+_REQUESTED, _OUTSIDE, _UNSUPPORTED = BreakKind.REQUESTED, BreakKind.OUTSIDE, BreakKind.UNSUPPORTED
 _RULES = (
-    _Rule(BreakKind.REQUESTED, "asked for here", "_dynamo.graph_break _dynamo.skip_frame"),
+    _Rule(_REQUESTED, "asked for here", "_dynamo.graph_break _dynamo.skip_frame"),
     _Rule(
-        BreakKind.OUTSIDE,
+        _OUTSIDE,
         "it changes or reads the state of a random generator",
         "Generator manual_seed seed initial_seed",
         "random cuda.random mps.random xpu.random",
     ),
+    _Rule(_OUTSIDE, "it reads, writes or prints", "set_printoptions", "serialization hub _tensor_str"),
+    _Rule(_OUTSIDE, "other processes take part in it", modules="distributed multiprocessing"),
+    _Rule(_OUTSIDE, "it waits for a device", _WAITING, "cuda.streams cuda.graphs"),
+    _Rule(_OUTSIDE, "it profiles", modules="profiler autograd.profiler cuda.nvtx cuda.profiler"),
+    _Rule(_UNSUPPORTED, "a mode sees each operation as it runs", _MODES),
     _Rule(
-        BreakKind.OUTSIDE,
-        "it reads or writes files, or prints",
-        "set_printoptions",
-        "serialization hub _tensor_str",
-    ),
-    _Rule(BreakKind.OUTSIDE, "other processes take part in it", modules="distributed multiprocessing"),
-    _Rule(
-        BreakKind.OUTSIDE,
-        "it waits for a device",
-        "cuda.synchronize cpu.synchronize mps.synchronize xpu.synchronize accelerator.synchronize"
-        " cuda.stream",
-        "cuda.streams cuda.graphs",
-    ),
-    _Rule(
-        BreakKind.OUTSIDE,
-        "a profiler records what happens while it runs",
-        modules="profiler autograd.profiler cuda.nvtx cuda.profiler",
-    ),
-    _Rule(
-        BreakKind.UNSUPPORTED,
-        "a mode sees each operation as it runs",
-        "overrides.TorchFunctionMode.__enter__ overrides.TorchFunctionMode.__exit__"
-        " overrides._push_mode overrides._pop_mode"
-        " utils._python_dispatch.TorchDispatchMode.__enter__"
-        " utils._python_dispatch.TorchDispatchMode.__exit__"
-        " utils._python_dispatch._push_mode utils._python_dispatch._pop_mode"
-        " _C._push_on_torch_function_stack _C._pop_torch_function_stack"
-        " _C._push_on_torch_dispatch_stack _C._pop_torch_dispatch_stack"
-        " _C._set_dispatch_mode _C._unset_dispatch_mode",
-    ),
-    _Rule(
-        BreakKind.UNSUPPORTED,
-        "a transform of functions is not followed",
+        _UNSUPPORTED,
+        "function transforms are not traced",
         "cond while_loop vmap",
         "func _functorch _higher_order_ops",
     ),
+    _Rule(_UNSUPPORTED, "gradients are computed outside of graphs", modules="autograd utils.checkpoint"),
     _Rule(
-        BreakKind.UNSUPPORTED,
-        "gradients are computed outside of graphs",
-        modules="autograd utils.checkpoint",
-    ),
-    _Rule(
-        BreakKind.UNSUPPORTED,
+        _UNSUPPORTED,
         "it compiles or exports code",
         "compile compiler.disable compiler.reset",
         "export jit onnx fx _dynamo _inductor",
     ),
-    _Rule(
-        BreakKind.UNSUPPORTED,
-        "it changes a setting of the process",
-        "set_default_dtype set_default_device set_default_tensor_type set_warn_always set_num_threads"
-        " use_deterministic_algorithms set_deterministic_debug_mode set_float32_matmul_precision"
-        " set_flush_denormal inference_mode _C._InferenceMode backends.cudnn.flags backends.cuda.sdp_kernel",
-        "nn.attention",
-    ),
-    _Rule(
-        BreakKind.UNSUPPORTED,
-        "the recorder does not see the tensor that it makes",
-        "from_numpy frombuffer from_dlpack from_file Tensor nn.Parameter nn.Buffer",
-    ),
+    _Rule(_UNSUPPORTED, "it changes a setting of the process", _SETTINGS, "nn.attention"),
+    _Rule(_UNSUPPORTED, "the recorder does not see the tensor that it makes", _UNSEEN),
 )
 _STEPPED = frozenset(
     {"torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call"}
@@ -166,17 +139,17 @@ _STEPPED = frozenset(
 
 
 def why_break(function: Any) -> BreakReason | None:
-    """Why Python must run this function and capture goes on after it; None if it can be traced or called."""
+    """Return why Python must run a function of torch; None if it can be traced or called."""
     name, owner = _written(function), getattr(function, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and name.endswith("apply"):
         own = f"{owner.__qualname__}.apply"
-        return BreakReason(BreakKind.UNSUPPORTED, f"{own}: a backward of the user's own is not followed")
+        return BreakReason(BreakKind.UNSUPPORTED, f"{own}: a custom backward is not traced")
     if isinstance(owner, torch.Generator):
         return BreakReason(BreakKind.OUTSIDE, f"{name} of a random generator")
     if isinstance(owner, torch.device) and name.endswith(("__enter__", "__exit__")):
         return BreakReason(BreakKind.UNSUPPORTED, "a default device set by `with`", "pass device=")
     if isinstance(function, HigherOrderOperator):
-        return BreakReason(BreakKind.UNSUPPORTED, f"{name}: operators on functions are not followed")
+        return BreakReason(BreakKind.UNSUPPORTED, f"{name}: operators on functions are not traced")
     if isinstance(function, type) and type(function).__name__ == "tensortype":
         return BreakReason(BreakKind.UNSUPPORTED, f"{name}: an old constructor", "use torch.tensor")
     rule = _breaking().get(id(function))
@@ -192,7 +165,7 @@ def why_break(function: Any) -> BreakReason | None:
 
 
 def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
-    """What `torch.compile` or `torch.jit.script` was given: that is what is traced. None for other functions.
+    """Return what `torch.compile` or `torch.jit.script` was given: that is traced. None for other functions.
 
     Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
     `__original_fn`).
@@ -214,10 +187,7 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
 
 
 def is_constant_fold(function: Any) -> bool:
-    """Whether it asks about constants and modes alone, so that what it answers now it answers on every call.
-
-    For those of `needs_guard` that holds only as long as the same call still answers the same.
-    """
+    """Return whether its answer depends on constants and modes alone; see `needs_guard`."""
     return id(function) in _questions()
 
 
@@ -227,7 +197,7 @@ def needs_guard(function: Any) -> bool:
 
 
 def answer(function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a constant fold answers while tracing."""
+    """Return what a constant fold answers while tracing."""
     fixed = _answers().get(id(function))
     return function(*args, **kwargs) if fixed is None else fixed
 

@@ -1,9 +1,16 @@
-"""Which tensors, arguments and operations a graph takes. What it does not take is a break that names it."""
+"""Nodes: which tensors, arguments and operations a graph takes, and how a function stands in it.
+
+What a graph does not take is a break that names it. Operators stand as functions of `operator` (`x + 1`),
+attributes as `getattr`, methods by name, and everything else as the function itself: the level of torch's own
+captured graphs, which every backend takes.
+"""
 
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +18,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.trace.fakes import is_fake, tensors_in
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_functional, is_in_transform
 
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -37,21 +45,8 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("register_post_accumulate_grad_hook", "_backward_hooks"), _OF_AUTOGRAD),
     **dict.fromkeys(("_grad", "_grad_fn", "_post_accumulate_grad_hooks"), _OF_AUTOGRAD),
     **dict.fromkeys(("data_ptr", "untyped_storage", "storage"), _OF_MEMORY),
-    **dict.fromkeys(
-        (
-            "_typed_storage",
-            "storage_type",
-            "share_memory_",
-            "is_shared",
-            "is_set_to",
-            "is_pinned",
-            "_is_view",
-            "_version",
-            "_base",
-            "_cdata",
-        ),
-        _OF_MEMORY,
-    ),
+    **dict.fromkeys(("_typed_storage", "storage_type", "share_memory_", "is_shared"), _OF_MEMORY),
+    **dict.fromkeys(("is_set_to", "is_pinned", "_is_view", "_version", "_base", "_cdata"), _OF_MEMORY),
     **dict.fromkeys(("set_", "resize_", "resize_as_", "resize", "resize_as", "detach_"), _OF_METADATA),
     **dict.fromkeys(("as_subclass", "_make_subclass", "rename_", "swap_tensors"), _OF_METADATA),
     **dict.fromkeys(("apply_", "map_", "map2_", "__deepcopy__", "__reduce_ex__", "__setstate__"), _OF_PYTHON),
@@ -188,3 +183,69 @@ def is_plain(value: Any) -> bool:
 def _is_enum_of_torch(value: object) -> bool:
     """FX can write those of Python; those of a C++ binding it cannot."""
     return isinstance(value, enum.Enum) and type(value).__module__.split(".")[0] == "torch"
+
+
+# How a function stands in the graph
+
+_OWNERS = ("Tensor", "TensorBase", "_TensorBase")
+
+_SAME = ("add", "sub", "mul", "matmul", "pow", "lt", "le", "gt", "ge", "eq", "ne")
+_BINARY: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in _SAME},
+    "div": operator.truediv,
+    "remainder": operator.mod,
+    **{f"__{name}__": getattr(operator, f"__{name}__") for name in ("eq", "ne", "and", "or", "xor", "pow")},
+    **{f"__{name}__": getattr(operator, name) for name in ("floordiv", "lshift", "rshift", "getitem")},
+}
+"""By the names under which a mode is handed them: `x / y` arrives as `div`, `x == y` as `__eq__`."""
+_REVERSIBLE = "sub truediv floordiv mod pow matmul lshift rshift and or xor"
+_REVERSED: Mapping[str, Callable[..., Any]] = {
+    "__rdiv__": operator.truediv,
+    **{f"__r{name}__": getattr(operator, f"__{name}__") for name in _REVERSIBLE.split()},
+}
+_UNARY: Mapping[str, Callable[..., Any]] = {
+    "neg": operator.neg,
+    "__neg__": operator.neg,
+    "__invert__": operator.invert,
+    "__pos__": operator.pos,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    op: str
+    """`call_function` or `call_method`."""
+    target: Callable[..., Any] | str
+    args: tuple[Any, ...]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a reader calls it: `add`, `shape` (for an attribute), `aten.relu`."""
+    if isinstance(function, OpOverload | OpOverloadPacket):
+        return str(function)
+    name = str(getattr(function, "__name__", function))
+    if name in ("__get__", "__set__", "__delete__"):
+        return str(getattr(getattr(function, "__self__", None), "__name__", name))
+    return name
+
+
+def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Form:
+    """Checked on torch 2.11 to 2.15: what a `TorchFunctionMode` is handed for operators and attributes."""
+    if isinstance(function, OpOverload | OpOverloadPacket):
+        return Form("call_function", function, args)
+    name = name_of(function)
+    if getattr(function, "__name__", "") == "__get__":
+        return Form("call_function", getattr, (args[0], name))
+    if str(getattr(function, "__qualname__", "")).split(".")[0] not in _OWNERS:
+        return Form("call_function", function, args)
+    if not kwargs:
+        if len(args) == 2 and name in _BINARY:
+            return Form("call_function", _BINARY[name], args)
+        # Of two tensors Python asks the left one, which may compute something else than the right one would.
+        if len(args) == 2 and name in _REVERSED and not isinstance(args[1], torch.Tensor):
+            return Form("call_function", _REVERSED[name], (args[1], args[0]))
+        if len(args) == 1 and name in _UNARY:
+            return Form("call_function", _UNARY[name], args)
+        if name == "__setitem__":
+            return Form("call_function", operator.setitem, args)
+    return Form("call_method", name, args)

@@ -1,0 +1,339 @@
+"""One decision per function: what a trace does with a call of it.
+
+In the graph, inlined, folded to a constant, run now by C, or a graph break with its reason. A function that
+no rule knows is inlined where it is Python, and a graph break where it is C.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import copy
+import dataclasses
+import functools
+import itertools
+import math
+import operator
+import re
+import sys
+import types
+import typing
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.frontend.interpreter.generator import _drive
+from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.trace import torch_rules
+from torchrepro.frontend.trace.classes import OWN_MODULES, is_trusted_file
+from torchrepro.frontend.trace.fakes import is_fake
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class Action(Enum):
+    """What is done with a call."""
+
+    BREAK = auto()
+    UNWRAP = auto()
+    """Another callable is called in its place."""
+    FOLD = auto()
+    """Asked now; the answer is a constant."""
+    GRAPH = auto()
+    """Called as a whole, with fakes: the recorder sees it or what it is made of."""
+    LIBRARY = auto()
+    """Python of a library that runs now, as if it were C."""
+    NATIVE = auto()
+    """C that depends on its arguments alone: runs now, on values of the trace."""
+    INLINE = auto()
+
+
+def decide(function: Any) -> tuple[Action, Any]:
+    """Return what is done with a function, and with it the reason of a break or what is unwrapped."""
+    reason = why_break(function)
+    if reason is not None:
+        return Action.BREAK, reason
+    original = torch_rules.original_of(function)
+    if original is not None:
+        return Action.UNWRAP, original
+    if torch_rules.is_constant_fold(function):
+        return Action.FOLD, None
+    if torch_rules.is_leaf(function):
+        return Action.GRAPH, None
+    if _runs_natively(function):
+        return Action.LIBRARY, None
+    return (Action.INLINE if is_a(function, types.FunctionType) else Action.NATIVE), None
+
+
+def why_break(function: Any) -> BreakReason | None:
+    """Return why Python must run this call itself; None where it can be traced, folded or called now."""
+    reason = torch_rules.why_break(function)
+    if reason is not None or torch_rules.is_constant_fold(function) or is_a(function, type):
+        return reason
+    if is_a(function, types.FunctionType):
+        module = function.__module__ or ""
+        if _policy_of(module) is Action.BREAK and not function.__qualname__.startswith(_ENVIRONMENT):
+            told = f"{module}.{function.__qualname__} is about the outside world"
+            return BreakReason(BreakKind.OUTSIDE, told, frames=module in ("traceback", "pdb"))
+        if function in _UNTRACED:
+            return BreakReason(BreakKind.UNSUPPORTED, f"{function.__qualname__}: {_UNTRACED[function]}")
+        return None
+    return why_not_native(function)
+
+
+# Python functions
+
+_OUTSIDE = _words(
+    """
+    logging warnings random os posixpath ntpath time datetime threading subprocess multiprocessing socket io
+    tempfile shutil glob asyncio concurrent signal secrets uuid platform getpass queue selectors ssl urllib
+    http traceback pdb sys gc atexit sched calendar select locale gettext weakref _weakrefset
+    """
+)
+"""Modules of Python's library that are about more than their arguments."""
+
+_ENVIRONMENT = ("_Environ.", "_createenviron.", "getenv")
+"""Of `os`: variables of the environment are read from a dict, and guarded there."""
+
+_AS_C = _words(
+    """
+    re sre_compile sre_parse enum abc typing inspect textwrap string numbers keyword token tokenize ast types
+    reprlib pprint json difflib fractions struct
+    """
+)
+"""Modules whose functions are taken as if they were written in C: pure, and long to trace."""
+
+AUTOCAST = "torch.amp.autocast_mode"
+"""Its context managers change the state of the thread, which the recorder reads with each operation."""
+
+_UNTRACED: dict[Any, str] = {copy.deepcopy: "a copy knows objects by their addresses"}
+
+_MAKERS = frozenset(
+    function.__code__
+    for function in (
+        collections.namedtuple,
+        dataclasses.dataclass,
+        dataclasses.make_dataclass,
+        dataclasses._process_class,  # type: ignore[attr-defined]
+        functools.total_ordering,
+    )
+)
+"""They write a class as text and run it."""
+
+_CALL_OF_GENERIC = typing._BaseGenericAlias.__call__.__code__  # type: ignore[attr-defined]
+"""Of `typing`, but it calls the class that it is about."""
+
+
+@functools.cache
+def _policy_of(module: str) -> Action:
+    top = module.partition(".")[0]
+    if top in _OUTSIDE:
+        return Action.BREAK
+    library = top in _AS_C or module == AUTOCAST or module.startswith(OWN_MODULES)
+    return Action.LIBRARY if library else Action.INLINE
+
+
+def makes_classes(function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and function.__code__ in _MAKERS
+
+
+def _runs_natively(function: Any) -> bool:
+    if makes_classes(function):
+        return True
+    module = getattr(function, "__module__", None) or ""
+    if _policy_of(module) is not Action.LIBRARY:
+        return False
+    # A wrapper, or what a library has made for the user, may say that it is of the library.
+    if isinstance(function, types.FunctionType):
+        code, ours = function.__code__, module.startswith(OWN_MODULES)
+        return ours or (code is not _CALL_OF_GENERIC and is_trusted_file(code.co_filename))
+    known = sys.modules.get(module)
+    return not isinstance(function, type) or getattr(known, function.__qualname__, None) is function
+
+
+# Functions in C. One that is not listed ends the region: Python calls it, every time.
+
+_PURE_MODULES = _words(
+    """
+    math cmath operator _operator itertools _functools functools _collections collections _bisect _heapq
+    _string string unicodedata _struct _json _sre re _abc abc _typing typing _statistics binascii colorsys
+    numbers types copyreg
+    """
+)
+_QUESTIONS = frozenset(
+    {sys.exc_info, sys.exception, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding}
+)
+_QUESTION_OF_TORCH = ("get_", "is_", "has_", "len_")
+_LOOKERS = frozenset({"_getframe", "_getframemodulename", "_current_frames"})
+_OUTSIDE_IN_C = frozenset({"time", "_random", "random", "posix", "_io", "io", "_thread", "sys"})
+_MUST_HAPPEN = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
+_UNGUARDED = _words("exec eval compile __import__ globals locals vars dir id memoryview")
+
+_VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
+_OF_TORCH: tuple[Any, ...] = (torch.Size, torch.dtype, torch.device, torch.finfo, torch.iinfo)
+_OWNERS: tuple[Any, ...] = (
+    *(str, bytes, bytearray, int, float, complex, list, tuple, dict, set, frozenset, range, slice),
+    *(
+        type(None),
+        collections.deque,
+        re.Pattern,
+        re.Match,
+        property,
+        staticmethod,
+        classmethod,
+        BaseException,
+    ),
+    *(types.FunctionType, types.MethodType, types.GenericAlias, types.MappingProxyType),
+    *(types.CodeType, functools.partial, *_OF_TORCH, *_VIEWS),
+)
+"""Types in C whose methods are as pure as they are."""
+
+_ITERTOOLS = tuple(kind for kind in vars(itertools).values() if is_a(kind, type))
+_REVERSIBLE: Any = ([], (), {}, {}.values(), {}.items(), collections.deque())
+_ITERABLE: Any = (*_REVERSIBLE, set(), "", b"", range(0), range(1 << 70), collections.OrderedDict())
+_SOME_ITERATORS: tuple[Any, ...] = (
+    *map(iter, _ITERABLE),
+    *(reversed(each) for each in _REVERSIBLE),
+    *(iter(int, 0), zip(), enumerate(()), map(str, ()), filter(None, ())),
+)
+_ITERATORS = tuple(map(type, _SOME_ITERATORS)) + _ITERTOOLS
+
+HIGHER_ORDER: frozenset[Any] = frozenset(
+    {
+        *(map, filter, iter, functools.reduce, re.Pattern.sub, re.Pattern.subn),
+        *(
+            itertools.accumulate,
+            itertools.dropwhile,
+            itertools.takewhile,
+            itertools.filterfalse,
+            itertools.groupby,
+        ),
+        itertools.starmap,
+    }
+)
+"""Natives that call functions which they are given: those are inlined instead."""
+
+FUNCTION_FIRST: frozenset[Any] = frozenset({map, filter, functools.reduce, itertools.starmap})
+"""Those of which the first argument is the function."""
+
+BY_REFERENCE = _words("append insert appendleft extend setdefault __setitem__ add fromkeys")
+"""Methods that only keep their arguments."""
+
+_DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.defaultdict)
+_UPDATES: tuple[Any, ...] = (
+    *(dict.update, dict.__ior__, collections.OrderedDict.update, collections.OrderedDict.__ior__),
+)
+_SET_METHODS = """
+    union update intersection intersection_update difference difference_update symmetric_difference
+    symmetric_difference_update issubset issuperset isdisjoint
+"""
+
+
+def _iterating() -> dict[Any, slice]:
+    first, second, each = slice(0, 1), slice(1, 2), slice(None)
+    kinds = (list, set, frozenset, bytearray, dict, collections.deque, collections.OrderedDict)
+    found: dict[Any, slice] = {
+        **dict.fromkeys((tuple, bytes, torch.Size, enumerate, sum, math.prod, math.fsum), first),
+        **dict.fromkeys((*kinds, *(kind.__init__ for kind in kinds)), first),
+        **dict.fromkeys((str.join, bytes.join, bytearray.join, bytearray.extend), first),
+        **dict.fromkeys((list.extend, list.__iadd__, collections.deque.extend), first),
+        **dict.fromkeys((collections.deque.extendleft, *_UPDATES), first),
+        **dict.fromkeys((operator.countOf, operator.indexOf, itertools.chain.from_iterable), first),
+        **dict.fromkeys((kind.fromkeys for kind in _DICTS), first),
+        **dict.fromkeys((type({}.keys()).isdisjoint, type({}.items()).isdisjoint), first),
+        **dict.fromkeys((zip, math.dist, getattr(math, "sumprod", math.dist)), each),
+        **dict.fromkeys((tuple.__new__, frozenset.__new__, filter, functools.reduce), second),
+        **dict.fromkeys((collections.defaultdict, collections.defaultdict.__init__), second),
+        getattr(collections, "_count_elements", filter): second,
+        map: slice(1, None),
+    }
+    skipped = (itertools.count, itertools.repeat)
+    found |= {function: first for function in vars(itertools).values() if callable(function)}
+    found |= dict.fromkeys((itertools.chain, itertools.zip_longest), each)
+    found |= dict.fromkeys((itertools.product, itertools.compress), each)
+    found |= dict.fromkeys((itertools.takewhile, itertools.dropwhile), second)
+    found |= dict.fromkeys((itertools.filterfalse, itertools.starmap), second)
+    for kind in (set, frozenset):
+        found |= {getattr(kind, name): each for name in _SET_METHODS.split() if hasattr(kind, name)}
+    return {function: places for function, places in found.items() if function not in skipped}
+
+
+ITERATING = _iterating()
+"""Functions in C, and which of their arguments they iterate over; others take an object as it is."""
+
+MAPPING: frozenset[Any] = frozenset({*_DICTS, *(kind.__init__ for kind in _DICTS), *_UPDATES})
+"""Those that ask for `keys` first."""
+
+AS_BYTES: frozenset[Any] = frozenset({bytes, bytearray, bytearray.__init__})
+"""Those that ask first which bytes an object is, or how many."""
+
+NATIVE_CLASSES: frozenset[type] = frozenset(
+    {
+        *(bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice),
+        *(zip, enumerate, map, filter, reversed, object, property, staticmethod, classmethod, type(None)),
+        *(collections.deque, *_DICTS, functools.partial, *_ITERTOOLS),
+        *(torch.Size, torch.device, torch.finfo, torch.iinfo),
+        *(types.MethodType, types.SimpleNamespace, types.MappingProxyType, types.GenericAlias),
+        types.CellType,
+    }
+)
+"""Classes in C that are made by calling them."""
+
+
+def is_native_iterator(value: Any) -> bool:
+    return is_a(value, _ITERATORS)
+
+
+def looks_at_frames(function: Any) -> bool:
+    return function.__name__ in _LOOKERS and function.__module__ == "sys"
+
+
+def why_not_native(function: Any) -> BreakReason | None:
+    """Return why a function in C cannot be called while tracing; None where it can."""
+    name = getattr(function, "__name__", repr(function))
+    owner = getattr(function, "__objclass__", None)
+    if owner is None:
+        holder = getattr(function, "__self__", None)
+        if isinstance(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
+            return None  # runs a generator of the trace
+        if is_fake(holder):
+            return None  # the recorder sees it
+        if holder is not None and not is_a(holder, types.ModuleType):
+            owner = holder if is_a(holder, type) else type(holder)
+    if owner is object and name in ("__reduce_ex__", "__reduce__", "__getstate__"):
+        return BreakReason(BreakKind.UNSUPPORTED, f"object.{name} reads an object by C, as a copy does")
+    if owner is not None:
+        if issubclass(owner, (*_OWNERS, *_ITERATORS)) or owner in (object, type):
+            return None
+        if issubclass(torch.Tensor, owner):
+            return None
+        return _in_c(owner.__module__, f"{owner.__module__}.{owner.__qualname__}.{name}")
+    module = getattr(function, "__module__", None) or ""
+    if function in _QUESTIONS or is_a(
+        getattr(builtins, getattr(function, "__qualname__", "").partition(".")[0], None), type
+    ):
+        return None  # a question about the interpreter, or a static method of a builtin type
+    if module == "builtins":
+        if name in _MUST_HAPPEN:
+            told = f"{name}() must happen on every call"
+            return BreakReason(BreakKind.OUTSIDE, told, frames=name == "breakpoint")
+        if name in _UNGUARDED:
+            return BreakReason(BreakKind.UNSUPPORTED, f"{name}() depends on what cannot be guarded")
+        return None
+    if module in _PURE_MODULES or torch_rules.is_leaf(function):
+        return None
+    if module.partition(".")[0] == "torch" and name.lstrip("_").startswith(_QUESTION_OF_TORCH):
+        return None
+    if looks_at_frames(function):
+        return BreakReason(BreakKind.OUTSIDE, f"{name}() looks at the frames of the program", frames=True)
+    return _in_c(module, f"{module}.{name}")
+
+
+def _in_c(module: str, name: str) -> BreakReason:
+    if module in _OUTSIDE_IN_C:
+        return BreakReason(BreakKind.OUTSIDE, f"{name} is about the outside world")
+    return BreakReason(BreakKind.OPAQUE, f"{name} is written in C and may do anything")
