@@ -15,16 +15,16 @@ from torchrepro.nouns.version import __version__
 if TYPE_CHECKING:
     from torchrepro.bundle.load import load_bundle as load_bundle
     from torchrepro.catch.backend import backend as backend
+    from torchrepro.catch.backend import dump_compiler_graph_state as dump_compiler_graph_state
+    from torchrepro.catch.backend import dump_to_minify as dump_to_minify
+    from torchrepro.catch.backend import save_graph_repro as save_graph_repro
+    from torchrepro.catch.backend import wrap_compiler_debug as wrap_compiler_debug
     from torchrepro.catch.enable import disable as disable
     from torchrepro.catch.enable import enable as enable
     from torchrepro.catch.enable import watch as watch
     from torchrepro.catch.hook import deferred_for_real_inputs as deferred_for_real_inputs
     from torchrepro.catch.save_repro import save_repro as save_repro
     from torchrepro.catch.settings import WatchSettings as WatchSettings
-    from torchrepro.catch.wrap_compiler import dump_compiler_graph_state as dump_compiler_graph_state
-    from torchrepro.catch.wrap_compiler import dump_to_minify as dump_to_minify
-    from torchrepro.catch.wrap_compiler import save_graph_repro as save_graph_repro
-    from torchrepro.catch.wrap_compiler import wrap_compiler_debug as wrap_compiler_debug
     from torchrepro.engine.check_bundle import check_bundle as check_bundle
     from torchrepro.engine.compare_model import compare_model as compare_model
     from torchrepro.execute.judge_repro import repro_common as repro_common
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
     from torchrepro.judge.compare import same as same
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
-    from torchrepro.judge.loss import reduce_to_scalar_loss as reduce_to_scalar_loss
+    from torchrepro.judge.leaves import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
     from torchrepro.locate.settings import LocateSettings as LocateSettings
     from torchrepro.minify.run_directory import MinifySettings as MinifySettings
@@ -80,7 +80,7 @@ _HOMES = {
     "same": "judge.compare",
     "same_two_models": "judge.models",
     "run_fwd_maybe_bwd": "judge.execute",
-    "reduce_to_scalar_loss": "judge.loss",
+    "reduce_to_scalar_loss": "judge.leaves",
     # running
     "repro_run": "execute.judge_repro",
     "repro_common": "execute.judge_repro",
@@ -106,10 +106,10 @@ _HOMES = {
     "backend": "catch.backend",
     "save_repro": "catch.save_repro",
     "WatchSettings": "catch.settings",
-    "wrap_compiler_debug": "catch.wrap_compiler",
-    "save_graph_repro": "catch.wrap_compiler",
-    "dump_compiler_graph_state": "catch.wrap_compiler",
-    "dump_to_minify": "catch.wrap_compiler",
+    "wrap_compiler_debug": "catch.backend",
+    "save_graph_repro": "catch.backend",
+    "dump_compiler_graph_state": "catch.backend",
+    "dump_to_minify": "catch.backend",
     "deferred_for_real_inputs": "catch.hook",
     # capturing Python, by the front end of our own
     "trace": "second_opinion.api",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -169,10 +170,15 @@ def test_a_check_that_breaks_does_not_break_the_program(
 def test_a_closed_standard_error_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as closed:
         pass
-    monkeypatch.setattr(sys, "stderr", closed)
-    session.say("nobody reads this")
-    monkeypatch.setattr(sys, "stderr", None)
-    session.say("nor this")
+    for unusable in (closed, None):
+        monkeypatch.setattr(sys, "stderr", unusable)
+        with pytest.raises((ValueError, AttributeError)):
+            sys.stderr.write("a line")  # it would stop a program that does not guard against it
+        session.say("nobody reads this")
+    readable = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", readable)
+    session.say("the user reads this")
+    assert readable.getvalue() == "torchrepro: the user reads this\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

@@ -20,7 +20,7 @@ from torchrepro import Kind, Place, Repro, watch
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch import hook
-from torchrepro.catch.summary import caught_in
+from torchrepro.catch.caught import caught_in
 from torchrepro.nouns.errors import AccuracyError
 
 LEVELS = pytest.mark.parametrize("level", [1, 2, 3, 4])

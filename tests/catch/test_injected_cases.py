@@ -28,7 +28,7 @@ WARM_CACHE = "c20_mlp_relu_accuracy_warm_cache"
 
 thorough = [pytest.mark.thorough, pytest.mark.timeout(900)]
 AT_ONCE = [
-    pytest.param(name, marks=thorough)  # test_aftermath.py has smaller programs that crash, in CI
+    pytest.param(name, marks=thorough)  # test_caught.py has smaller programs that crash, in CI
     for name in CATCHES
     if name not in (HANG, FLAKY, WARM_CACHE)
 ]
@@ -181,7 +181,7 @@ def require_gone(mark: str) -> None:
     assert processes_with(mark) == []
 
 
-@pytest.mark.thorough  # test_aftermath.py interrupts a hang of a cheaper compiler in CI
+@pytest.mark.thorough  # test_caught.py interrupts a hang of a cheaper compiler in CI
 def test_a_hang_in_the_compiler_is_known_while_it_lasts_and_kept_after_an_interrupt(tmp_path: Path) -> None:
     with hanging(tmp_path, hang_after=10) as launcher:
         launcher.send_signal(signal.SIGINT)

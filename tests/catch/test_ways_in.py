@@ -12,8 +12,8 @@ import torchrepro
 from torchrepro import Compiler, Kind, Place
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
+from torchrepro.catch.caught import UNFINISHED
 from torchrepro.catch.enable import current_session
-from torchrepro.catch.summary import UNFINISHED
 from torchrepro.nouns.errors import TorchReproError
 
 WRONG = "faulty_backends:wrong"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torchrepro.execute.record_graphs import Origins
-from torchrepro.nouns.origin import Origin
+from torchrepro.nouns.repro import Origin
 
 
 def graphs_of(program: Any) -> list[Origin]:

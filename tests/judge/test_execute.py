@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torchrepro import reduce_to_scalar_loss, run_fwd_maybe_bwd
+from torchrepro.judge.leaves import weights_like
 
 
 class Counting(nn.Module):
@@ -41,15 +42,16 @@ def test_the_users_module_and_inputs_are_left_as_they_were() -> None:
 def test_gradients_of_parameters_and_inputs_are_kept() -> None:
     x = torch.ones(3, requires_grad=True)
     run = run_fwd_maybe_bwd(Counting(), (x, torch.ones(2)))
-    assert run.gradients["weight"] is not None
-    assert run.gradients["inputs[0]"] is not None
+    expected = weights_like(x) * torch.ones(3).cos()  # of the loss: each element has a weight of its own
+    torch.testing.assert_close(run.gradients["weight"], expected)
+    torch.testing.assert_close(run.gradients["inputs[0]"], expected)
     assert x.grad is None
 
 
 def test_gradients_of_an_input_that_is_no_leaf_are_kept() -> None:
     x = torch.ones(3, requires_grad=True) * 2
     run = run_fwd_maybe_bwd(lambda a: a.exp(), (x,))
-    assert run.gradients["inputs[0]"] is not None
+    torch.testing.assert_close(run.gradients["inputs[0]"], weights_like(x) * x.detach().exp())
 
 
 def test_forward_only_runs_no_backward() -> None:
@@ -148,7 +150,7 @@ def test_the_loss_does_not_hide_gradients_as_a_sum_would(fn: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
 def test_the_weights_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
-    from torchrepro.judge.loss import weights_like
+    from torchrepro.judge.leaves import weights_like
 
     exact = weights_like(torch.empty(1000, dtype=torch.float64))
     assert torch.equal(exact.to(dtype).double(), exact)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from torchrepro.judge import raised
 from torchrepro.judge.raised import verdict_of
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
@@ -85,3 +87,16 @@ def test_a_failing_decomposition_is_told_from_the_backend() -> None:
 )
 def test_no_memory_is_its_own_verdict(exc: Exception) -> None:
     assert verdict_of(exc).kind is Kind.OUT_OF_MEMORY
+
+
+def test_every_place_of_our_own_front_end_exists() -> None:
+    """A table of paths goes stale without an error when files are moved."""
+    package = Path(raised.__file__).parents[1]
+    ours = [place for place, _ in raised._STAGES if place.startswith("/torchrepro/")]
+    ours += [place for place in raised._COMPILING if place.startswith("/torchrepro/")]
+    assert ours
+    for place in ours:
+        file, _, function = place.removeprefix("/torchrepro/").partition(":")
+        found = [path for path in package.rglob("*.py") if str(path.relative_to(package)).startswith(file)]
+        assert found, place
+        assert not function or any(f"def {function}(" in path.read_text() for path in found), place

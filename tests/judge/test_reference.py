@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro.judge.clone import clone_inputs, clone_module
-from torchrepro.judge.precision import FLOAT32_ON_CPU, FLOAT64, precision_for
 from torchrepro.judge.randomness import RecordRandom
 from torchrepro.judge.reference import run_graph_in_fp64, run_in_fp64
+from torchrepro.judge.wide_tensors import FLOAT32_ON_CPU, FLOAT64, precision_for
 
 torch.manual_seed(0)
 X = torch.randn(4, 6)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.nouns.plain import as_data
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict, as_data
 from torchrepro.report.run_files import verdict_in
 
 LEAF = LeafComparison(

@@ -20,7 +20,7 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.trust import CustomOpEntry
+from torchrepro.nouns.repro import CustomOpEntry
 from torchrepro.user_code.operators import describe_op, functions_of, require_registered
 
 # A user's program that registers operators in each of the ways there are and saves a graph that calls them.

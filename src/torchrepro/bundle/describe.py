@@ -16,7 +16,7 @@ from torchrepro.bundle.entries import (
     ZeroTensorEntry,
 )
 from torchrepro.bundle.manifest import Manifest
-from torchrepro.nouns.trust import CustomOpEntry
+from torchrepro.nouns.repro import CustomOpEntry
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,10 +12,8 @@ from torchrepro.bundle.entries import ValueEntry
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.origin import Origin
-from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.nouns.repro import Compiler, CustomOpEntry, Origin, Place
 from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.trust import CustomOpEntry
 
 FORMAT = 1
 """Raised whenever a reader of the former version would misunderstand a bundle."""

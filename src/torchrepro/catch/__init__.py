@@ -1,6 +1,6 @@
 """Catching: from a running program to a bundle, without a rerun.
 
-`seams.py` says where torch is hooked, `hook.py` what happens there, `session.py` where the bundles go. The
-ways in are `launcher.py` (`torchrepro run`), `backend.py`, `watching.py` (`enable`, `watch`) and
-`on_demand.py`.
+`torch_hooks.py` says where torch is hooked, `hook.py` what happens there, `session.py` where the bundles go.
+The ways in are `launcher.py` (`torchrepro run`), `backend.py`, `enable.py` (`enable`, `watch`) and
+`save_repro.py`.
 """

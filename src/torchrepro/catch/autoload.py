@@ -7,12 +7,67 @@ of its child processes without touching their command line, their `sys.path` or 
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
 import os
 import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from types import ModuleType
 
-from torchrepro.catch.import_hook import when_imported
 from torchrepro.catch.settings import SWITCH
+
+Action = Callable[[ModuleType], None]
+
+
+def when_imported(name: str, action: Action) -> None:
+    """Call `action` with the module: now if it is there already, else as soon as it has been executed."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if module is not None and not getattr(spec, "_initializing", False):
+        action(module)
+        return
+    _waiting.setdefault(name, []).append(action)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: it lets the others find, and adds a step to what their loader does."""
+
+    def __init__(self) -> None:
+        self._looking: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _waiting or fullname in self._looking:
+            return None
+        self._looking.add(fullname)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._looking.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            _act_after(spec.loader, fullname)
+        return spec
+
+
+def _act_after(loader: importlib.abc.Loader, name: str) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        while name in _waiting:  # an action may ask for another
+            for action in _waiting.pop(name):
+                action(module)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+_waiting: dict[str, list[Action]] = {}
+_finder = _Finder()
+
 
 GROUP = "torch.backends"
 

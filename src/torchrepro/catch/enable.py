@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torchrepro.catch.caught import caught_in, closing_lines
 from torchrepro.catch.session import Session
 from torchrepro.catch.settings import LAUNCHED, WatchSettings
-from torchrepro.catch.summary import caught_in, closing_lines
 from torchrepro.catch.torch_hooks import install
 
 _sessions: list[Session] = []

@@ -16,18 +16,14 @@ from typing import Any
 import torch
 
 from torchrepro.catch.check_call import Checker, FinishedCall
-from torchrepro.catch.pending_bundle import PendingBundle
-from torchrepro.catch.rank_watch import join_run, keep_step, tell_ranks
-from torchrepro.catch.reentrancy import is_checking, looking_away
-from torchrepro.catch.session import Sampler, Session
+from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
-from torchrepro.catch.snapshot import Snapshot, concrete
+from torchrepro.catch.snapshot import PendingBundle, Snapshot, concrete
 from torchrepro.execute.judge_repro import Prepared, synchronise
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
-from torchrepro.nouns.errors import AccuracyError, RankFailed
-from torchrepro.nouns.messages import say
+from torchrepro.nouns.errors import AccuracyError, RankFailed, say
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 from torchrepro.script.save_bundle import finish_bundle
@@ -121,7 +117,7 @@ class WatchedGraph:
 
     def compile(self, compile_fn: Callable[[], Any]) -> Any:
         """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
-        join_run(self.session)
+        self.session.join_ranks()
         rng = self.snapshot.ambient.rng
         self._prepare(self._example, rng, "compile")
         started = time.monotonic()
@@ -224,7 +220,7 @@ class WatchedGraph:
                 return
             path = shielded("write a bundle", lambda: self._keep(verdict, inputs, rng))
             step = self._event("compiled" if compiling else "called")
-            shielded("tell the other ranks", lambda: tell_ranks(self.session, verdict, path, step))
+            shielded("tell the other ranks", lambda: self.session.tell_ranks(verdict, path, step))
         _mark_caught(exc)
 
     def _event(self, step: str) -> str:
@@ -237,7 +233,7 @@ class WatchedGraph:
         """With several ranks: go on only if all the others got here, too."""
         event = self._event(step)
         if event and self.session.active:
-            keep_step(self.session, event)
+            self.session.keep_step(event)
 
     def _interrupted(self, started: float, inputs: tuple[Any, ...], rng: Rng, doing: str) -> None:
         """Ctrl-C. After a while without an answer it means a hang."""
@@ -320,7 +316,7 @@ class WatchedGraph:
                 return
             self.session.shielded("write a bundle", lambda: keep(*found))
         if self.session.settings.on_mismatch is OnMismatch.RAISE:
-            tell_ranks(self.session, found[1], self.session.kept[-1] if self.session.kept else None)
+            self.session.tell_ranks(found[1], self.session.kept[-1] if self.session.kept else None)
             raise AccuracyError(str(found[1]), found[1])
 
 

@@ -19,16 +19,15 @@ import torch
 
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import compare_runs, verdict_of_comparison
-from torchrepro.judge.precision import precision_for
 from torchrepro.judge.raised import describe, is_out_of_memory, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
+from torchrepro.judge.wide_tensors import precision_for
 from torchrepro.nouns.comparison import Comparison
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.state.snapshot import Description, State, describe_state, in_state
-from torchrepro.state.tensor_writes import UndoWrites
+from torchrepro.state.snapshot import Description, State, describe_state, running_in
 from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state
 
 
@@ -124,14 +123,12 @@ def _if_steady(call: FinishedCall, verdict: Verdict, plain: PlainRun) -> Verdict
 
 
 def _run_plainly(call: FinishedCall, rng: RngState, *around: AbstractContextManager[Any]) -> PlainRun:
-    """One run without compilers, on clones of the state from before the call."""
+    """Run the call once without compilers, on clones of the state from before it."""
     state = call.before.cloned()
-    writes = UndoWrites(state.storages())
     run, raised = None, None
-    with in_state(state, call.after), ExitStack() as stack:
-        stack.callback(writes.undo)
+    with running_in(state, call.after) as writes, ExitStack() as stack:
         restore_rng_state(rng)
-        for context in (without_compilers(), without_warnings(), *around, writes):
+        for context in (without_compilers(), without_warnings(), *around):
             stack.enter_context(context)
         try:
             run = _observed(call.function, state)
@@ -145,13 +142,9 @@ def _truth(call: FinishedCall, draws: Draws) -> tuple[Run | None, tuple[str, ...
     devices = {tensor.device.type for tensor in call.before.tensors()}
     precision, notes = precision_for(devices)
     state = call.before.cloned(precision.real, precision.device)
-    writes = UndoWrites(state.storages())
     try:
-        with in_state(state, call.after), ExitStack() as stack:
-            stack.callback(writes.undo)
+        with running_in(state, call.after), without_warnings():
             restore_rng_state(call.rng)
-            stack.enter_context(without_warnings())
-            stack.enter_context(writes)
             found = run_in_fp64(lambda: _observed(call.function, state), draws=draws, precision=precision)
         return found.value, notes + found.notes
     except TorchReproError as exc:

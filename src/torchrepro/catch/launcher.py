@@ -20,9 +20,8 @@ from pathlib import Path
 from types import FrameType
 
 from torchrepro.catch.autoload import GROUP
-from torchrepro.catch.crash_recovery import Death, HangWatch, finish_unfinished
+from torchrepro.catch.caught import Caught, Death, HangWatch, caught_in, finish_unfinished, write_summary
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
-from torchrepro.catch.summary import Caught, caught_in, write_summary
 from torchrepro.engine.processes.process_groups import die_with
 from torchrepro.nouns.errors import TorchReproError
 

@@ -6,26 +6,31 @@ processes of their own; the exception on its way tells which of them is meant.
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
+import signal
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.catch.compiled_target import Target, target_of
 from torchrepro.catch.enable import current_session
-from torchrepro.catch.reentrancy import looking_away
-from torchrepro.catch.run_in_fork import can_fork, in_a_fork
+from torchrepro.catch.session import looking_away
 from torchrepro.catch.settings import WatchSettings
+from torchrepro.catch.torch_hooks import CompiledTarget, target_of
 from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.record_graphs import ANY_SIZE, record_graphs, save_graphs
@@ -38,9 +43,11 @@ from torchrepro.nouns.verdict import Verdict
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api import dynamo
+from torchrepro.torch_api.generators import accelerators, is_initialised
 
 if TYPE_CHECKING:
     from torchrepro.engine.check_bundle import Checked
+
 
 _RECORDING_LIMIT = 300.0
 """Seconds for running the call once, without a compiler."""
@@ -81,7 +88,7 @@ def save_repro(
         asked = replace(named, mode=mode, options=dict(options or {}), dynamic=dynamic, fullgraph=fullgraph)
         if not callable(backend):
             require_known(asked)
-        target = Target(model, asked, notes)
+        target = CompiledTarget(model, asked, notes)
     with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
         call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
         if isinstance(model, torch.export.ExportedProgram):
@@ -102,7 +109,7 @@ class _Judged:
 class _Call:
     """The call to save."""
 
-    target: Target
+    target: CompiledTarget
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     failure: Verdict | None
@@ -275,3 +282,58 @@ def _copied(bundle: Path, path: Path) -> Path:
         file.name: partial(copy, file) for file in sorted(bundle.iterdir()) if file.is_file()
     }
     return write_bundle_files(path, files)
+
+
+def can_fork() -> bool:
+    """A context of an accelerator does not survive a fork, and other ranks would hear a second voice."""
+    distributed = torch.distributed
+    return not any(map(is_initialised, accelerators())) and not (
+        distributed.is_available() and distributed.is_initialized()
+    )
+
+
+def in_a_fork(work: Callable[[], Any], *, time_limit: float) -> Any:
+    """What `work` returns, which must be plain data; None if the child died or took too long."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python warns of other threads. Those of torch are not needed in a child that computes with one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _child(work, writing)
+    os.close(writing)
+    try:
+        received = _received(reading, time.monotonic() + time_limit)
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return msgspec.json.decode(received) if received else None
+
+
+def _child(work: Callable[[], Any], writing: int) -> None:
+    """Never returns. What the user's code prints has been printed once already."""
+    status = 1
+    try:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        torch.set_num_threads(1)
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(msgspec.json.encode(work()))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _received(reading: int, deadline: float) -> bytes:
+    """Everything that the child sends; nothing if it is not done in time."""
+    chunks: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return b""
+        chunk = os.read(reading, 1 << 16)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)

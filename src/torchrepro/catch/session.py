@@ -11,21 +11,58 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.catch.settings import WatchSettings
-from torchrepro.catch.summary import UNFINISHED, write_summary
+from torchrepro.catch.caught import UNFINISHED, write_summary
+from torchrepro.catch.settings import LAUNCHED, WatchSettings
 from torchrepro.execute.record_graphs import Origins
-from torchrepro.nouns.errors import BundleError, TorchReproError
-from torchrepro.nouns.messages import say
+from torchrepro.nouns.errors import BundleError, TorchReproError, say
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.ranks.agreement import Failure, Ranks
 from torchrepro.script.save_bundle import save_bundle
+
+if TYPE_CHECKING:
+    import torch
+
+
+_lock = threading.Lock()
+_checks = 0
+
+
+def is_checking() -> bool:
+    """Whether a check is going on, so that the watch must look away."""
+    return _checks > 0
+
+
+@contextmanager
+def looking_away() -> Iterator[None]:
+    """The body is a check of our own: nothing in it is watched.
+
+    Nor does it reach the user's hooks on tensors that autograd saves: checkpointing counts them.
+    """
+    from torch.autograd.graph import saved_tensors_hooks
+
+    global _checks
+    with _lock:
+        _checks += 1
+    try:
+        with saved_tensors_hooks(_as_it_is, _as_it_is):
+            yield
+    finally:
+        with _lock:
+            _checks -= 1
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
 
 T = TypeVar("T")
 
@@ -118,6 +155,43 @@ class Session:
                     if not path.exists():
                         raise
         raise TorchReproError(f"{self.directory} is full of bundles of this run", next_step="clear it out")
+
+    def join_ranks(self) -> None:
+        """Put the bundles of all ranks under one run id, with the number of the rank in their names."""
+        ranks = self._ranks()
+        if ranks is not None:
+            self.run_id, self.label = ranks.run_id(self.run_id), f"rank{ranks.rank}-"
+
+    def announce_unfinished(self, bundle: Path) -> None:
+        """Tell the other ranks which bundle to name if this rank dies now.
+
+        Under a launcher nothing is said: it finishes the bundle under another name.
+        """
+        ranks = None if LAUNCHED in os.environ else self._ranks()
+        if ranks is not None:
+            ranks.announce(str(bundle))
+
+    def keep_step(self, event: str) -> None:
+        """Wait until the other ranks get here, too. Raises `RankFailed` if one has failed or died."""
+        ranks = self._ranks()
+        if ranks is not None:
+            agreement = ranks.agree(event)
+            if agreement.failing:
+                raise agreement.error()
+
+    def tell_ranks(self, verdict: Verdict, bundle: Path | None, event: str = "") -> None:
+        """Tell the others of a failure before it is raised; without an event they are not waited for."""
+        ranks = self._ranks()
+        if ranks is None:
+            return
+        failure = Failure(str(verdict).partition("\n")[0], str(bundle or ""))
+        if event:
+            ranks.agree(event, failure)
+        else:
+            ranks.tell(failure)
+
+    def _ranks(self) -> Ranks | None:
+        return Ranks.current(timeout=self.settings.rank_timeout)
 
     def shielded(self, what: str, work: Callable[[], T], *, from_interrupts: bool = False) -> T | None:
         """Do some work of ours; if it fails, say so once, keep the details in a file, and return None.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -139,31 +139,29 @@ def parse_share(text: str) -> float:
         raise TorchReproError(f"{text!r} is not a share", next_step="write for example 5%") from None
 
 
+def _parse_flag(text: str) -> bool:
+    return text.lower() not in ("", "0", "false", "no", "off")
+
+
+_CHOICES: dict[str, type[StrEnum]] = {"after": After, "on_mismatch": OnMismatch}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "size_cap": parse_size,
+    "budget": parse_share,
+    "whole": _parse_flag,
+    "rank_timeout": float,
+    "run_id": str,
+}
+"""How the text of an option is read; the others are integers."""
+
+
 def _parsed(name: str, value: Any) -> Any:
     if name == "out":
         return Path(value)
-    if name in ("after", "on_mismatch"):
-        kind: type[StrEnum] = After if name == "after" else OnMismatch
-        try:
-            return kind(value)
-        except ValueError:
-            words = ", ".join(kind)
-            raise TorchReproError(f"{name} is {value!r}", next_step=f"choose one of {words}") from None
-    if not isinstance(value, str):
+    kind = _CHOICES.get(name)
+    if kind is None and not isinstance(value, str):
         return value
-    if name == "size_cap":
-        return parse_size(value)
-    if name == "budget":
-        return parse_share(value)
-    if name == "whole":
-        return value.lower() not in ("", "0", "false", "no", "off")
-    if name == "rank_timeout":
-        return _number(name, value, float)
-    return value if name == "run_id" else _number(name, value, int)
-
-
-def _number(name: str, text: str, kind: type) -> Any:
     try:
-        return kind(text)
+        return _READERS.get(name, int)(value) if kind is None else kind(value)
     except ValueError:
-        raise TorchReproError(f"{name} is {text!r}", next_step="give a number") from None
+        step = "give a number" if kind is None else f"choose one of {', '.join(kind)}"
+        raise TorchReproError(f"{name} is {value!r}", next_step=step) from None

@@ -21,21 +21,18 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.catch.compiled_target import Target
 from torchrepro.catch.judge_whole_call import FinishedCall, judge_call
-from torchrepro.catch.reentrancy import is_checking, looking_away
-from torchrepro.catch.session import Sampler, Session
+from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
+from torchrepro.catch.torch_hooks import CompiledTarget
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.clone_tensor import is_lazy
 from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.errors import AccuracyError, TorchReproError
-from torchrepro.nouns.messages import say
+from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import capture_ambient
-from torchrepro.state.reachable import reach_of
 from torchrepro.state.snapshot import State, describe_state, in_state
 from torchrepro.torch_api.generators import RngState, capture_rng_state
 from torchrepro.torch_api.modes import runs_in_plain_python
@@ -71,7 +68,8 @@ def compared_with_python(
         if session is None or not session.active or not session.settings.whole:
             return compiled(*args, **kwargs)
         if calls is None or calls.session is not session:
-            target = session.shielded("watch a compiled function", lambda: Target.of(function, context))
+            of_context = partial(CompiledTarget.of, function, context)
+            target = session.shielded("watch a compiled function", of_context)
             if target is None:
                 return compiled(*args, **kwargs)
             calls = WholeCalls(session, target)
@@ -94,7 +92,7 @@ def compared_with_python(
 class WholeCalls:
     """The calls of one compiled function."""
 
-    def __init__(self, session: Session, target: Target) -> None:
+    def __init__(self, session: Session, target: CompiledTarget) -> None:
         self.session = session
         self._target = target
         self._sampler = Sampler(session)
@@ -188,7 +186,7 @@ class WholeCalls:
 class _Before:
     """A call that is about to happen."""
 
-    target: Target
+    target: CompiledTarget
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     live: State
@@ -199,15 +197,14 @@ class _Before:
     """Its arguments for a bundle of a later call: data is copied, other objects are themselves."""
 
     @classmethod
-    def of(cls, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Before | None:
+    def of(cls, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Before | None:
         _require_one_process()
-        reach = reach_of(target.function, args, kwargs)
-        if reach.opaque:
+        live = State.of(target.function, args, kwargs)
+        if live.opaque:
             raise TorchReproError(
-                f"{target.name} can reach an iterator ({reach.opaque[0]}), which plain Python would use up",
+                f"{target.name} can reach an iterator ({live.opaque[0]}), which plain Python would use up",
                 next_step="pass it a list instead, or leave out --whole",
             )
-        live = State.now(reach, args, kwargs)
         if any(map(is_lazy, live.tensors())):
             return None  # this call turns lazy modules into others for good; the next one can be compared
         return cls(target, args, kwargs, live, live.cloned(), capture_rng_state(), _data_of(args, kwargs))

@@ -44,8 +44,8 @@ def check(
     """
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.nouns.plain import as_data
     from torchrepro.nouns.sections import of_verdict
+    from torchrepro.nouns.verdict import as_data
     from torchrepro.report.text import print_section
 
     with (

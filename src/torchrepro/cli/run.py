@@ -74,9 +74,9 @@ def run(
     own TORCHDYNAMO_REPRO_LEVEL and TORCHDYNAMO_REPRO_AFTER are read too.
     """
     from torchrepro.bundle.archive import new_run_id
+    from torchrepro.catch.caught import closing_lines
     from torchrepro.catch.launcher import leave_like, run_program
     from torchrepro.catch.settings import WatchSettings, torch_aliases
-    from torchrepro.catch.summary import closing_lines
     from torchrepro.nouns.errors import TorchReproError
 
     with failures_as_lines(as_json=False, show_traceback=traceback):

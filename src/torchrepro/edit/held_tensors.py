@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.shadow import is_plain
+from torchrepro.judge.wide_tensors import is_plain
 from torchrepro.nouns.repro import Place, Repro
 
 Spot = tuple[int, int] | str

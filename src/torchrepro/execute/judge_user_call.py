@@ -21,7 +21,7 @@ from torchrepro.judge.models import Phase, Subject, true_run
 from torchrepro.judge.randomness import Draws
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.ambient import applied_modes
-from torchrepro.state.side_effects import python_state
+from torchrepro.state.snapshot import python_state
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.user_code.closure import forget_source
 from torchrepro.user_code.graph_source import read_with_source, write_with_source

@@ -19,8 +19,7 @@ from torchrepro.graph_text.source_lines import source_of
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.nouns.origin import Origin
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Compiler, Origin, Place, Repro
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import applied_modes, applied_settings, capture_ambient
 from torchrepro.torch_api.dynamo import CompileContext

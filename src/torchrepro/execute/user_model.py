@@ -35,7 +35,7 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler
 from torchrepro.nouns.request import ModelRequest
 from torchrepro.nouns.verdict import Verdict
-from torchrepro.state.side_effects import python_state
+from torchrepro.state.snapshot import python_state
 
 _SEED = 0
 

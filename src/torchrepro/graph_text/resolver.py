@@ -29,7 +29,7 @@ from torchrepro.graph_text.allowed import (
     Rule,
 )
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.nouns.repro import SOURCE_TRUST
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modes import C
 from torchrepro.torch_api.ops import (

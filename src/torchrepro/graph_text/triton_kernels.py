@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx.node import Node
 
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.nouns.repro import SOURCE_TRUST
 from torchrepro.torch_api.ops import HigherOrderOperator, kernel_side_table
 
 WORDS = ("triton_kernel", "triton_constants", "triton_function", "triton_dtype")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from torchrepro.judge.exotic import inner_tensors
-from torchrepro.judge.precision import Precision
-from torchrepro.judge.shadow import (
+from torchrepro.judge.wide_tensors import (
+    Precision,
     below_dispatch_modes,
     elements_of_storage,
     is_plain,

@@ -19,8 +19,8 @@ import torch
 
 from torchrepro.judge.exotic import tensor_of_array
 from torchrepro.judge.rule import Rule
-from torchrepro.judge.tensors import compare_number, compare_tensors
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.judge.tensors import compare_number, compare_tensors, differing
+from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 
 _PLAIN_SEQUENCES = (list, tuple)
 _MISSING = object()
@@ -216,18 +216,7 @@ class _Comparing:
         self._found(path, Difference.STRUCTURE, f"{_name(ref)} in eager, {_name(res)} compiled")
 
     def _found(self, path: str, difference: Difference, detail: str, ref: str = "", res: str = "") -> None:
-        self.leaves.append(
-            LeafComparison(
-                path=path,
-                difference=difference,
-                detail=detail,
-                blamed=Blame.COMPILED,
-                ref_value=ref,
-                res_value=res,
-                elements=1,
-                mismatched=1,
-            )
-        )
+        self.leaves.append(differing(path, difference, detail, ref, res))
 
 
 def _is_plain_sequence(value: Any) -> bool:

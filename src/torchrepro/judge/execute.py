@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from torchrepro.judge.clone import clone_inputs, clone_module
-from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.loss import reduce_to_scalar_loss
+from torchrepro.judge.leaves import reduce_to_scalar_loss, tensors_in
 from torchrepro.torch_api.generators import capture_rng_state
 
 

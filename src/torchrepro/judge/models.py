@@ -18,11 +18,11 @@ from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run, named_state, observe_call, run_fwd_maybe_bwd
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.precision import precision_for
 from torchrepro.judge.raised import describe, is_out_of_memory, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
+from torchrepro.judge.wide_tensors import precision_for
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import ReferenceError64, TorchReproError
 from torchrepro.nouns.verdict import Kind, Verdict

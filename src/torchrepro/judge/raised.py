@@ -30,8 +30,8 @@ _STAGES: tuple[tuple[str, Stage], ...] = (
     ("/torchrepro/frontend/runtime/capture.py:compile_and_call_fx_graph", Stage.BACKEND),
     ("/torchrepro/frontend/runtime/capture", Stage.CAPTURE),
     ("/torchrepro/frontend/runtime/", Stage.NONE),
-    ("/torchrepro/frontend/program/resume", Stage.NONE),
-    ("/torchrepro/frontend/module", Stage.NONE),
+    ("/torchrepro/frontend/bytecode/resume", Stage.NONE),
+    ("/torchrepro/frontend/traced_module", Stage.NONE),
     ("/torchrepro/frontend/", Stage.CAPTURE),
 )
 # Frames of generated kernels and of the wrapper that calls them: code of the backend, at run time.

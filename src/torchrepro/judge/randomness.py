@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.judge.higher_order import run_plainly
+from torchrepro.judge.op_forms import run_plainly
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import TorchDispatchMode
 from torchrepro.torch_api.ops import DispatchKey, HigherOrderOperator, has_kernel

@@ -17,10 +17,9 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from torchrepro.judge.clone_tensor import TensorCloner
-from torchrepro.judge.precision import FLOAT64, Precision, precision_for
 from torchrepro.judge.randomness import Draws, ReplayRandom
-from torchrepro.judge.shadow import below_dispatch_modes, is_plain
 from torchrepro.judge.upcast import Upcast
+from torchrepro.judge.wide_tensors import FLOAT64, Precision, below_dispatch_modes, is_plain, precision_for
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.modes import DisableTorchFunction

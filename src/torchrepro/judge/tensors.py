@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchrepro.judge.exact import unequal
-from torchrepro.judge.exotic import PACKED_DTYPES, is_wrapper_subclass, parts_of
+from torchrepro.judge.blocks import Walk
+from torchrepro.judge.exotic import PACKED_DTYPES, UNREADABLE_DTYPES, is_wrapper_subclass, parts_of
 from torchrepro.judge.floating import judge_floating, value_at
 from torchrepro.judge.rule import Rule, coarser, precision_of
 from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
 from torchrepro.torch_api.tensors import is_fake
+
+_BLOCK = 1 << 20
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """How many elements differ, and where the difference is largest."""
+
+    count: int
+    index: tuple[int, ...] | None
+    max_abs: float
+
+
+def unequal(ref: torch.Tensor, res: torch.Tensor, *, bits: bool = False) -> Unequal:
+    """Compare element by element without any conversion to floating point.
+
+    With `bits`, floating tensors differ wherever their bits do (-0.0 is not 0.0), NaNs apart.
+    """
+    walk = Walk.over([ref, res], _BLOCK)
+    left, right = walk.arranged(ref), walk.arranged(res)
+    count, worst, index = 0, -1.0, None
+    for part in walk.parts:
+        old, new = left[part], right[part]
+        if new.device != old.device:
+            new = new.to(old.device)
+        differs = _unequal_elements(old, new, bits=bits)
+        found = int(differs.sum())
+        if not found:
+            continue
+        count += found
+        # The size of a difference is only told, never judged: beyond 2**53 it is rounded.
+        size = _magnitude(new, old).masked_fill_(~differs, -1.0).reshape(-1)
+        offset = int(size.argmax())
+        if float(size[offset]) > worst:
+            worst, index = float(size[offset]), walk.index_of(part, offset)
+    return Unequal(count, index, max(worst, 0.0))
+
+
+def _unequal_elements(ref: torch.Tensor, res: torch.Tensor, *, bits: bool) -> torch.Tensor:
+    if ref.is_complex():
+        old, new = torch.view_as_real(ref.resolve_conj()), torch.view_as_real(res.resolve_conj())
+        return _unequal_elements(old, new, bits=bits).any(-1)
+    if ref.dtype is torch.bool:
+        return torch.ne(ref, res)
+    ref, res = ref.resolve_neg(), res.resolve_neg()
+    width = _SAME_WIDTH[ref.element_size()]
+    differs = torch.ne(ref.view(width), res.view(width))
+    if bits and ref.is_floating_point() and bool(differs.any()):
+        differs &= ~(ref.isnan() & res.isnan())
+    return differs
+
+
+def _magnitude(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """The size of a difference as float64; zero where the dtype has no arithmetic."""
+    if new.dtype in UNREADABLE_DTYPES:
+        return torch.zeros(new.shape, dtype=torch.float64, device=new.device)
+    wide = torch.complex128 if new.is_complex() else torch.float64
+    return (new.to(wide) - old.to(wide)).abs().nan_to_num_(nan=float("inf"))
+
 
 _Found = tuple[list[LeafComparison], list[str]]
 
@@ -21,22 +82,11 @@ def compare_tensors(
     ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
 ) -> _Found:
     """A leaf for a plain tensor, one for every part of an exotic one; and notes on what was not compared."""
-    differing = _metadata(ref, res, rule)
-    if differing is not None:
-        kind, eager, compiled = differing
+    metadata = _metadata(ref, res, rule)
+    if metadata is not None:
+        kind, eager, compiled = metadata
         detail = f"{eager} in eager, {compiled} compiled"
-        return [
-            LeafComparison(
-                path=path,
-                difference=kind,
-                detail=detail,
-                blamed=Blame.COMPILED,
-                ref_value=str(eager),
-                res_value=str(compiled),
-                elements=_count(ref),
-                mismatched=1,
-            )
-        ], []
+        return [differing(path, kind, detail, str(eager), str(compiled), elements=_count(ref))], []
     if is_fake(ref) or ref.is_meta:
         what = "a fake tensor" if is_fake(ref) else "a meta tensor"
         text = f"{what} has no data: only shape, dtype and device were compared"
@@ -100,7 +150,7 @@ def _parts(
     notes: list[str] = []
     if list(ref) != list(res):
         text = f"{len(ref)} parts in eager, {len(res)} compiled"
-        return [_differing(path, Difference.STRUCTURE, text)], []
+        return [differing(path, Difference.STRUCTURE, text)], []
     aligned = truth if truth is not None and list(truth) == list(ref) else {}
     for name, piece in ref.items():
         other, target = res[name], aligned.get(name)
@@ -109,14 +159,12 @@ def _parts(
             found, said = compare_tensors(piece, other, target, where, rule)
             leaves += found
             notes += said
-            if isinstance(target, torch.Tensor) and not piece.is_floating_point() and not bool(found[0]):
-                aligned = {}
-            if _is_index(name) and not (isinstance(target, torch.Tensor) and _equal(piece, target)):
+            if name.endswith("indices()") and (target is None or not _equal(piece, target)):
                 aligned = {}  # the values of the truth belong to other places
         elif isinstance(piece, float) and isinstance(other, float):
             leaves.append(compare_number(piece, other, None, where, rule))
         elif piece != other:
-            leaves.append(_differing(where, Difference.VALUE, f"{piece} in eager, {other} compiled"))
+            leaves.append(differing(where, Difference.VALUE, f"{piece} in eager, {other} compiled"))
     return leaves, notes
 
 
@@ -213,7 +261,7 @@ def _is_floating(dtype: torch.dtype) -> bool:
 def _kind(tensor: torch.Tensor) -> type:
     """The class that matters: a parameter or a buffer is a tensor with a role."""
     plain = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)) and not is_wrapper_subclass(tensor)
-    return torch.Tensor if plain or type(tensor) is torch.Tensor else type(tensor)
+    return torch.Tensor if plain else type(tensor)
 
 
 def _telling_strides(tensor: torch.Tensor) -> list[int]:
@@ -227,10 +275,6 @@ def _nested(tensor: torch.Tensor) -> str:
     return "nested" if tensor.is_nested else "not nested"
 
 
-def _is_index(name: str) -> bool:
-    return name.endswith("indices()")
-
-
 def _equal(piece: torch.Tensor, target: torch.Tensor) -> bool:
     return piece.shape == target.shape and not unequal(piece, target).count
 
@@ -239,7 +283,17 @@ def _count(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_nested else int(tensor.numel())
 
 
-def _differing(path: str, difference: Difference, detail: str) -> LeafComparison:
+def differing(
+    path: str, difference: Difference, detail: str, ref: str = "", res: str = "", *, elements: int = 1
+) -> LeafComparison:
+    """Return a leaf that differs as a whole, for which the compiled side is blamed."""
     return LeafComparison(
-        path=path, difference=difference, detail=detail, blamed=Blame.COMPILED, elements=1, mismatched=1
+        path=path,
+        difference=difference,
+        detail=detail,
+        blamed=Blame.COMPILED,
+        ref_value=ref,
+        res_value=res,
+        elements=elements,
+        mismatched=1,
     )

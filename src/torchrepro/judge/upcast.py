@@ -15,23 +15,111 @@ in a backward pass it is alone, because autograd's engine runs without function 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.judge.float64_forms import decomposition
-from torchrepro.judge.higher_order import has_plain_form, run_plainly
-from torchrepro.judge.op_plan import OpPlan, default_dtype, plan_of, python_body_of
-from torchrepro.judge.precision import FLOAT64, Precision, map_tensors
-from torchrepro.judge.randomness import ReplayRandom, draws_now
-from torchrepro.judge.shadow import Shadows, has_its_own_dispatch, widen
+from torchrepro.judge.op_forms import float64_form, has_plain_form, run_plainly
+from torchrepro.judge.randomness import ReplayRandom, draws_now, is_composite, is_random_op
+from torchrepro.judge.wide_tensors import (
+    FLOAT64,
+    Precision,
+    Shadows,
+    has_its_own_dispatch,
+    map_tensors,
+    widen,
+)
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, inside_transform
-from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.ops import HigherOrderOperator, custom_op_definition, decomposition_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """How one op is run in float64."""
+
+    composite: bool
+    """A sequence of other ops: let them come one by one."""
+    untouched: bool
+    """A view, or an op on storages: a view of a narrow tensor stays narrow, so that it stays a view."""
+    reinterprets_bits: bool
+    random: bool
+    returns_tensors: bool
+    writes: frozenset[int | str]
+    """Arguments written to, by position and by name."""
+    returned_arguments: tuple[tuple[int, int | str], ...]
+    """(position in the results, argument) of each result that is an argument written to."""
+    half_to_float: int | None
+    """The position of the flag with which a softmax says that it widens; there is nothing left to widen."""
+    form: Callable[..., Any] | None
+
+
+@lru_cache(maxsize=4096)
+def plan_of(func: Any) -> OpPlan:
+    schema = func._schema
+    written = [
+        (i, item)
+        for i, item in enumerate(schema.arguments)
+        if item.alias_info is not None and item.alias_info.is_write
+    ]
+    returned: list[tuple[int, int | str]] = []
+    for position, item in enumerate(schema.returns):
+        if item.alias_info is None or not item.alias_info.is_write:
+            continue
+        for i, argument in written:
+            if argument.alias_info.before_set == item.alias_info.before_set:
+                returned.append((position, argument.name if argument.kwarg_only else i))
+    views = any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns)
+    names = [item.name for item in schema.arguments]
+    return OpPlan(
+        composite=is_composite(func),
+        untouched=(views and func is not aten.lift_fresh.default and func is not aten.view.dtype)
+        or any("Storage" in str(item.type) for item in schema.arguments),
+        reinterprets_bits=func is aten.view.dtype,
+        random=is_random_op(func),
+        returns_tensors=any("Tensor" in str(item.type) for item in schema.returns),
+        writes=frozenset([*(i for i, _ in written), *(item.name for _, item in written)]),
+        returned_arguments=tuple(returned),
+        half_to_float=names.index("half_to_float") if "half_to_float" in names else None,
+        form=float64_form(func),
+    )
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """The default dtype is process-wide, so it is changed for single ops only and always put back."""
+    before = torch.get_default_dtype()
+    if before is dtype:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def python_body_of(func: Any) -> Callable[..., Any] | None:
+    """The function of a `torch.library.custom_op`, whose casts are to be rewritten too.
+
+    None for every other op, and where another body is registered for a device. Checked on torch 2.11 to 2.15.
+    """
+    if func.namespace in ("aten", "prims"):
+        return None
+    definition = custom_op_definition(func._schema.name)
+    if definition is None or set(definition._backend_fns) - {None}:
+        return None
+    body: Callable[..., Any] = definition._init_fn
+    return body
+
 
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -216,7 +304,7 @@ class _WidenOps(TorchDispatchMode):
         self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any, error: Exception
     ) -> Any:
         """A decomposition, else the op in a dtype that it has, on rounded inputs; real errors stay."""
-        simpler = decomposition(func)
+        simpler = decomposition_of(func)
         if simpler is not None:
             try:
                 with self:

@@ -17,8 +17,7 @@ from torchrepro.engine.baseline import Failure
 from torchrepro.engine.check_bundle import first_failing
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.located import GuiltyGraph
-from torchrepro.nouns.origin import Origin
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Origin, Place, Repro
 from torchrepro.nouns.verdict import Verdict
 
 _RECORD = "torchrepro.execute.record_graphs:record_call"

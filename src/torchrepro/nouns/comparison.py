@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -200,22 +200,17 @@ def _badness(leaf: LeafComparison) -> tuple[bool, int, float]:
     return (not leaf.same, leaf.mismatched, error)
 
 
+JSON_NAMES = {
+    "ref_value": "eager",
+    "res_value": "compiled",
+    "truth_value": "truth",
+    "rmse_ref": "rmse_eager",
+    "rmse_res": "rmse_compiled",
+}
+"""Fields of `LeafComparison` that JSON calls by another name."""
+
+
 def _leaf_to_dict(leaf: LeafComparison) -> dict[str, Any]:
-    return {
-        "path": leaf.path,
-        "difference": leaf.difference.value,
-        "detail": leaf.detail,
-        "blamed": leaf.blamed.value,
-        "index": list(leaf.index) if leaf.index is not None else None,
-        "eager": leaf.ref_value,
-        "compiled": leaf.res_value,
-        "truth": leaf.truth_value,
-        "elements": leaf.elements,
-        "mismatched": leaf.mismatched,
-        "max_abs": leaf.max_abs,
-        "max_rel": leaf.max_rel,
-        "max_ulp": leaf.max_ulp,
-        "rmse_eager": leaf.rmse_ref,
-        "rmse_compiled": leaf.rmse_res,
-        "cosine": leaf.cosine,
-    }
+    found = {JSON_NAMES.get(name, name): value for name, value in asdict(leaf).items()}
+    index = None if leaf.index is None else list(leaf.index)
+    return {**found, "difference": leaf.difference.value, "blamed": leaf.blamed.value, "index": index}

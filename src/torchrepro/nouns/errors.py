@@ -1,4 +1,4 @@
-"""Errors a user can meet: each states the fact, then the next step.
+"""Errors and messages a user can meet: each states the fact, then the next step.
 
 `TorchReproError` is what a command prints as one line (exit 125, "cannot be tested"). `HarnessError` is
 the other kind: our own bug, never to be mistaken for a failure of the compiler under test.
@@ -6,10 +6,19 @@ the other kind: our own bug, never to be mistaken for a failure of the compiler 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchrepro.nouns.verdict import Verdict
+
+
+def say(line: str) -> None:
+    """A line for the user. Standard error may be closed: that is no reason to stop their program."""
+    try:
+        print(f"torchrepro: {line}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        return
 
 
 class TorchReproError(Exception):
@@ -49,7 +58,7 @@ class ReferenceError64(TorchReproError):
 
 
 class DoesNotFail(TorchReproError):
-    """What was said to fail does not fail here: nobody is guilty of anything."""
+    """What was said to fail does not fail here, so there is no culprit to look for."""
 
 
 class HarnessError(Exception):

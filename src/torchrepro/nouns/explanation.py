@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import as_data
 
 _LINES = 4
 _WIDTH = 100
 
 
 class Area(StrEnum):
-    """Which part of a repro is varied."""
+    """Which part of a repro is varied; in the order in which a maintainer asks for them."""
 
     VALUES = "values"
     SIZES = "sizes"
     DTYPES = "dtypes"
-    LAYOUTS = "layouts"
-    ARGUMENTS = "arguments"
-    OPS = "ops"
-    GRADIENTS = "gradients"
-    AMBIENT = "ambient"
-    COMPILER = "compiler"
     BACKENDS = "backends"
-
-
-# What a maintainer asks first comes first.
-_TELLING = (
-    Area.VALUES,
-    Area.SIZES,
-    Area.DTYPES,
-    Area.BACKENDS,
-    Area.GRADIENTS,
-    Area.ARGUMENTS,
-    Area.LAYOUTS,
-    Area.COMPILER,
-    Area.AMBIENT,
-    Area.OPS,
-)
+    GRADIENTS = "gradients"
+    ARGUMENTS = "arguments"
+    LAYOUTS = "layouts"
+    COMPILER = "compiler"
+    AMBIENT = "ambient"
+    OPS = "ops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +48,9 @@ class Fact:
     """Names what does not matter, for a line that lists several."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "area": self.area.value,
-            "subject": self.subject,
-            "sentence": self.sentence,
-            "matters": self.matters,
-            "failing": list(self.failing),
-            "passing": list(self.passing),
-            "fails_otherwise": list(self.otherwise),
-        }
+        found: dict[str, Any] = as_data(asdict(self))
+        otherwise, _ = found.pop("otherwise"), found.pop("short")
+        return {**found, "area": self.area.value, "fails_otherwise": otherwise}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +95,7 @@ class Explanation:
 
     def lines(self) -> tuple[str, ...]:
         """For the header of a script: at most four lines, what separates failing from passing first."""
-        ordered = sorted(self.facts, key=lambda fact: _TELLING.index(fact.area))
+        ordered = sorted(self.facts, key=lambda fact: list(Area).index(fact.area))
         matters = [fact for fact in ordered if fact.matters]
         alike = [fact for fact in ordered if not fact.matters]
         if len(matters) + len(alike) <= _LINES:

@@ -1,4 +1,4 @@
-"""Located: who is guilty and how sure that is, as data: what `--json` prints and `result.json` keeps."""
+"""Located: the culprit and how sure that is, as data: what `--json` prints and `result.json` keeps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from torchrepro.nouns.plain import as_data
-from torchrepro.nouns.verdict import Kind, Stage
+from torchrepro.nouns.verdict import Kind, Stage, as_data
 
 
 class Confidence(StrEnum):
@@ -50,7 +49,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What inside a stage is guilty: a pass, a decomposition, a lowering, an option."""
+    """The culprit inside a stage: a pass, a decomposition, a lowering, an option."""
 
     kind: str
     """`pass`, `decomposition`, `lowering`, `fusion`, `vectorisation`, `option`."""
@@ -60,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Workaround:
-    """What a user can do until it is mended."""
+    """What a user can do until it is fixed."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """For `torch.compile(options=...)`; empty where another line of code is needed."""
@@ -135,7 +134,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The generated code that computes the guilty op."""
+    """The generated code that computes the culprit op."""
 
     name: str
     language: str

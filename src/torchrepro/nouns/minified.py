@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torchrepro.nouns.plain import as_data
+from torchrepro.nouns.verdict import as_data
 
 
 @dataclass(frozen=True, slots=True)

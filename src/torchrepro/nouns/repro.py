@@ -1,4 +1,7 @@
-"""Repro: a graph, its real inputs, where it was taken, the compiler under test and the ambient state."""
+"""Repro: a graph, its real inputs, where it was taken, the compiler under test and the ambient state.
+
+Next to it, what a bundle asks its user to trust.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,53 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.origin import Origin
 from torchrepro.nouns.signature import Signature
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A graph among those that capture made of a program."""
+
+    number: int
+    """From 0, in the order of compilation; a backward graph has the number of its forward."""
+    seen: int
+    """How many captured graphs there were when it was kept."""
+    compilation: int = 0
+    """How often the same code of the user had been compiled before: 0 unless it was compiled again."""
+    backward: bool = False
+    """Whether AOT made it for the gradients of graph `number`."""
+    source: str = ""
+    """Where it begins in the user's program: `model.py:12 in forward`."""
+
+    def __str__(self) -> str:
+        """`graph 1 of 3, compiled for the second time`."""
+        of = f" of {self.seen}" if self.seen > 1 else ""
+        whose = "backward of " if self.backward else ""
+        again = f", compiled again ({self.compilation + 1}. time)" if self.compilation else ""
+        return f"{whose}graph {self.number}{of}{again}"
+
+
+SOURCE_TRUST = "source"
+"""The word that trusts the source in a bundle (`--trust source`)."""
+
+
+class CustomOpEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operator that does not come with torch, and what registers it."""
+
+    op: str
+    schema: str
+    module: str = ""
+    file: str = ""
+    library: str = ""
+    """A shared object that `torch.ops.load_library` loads."""
+    in_source: bool = False
+    """Whether `operators.py` of the bundle can register it."""
 
 
 class Place(StrEnum):

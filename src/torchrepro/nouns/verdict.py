@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from torchrepro.nouns.comparison import Blame, Comparison
 from torchrepro.nouns.errors import TorchReproError
+
+
+def as_data(value: Any) -> Any:
+    """Lists, dicts, numbers and text alone. JSON has no inf and no nan: they become words."""
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, float) and abs(value) == float("inf"):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: as_data(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_data(item) for item in value]
+    return value
 
 
 class Kind(StrEnum):
@@ -126,13 +139,7 @@ class Verdict:
             "kind": self.kind.value,
             "stage": self.stage.value,
             "summary": self.summary,
-            "raised": None
-            if self.raised is None
-            else {
-                "type": self.raised.type,
-                "message": self.raised.message,
-                "traceback": self.raised.traceback,
-            },
+            "raised": None if self.raised is None else asdict(self.raised),
             "signal": self.signal,
             "comparison": None if self.comparison is None else self.comparison.to_dict(),
             "blamed": self.blamed.value,

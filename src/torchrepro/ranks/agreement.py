@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.nouns.errors import RankFailed
-from torchrepro.nouns.messages import say
+from torchrepro.nouns.errors import RankFailed, say
 from torchrepro.ranks.rendezvous import (
     COURTESY_SECONDS,
     Absent,

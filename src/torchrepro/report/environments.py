@@ -14,8 +14,8 @@ from torchrepro.bundle.manifest import Manifest
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.plain import as_data
 from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.verdict import as_data
 from torchrepro.report.contents import Difference
 from torchrepro.report.privacy import shareable_environ
 

@@ -27,7 +27,7 @@ from torchrepro.judge.randomness import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.plain import as_data
+from torchrepro.nouns.verdict import as_data
 from torchrepro.report.contents import ErrorMap
 from torchrepro.state.ambient import applied_settings
 

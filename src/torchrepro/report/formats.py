@@ -8,7 +8,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
-from torchrepro.nouns.plain import as_data
+from torchrepro.nouns.verdict import as_data
 from torchrepro.nouns.version import __version__
 from torchrepro.report.contents import Contents
 

@@ -19,6 +19,7 @@ import msgspec
 
 from torchrepro.bundle.read import LOCATED, MANIFEST, SCRIPT, open_bundle_files, read_manifest, text_of
 from torchrepro.minify.run_directory import CAUGHT, SUFFIX, RunDirectory
+from torchrepro.nouns.comparison import JSON_NAMES
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.located import Located
 from torchrepro.nouns.minified import Minified
@@ -29,15 +30,7 @@ Result = TypeVar("Result")
 _LARGEST = 64 << 20
 """Bytes of a result: that of a graph with 3,000 nodes has less than one million."""
 
-
-_FIELDS = {
-    "eager": "ref_value",
-    "compiled": "res_value",
-    "truth": "truth_value",
-    "rmse_eager": "rmse_ref",
-    "rmse_compiled": "rmse_res",
-}
-"""What `Comparison.to_dict` calls otherwise than `LeafComparison`."""
+_FIELDS = {json_name: name for name, json_name in JSON_NAMES.items()}
 
 
 def verdict_in(data: Mapping[str, Any] | None) -> Verdict | None:

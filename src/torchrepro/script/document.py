@@ -12,8 +12,7 @@ import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.repro import Compiler, Repro
-from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Repro
 from torchrepro.script.assertions import shortened
 from torchrepro.script.layout import WIDTH, indented, laid_out, quoted
 from torchrepro.script.literals import Text, Unwritable, Writer

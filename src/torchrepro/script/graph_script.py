@@ -11,8 +11,7 @@ from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
-from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.loss import weights_like
+from torchrepro.judge.leaves import tensors_in, weights_like
 from torchrepro.nouns.comparison import LeafPath
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place
 from torchrepro.nouns.verdict import Kind

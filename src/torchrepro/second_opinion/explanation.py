@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.graph_breaks import BreakKind
-from torchrepro.nouns.plain import as_data
+from torchrepro.nouns.verdict import as_data
 
 if TYPE_CHECKING:
     from rich.console import Group

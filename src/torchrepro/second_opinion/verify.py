@@ -33,9 +33,7 @@ from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_c
 from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError
-from torchrepro.state.reachable import reach_of
-from torchrepro.state.side_effects import python_state
-from torchrepro.state.snapshot import State, describe_state, in_state
+from torchrepro.state.snapshot import State, describe_state, in_state, python_state
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 _IDENTITY: Any = object.__eq__
@@ -108,9 +106,8 @@ class _Check:
         if _running.side is not None:
             # Called from within a call that is being verified: this one is part of it.
             return _running.side(self)(*args, **kwargs)
-        reach = reach_of(self._target, args, kwargs)
-        self._warn_about(reach.opaque)
-        live = State.now(reach, args, kwargs)
+        live = State.of(self._target, args, kwargs)
+        self._warn_about(live.opaque)
         clones, start = live.cloned(), capture_rng_state()
         plain = _running_as(lambda check: check._target)
         with in_state(clones, live), plain, without_compilers(), _silence():

@@ -1,1 +1,1 @@
-"""Whole compiled calls compared with plain Python, for what capture itself gets wrong (`calls.py`)."""
+"""Snapshot what a call can reach, put it back in place, and describe it for a comparison."""

@@ -12,30 +12,171 @@ import functools
 import random
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.state.holders import (
-    ATOMS,
-    Holder,
-    bytes_of,
-    cell_of,
-    class_attribute,
-    generator_state,
-    mapping,
-    name_in,
-    partial_of,
-    sequence,
-    set_items,
-    slot_values,
-)
 from torchrepro.user_code.closure.origin import is_installed_module
+
+Contents = list[tuple[Any, Any]]
+"""Keys and values of a holder, in their order."""
+
+ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+"""Values that never change are of these types."""
+
+
+@dataclass(frozen=True, eq=False)
+class Holder:
+    """A mutable object: how to read it, and how to put contents back without making it another object."""
+
+    path: str
+    read: Callable[[], Contents]
+    write: Callable[[Contents], object]
+    attributes: bool = False
+    """Whether its keys are names of attributes, rather than indices or keys of a container."""
+    draws: bool = False
+    """Whether it is a random generator, which compiled code need not leave where plain Python leaves it."""
+
+    def put(self, contents: Contents) -> None:
+        """Write only what changes: a write costs the guards of compiled code their shortcuts."""
+        now = self.read()
+        same = len(now) == len(contents) and all(
+            key is other_key and value is other
+            for (key, value), (other_key, other) in zip(now, contents, strict=True)
+        )
+        if not same:
+            self.write(contents)
+
+    def path_of(self, index: int, key: Any) -> str:
+        owner, _, table = self.path.rpartition(".")
+        if table in ("_parameters", "_buffers", "_modules"):
+            return f"{owner}.{key}"
+        if self.attributes:
+            return f"{self.path}.{key}"
+        return f"{self.path}[{key!r}]" if isinstance(key, ATOMS) else f"{self.path}[#{index}]"
+
+
+Access = tuple[Callable[[], Contents], Callable[[Contents], object]]
+"""How to read an object, and how to write to it."""
+
+
+def sequence(items: list[Any] | deque[Any]) -> Access:
+    def write(contents: Contents) -> None:
+        values = [value for _, value in contents]
+        if isinstance(items, deque):
+            items.clear()
+            items.extend(values)
+        else:
+            list.__setitem__(items, slice(None), values)
+
+    return lambda: list(enumerate(items)), write
+
+
+def mapping(table: dict[Any, Any]) -> Access:
+    """By the methods of `dict` itself: a class of the user's may do more when an item is set."""
+    kind: Any = OrderedDict if isinstance(table, OrderedDict) else dict
+
+    def write(contents: Contents) -> None:
+        kind.clear(table)
+        for key, value in contents:
+            kind.__setitem__(table, key, value)
+
+    return lambda: list(kind.items(table)), write
+
+
+def set_items(items: set[Any]) -> Access:
+    def write(contents: Contents) -> None:
+        set.clear(items)
+        set.update(items, (value for _, value in contents))
+
+    return lambda: list(enumerate(items)), write
+
+
+def bytes_of(data: bytearray) -> Access:
+    return one_value("bytes", lambda: bytes(data), partial(data.__setitem__, slice(None)))
+
+
+def one_value(name: str, get: Callable[[], Any], put: Callable[[Any], object]) -> Access:
+    """Read and write something as one value: the bytes of a `bytearray`, a generator's state."""
+    return lambda: [(name, get())], lambda contents: put(contents[0][1])
+
+
+def optional_value(
+    name: str, get: Callable[[], Any], put: Callable[[Any], object], remove: Callable[[], object]
+) -> Access:
+    """Read and write a name that may be unbound, where `get` raises KeyError or ValueError."""
+
+    def read() -> Contents:
+        try:
+            return [(name, get())]
+        except (KeyError, ValueError):
+            return []
+
+    return read, lambda contents: put(contents[0][1]) if contents else remove()
+
+
+def cell_value(name: str, cell: types.CellType) -> Access:
+    change = partial(setattr, cell, "cell_contents"), partial(delattr, cell, "cell_contents")
+    return optional_value(name, lambda: cell.cell_contents, *change)
+
+
+def contents_of(cell: types.CellType) -> Any:
+    """Return what a cell holds, None where its name is not bound yet."""
+    found, _ = cell_value("", cell)
+    return next((value for _, value in found()), None)
+
+
+def name_in(namespace: dict[str, Any], name: str) -> Access:
+    change = partial(namespace.__setitem__, name), partial(namespace.pop, name, None)
+    return optional_value(name, lambda: namespace[name], *change)
+
+
+def class_attribute(kind: type, name: str) -> Access:
+    change = partial(type.__setattr__, kind, name), partial(type.__delattr__, kind, name)
+    return optional_value(name, lambda: vars(kind)[name], *change)
+
+
+def slot_values(owner: Any, slots: tuple[Any, ...]) -> Access:
+    def read() -> Contents:
+        return [(slot.__name__, slot.__get__(owner)) for slot in slots if hasattr(owner, slot.__name__)]
+
+    def write(contents: Contents) -> None:
+        wanted = dict(contents)
+        for slot in slots:
+            if slot.__name__ in wanted:
+                slot.__set__(owner, wanted[slot.__name__])
+            elif hasattr(owner, slot.__name__):
+                slot.__delete__(owner)
+
+    return read, write
+
+
+def partial_of(function: Any) -> Access:
+    def write(contents: Contents) -> None:
+        values = dict(contents)
+        function.__setstate__((values["func"], values["args"], values["keywords"], vars(function)))
+
+    def read() -> Contents:
+        return [("func", function.func), ("args", function.args), ("keywords", function.keywords)]
+
+    return read, write
+
+
+def generator_state(generator: Any) -> Access:
+    """Read and write a random generator by its state."""
+    if isinstance(generator, random.Random):
+        return one_value("state", generator.getstate, generator.setstate)
+    if isinstance(generator, torch.Generator):
+        return one_value("state", generator.get_state, generator.set_state)
+    bits = generator.bit_generator
+    return one_value("state", lambda: bits.state, partial(setattr, bits, "state"))
+
 
 LIMIT = 200_000
 """Objects beyond which a call's state counts as too large to look after."""
@@ -143,7 +284,7 @@ class _Walk:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if id(cell) not in self._seen:
                 self._seen[id(cell)] = cell
-                self._hold(Holder("closure", *cell_of(name, cell), attributes=True))
+                self._hold(Holder("closure", *cell_value(name, cell), attributes=True))
         self.queue.append((f"{path}.__defaults__", function.__defaults__))
         self.queue.append((f"{path}.__kwdefaults__", function.__kwdefaults__))
         self._hold(Holder(path, *mapping(vars(function)), attributes=True))

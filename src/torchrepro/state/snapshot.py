@@ -6,7 +6,8 @@ so the user's own keep their values, their gradients, their versions and their p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +16,13 @@ import numpy as np
 import torch
 
 from torchrepro.judge.clone_tensor import TensorCloner
-from torchrepro.state.holders import ATOMS, Contents, Holder
-from torchrepro.state.reachable import Reach, reach_of
+from torchrepro.judge.op_forms import run_plainly
+from torchrepro.judge.wide_tensors import below_dispatch_modes, is_plain, window
+from torchrepro.state.reachable import ATOMS, Contents, Holder, contents_of, reach_of
+from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.pytree import tree_leaves
+from torchrepro.torch_api.tensors import set_version
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +33,17 @@ class State:
     kwargs: Mapping[str, Any]
     contents: tuple[tuple[Holder, Contents], ...]
 
+    opaque: tuple[str, ...] = ()
+    """Paths of what the call could change and nobody can put back: iterators."""
+
     @classmethod
-    def now(cls, reach: Reach, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> State:
-        return cls(args, kwargs, tuple((holder, holder.read()) for holder in reach.holders))
+    def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> State:
+        """Read all that `function(*args, **kwargs)` can reach, as it is now."""
+        reach = reach_of(function, args, kwargs)
+        return cls(args, kwargs, tuple((holder, holder.read()) for holder in reach.holders), reach.opaque)
 
     def again(self) -> State:
-        """The same objects with the contents that they have by now."""
+        """Read the same objects once more."""
         return replace(self, contents=tuple((holder, holder.read()) for holder, _ in self.contents))
 
     def cloned(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> State:
@@ -45,7 +56,7 @@ class State:
         return State(args, {name: clone(value) for name, value in self.kwargs.items()}, contents)
 
     def put(self) -> None:
-        """Every object gets these contents again."""
+        """Give every object these contents again."""
         for holder, contents in self.contents:
             holder.put(contents)
 
@@ -62,12 +73,24 @@ class State:
 
 @contextmanager
 def in_state(state: State, afterwards: State) -> Iterator[None]:
-    """The body meets this state; then all is as `afterwards` says, whatever happens."""
+    """Put `state` in place for the body, then `afterwards`, whatever happens."""
     try:
         state.put()
         yield
     finally:
         afterwards.put()
+
+
+@contextmanager
+def running_in(state: State, afterwards: State) -> Iterator[UndoWrites]:
+    """Enter `in_state` for a run of the call; also undo its writes to tensors that are not in `state`."""
+    writes = UndoWrites(state.storages())
+    with in_state(state, afterwards):
+        try:
+            with writes:
+                yield writes
+        finally:
+            writes.undo()
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,3 +195,117 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _tensors(item)
+
+
+class UndoWrites(TorchDispatchMode):
+    """Around a run on clones: other tensors that were there before are copied before they are written to.
+
+    `known` are the storages of the clones. Storages that the run itself makes are its own; an address that is
+    used again after a free belongs to the run as well.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, known: Collection[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._own = set(known)
+        self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def out_of_sight(self) -> bool:
+        """Whether the run wrote to tensors that it was not known to reach."""
+        return bool(self._kept)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return run_plainly(func, args, kwargs)
+        if func._schema.is_mutable:
+            self._keep_targets(func, args, kwargs)
+        result = func(*args, **kwargs)
+        given = {key for tensor in _tensors_of_op((args, kwargs)) for key in storages_of(tensor)}
+        for tensor in _tensors_of_op(result):
+            self._own.update(key for key in storages_of(tensor) if key not in given)
+        return result
+
+    def undo(self) -> None:
+        """Put back values and versions. Checked on torch 2.11 to 2.15 (`_unsafe_set_version_counter`)."""
+        for tensor, version, row, before in self._kept.values():
+            row.copy_(before)
+            if not tensor.is_inference():
+                set_version(tensor, version)
+
+    def _keep_targets(self, func: Any, args: Any, kwargs: Any) -> None:
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in _tensors_of_op(value):
+                self._keep(tensor)
+
+    def _keep(self, tensor: torch.Tensor) -> None:
+        if not is_plain(tensor):
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._own or storage._cdata in self._kept:
+            return
+        with torch.no_grad(), below_dispatch_modes():
+            row = window(storage, torch.uint8)
+            version = 0 if tensor.is_inference() else tensor._version
+            self._kept[storage._cdata] = (tensor, version, row, row.clone())
+
+
+def _tensors_of_op(value: Any) -> list[torch.Tensor]:
+    return [item for item in tree_leaves(value) if isinstance(item, torch.Tensor)]
+
+
+_DEPTH = 4
+_NOT_DATA = object()
+
+
+def python_state(model: Any) -> dict[str, Any]:
+    """Return copies of the plain data in a function's closure, a torch module's attributes or a module.
+
+    Capture must replay side effects on such data (counters, caches); a lost one is as wrong as a wrong
+    number. Only what belongs to the model is read: globals are shared by everything in the process, except
+    those of a module that was made for one run (a source closure).
+    """
+    copies = ((path, _copy_of_data(value, _DEPTH)) for path, value in _places_of_data(model))
+    return {path: copied for path, copied in copies if copied is not _NOT_DATA}
+
+
+def _places_of_data(model: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(model, torch.nn.Module):
+        for name, child in model.named_modules():
+            for key, value in vars(child).items():
+                if not key.startswith("_") and key != "training":
+                    yield f"{name}.{key}" if name else key, value
+    elif isinstance(model, types.MethodType):
+        yield from _places_of_data(model.__func__)
+        owner = model.__self__
+        if isinstance(owner, torch.nn.Module):
+            yield from _places_of_data(owner)
+        else:
+            yield from ((f"self.{key}", value) for key, value in getattr(owner, "__dict__", {}).items())
+    elif isinstance(model, types.FunctionType):
+        for name, cell in zip(model.__code__.co_freevars, model.__closure__ or (), strict=True):
+            yield f"closure.{name}", contents_of(cell)
+        yield from vars(model).items()
+    elif isinstance(model, types.ModuleType):
+        yield from ((name, value) for name, value in vars(model).items() if not name.startswith("__"))
+
+
+def _copy_of_data(value: Any, depth: int) -> Any:
+    if isinstance(value, ATOMS):
+        return value
+    if depth == 0:
+        return _NOT_DATA
+    if isinstance(value, (list, tuple)):
+        return [item for item in (_copy_of_data(v, depth - 1) for v in value) if item is not _NOT_DATA]
+    if isinstance(value, dict):
+        copies = {
+            key: _copy_of_data(item, depth - 1) for key, item in value.items() if isinstance(key, ATOMS)
+        }
+        return {key: item for key, item in copies.items() if item is not _NOT_DATA}
+    return _NOT_DATA

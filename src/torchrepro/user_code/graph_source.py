@@ -15,8 +15,7 @@ from torchrepro.graph_text import resolver
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.nouns.repro import Compiler, Place, Repro
-from torchrepro.nouns.trust import SOURCE_TRUST
+from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Place, Repro
 from torchrepro.user_code.closure import fresh_source, is_source_module, source_closure
 from torchrepro.user_code.closure.origin import is_installed_module
 

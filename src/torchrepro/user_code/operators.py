@@ -26,7 +26,7 @@ import torch
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.graph_text.triton_kernels import autotuner_text
 from torchrepro.nouns.errors import BundleError, CannotSerialise
-from torchrepro.nouns.trust import SOURCE_TRUST, CustomOpEntry
+from torchrepro.nouns.repro import SOURCE_TRUST, CustomOpEntry
 from torchrepro.torch_api.ops import (
     OpOverload,
     custom_op_definition,

@@ -12,9 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.state.reachable import reach_of
-from torchrepro.state.snapshot import State, describe_state, in_state
-from torchrepro.state.tensor_writes import UndoWrites
+from torchrepro.state.snapshot import State, UndoWrites, describe_state, in_state
 
 SHARED = torch.ones(4)
 TOTAL = 0
@@ -98,8 +96,7 @@ def vandalise(value: Any, seen: set[int]) -> None:
 @given(values, values)
 def test_whatever_a_run_on_clones_does_is_undone(first: Any, second: Any) -> None:
     function, args = closed_over(first), (second,)
-    reach = reach_of(function, args, {})
-    live = State.now(reach, args, {})
+    live = State.of(function, args, {})
     before = describe_state(function, args, {})
     kept = {path: tensor.clone() for path, tensor in before.tensors.items()}
     clones = live.cloned()
@@ -117,7 +114,7 @@ def test_whatever_a_run_on_clones_does_is_undone(first: Any, second: Any) -> Non
 @given(values)
 def test_clones_alias_one_another_as_the_originals_do(value: Any) -> None:
     function = closed_over([value, SHARED, SHARED.view(2, 2)])
-    live = State.now(reach_of(function, (), {}), (), {})
+    live = State.of(function, (), {})
     clones = live.cloned()
     assert not live.storages() & clones.storages()
     assert len(live.storages()) == len(clones.storages())
@@ -139,7 +136,7 @@ def test_globals_classes_and_cells_are_found_and_put_back() -> None:
         NEW = 1
         Thing.made += 1
 
-    live = State.now(reach_of(function, (), {}), (), {})
+    live = State.of(function, (), {})
     with in_state(live, live):
         function()
         assert (count, TOTAL, Thing.made) == (1, 1, 1)
@@ -148,7 +145,7 @@ def test_globals_classes_and_cells_are_found_and_put_back() -> None:
 
 
 def test_an_iterator_is_reported_as_out_of_reach() -> None:
-    found = reach_of(closed_over([iter([1, 2])]), (), {})
+    found = State.of(closed_over([iter([1, 2])]), (), {})
     assert found.opaque == ("closure.value[0]",)
 
 

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from torchrepro import Compiler, Place
 from torchrepro.bundle.storage_file import StorageRewriter, open_storages, write_storages
-from torchrepro.catch.crash_record import read_flight
-from torchrepro.catch.pending_bundle import PendingBundle
+from torchrepro.catch.caught import caught_in, read_flight
 from torchrepro.catch.session import Session
 from torchrepro.catch.settings import WatchSettings
-from torchrepro.catch.snapshot import Snapshot
-from torchrepro.catch.summary import caught_in
+from torchrepro.catch.snapshot import PendingBundle, Snapshot
 
 
 class Sums(torch.nn.Module):

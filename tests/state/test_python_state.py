@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from torchrepro.state.side_effects import python_state
+from torchrepro.state.snapshot import python_state
 
 
 def test_closure_variables_and_attributes_of_a_function_are_seen() -> None:

@@ -15,13 +15,11 @@ import msgspec
 import pytest
 import torch
 from commands import answer, torchrepro
-from test_pending import pending_in, update
+from test_pending_bundle import pending_in, update
 
 from torchrepro import Kind
 from torchrepro.bundle.read import read_manifest
-from torchrepro.catch.crash_record import Flight
-from torchrepro.catch.crash_recovery import Death, HangWatch, finish_unfinished
-from torchrepro.catch.summary import caught_in
+from torchrepro.catch.caught import Death, Flight, HangWatch, caught_in, finish_unfinished
 
 HERE = Path(__file__).resolve().parent
 GONE = 2**22 + 1

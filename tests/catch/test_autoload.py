@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.catch.import_hook import when_imported
+from torchrepro.catch.autoload import when_imported
 
 
 @pytest.fixture

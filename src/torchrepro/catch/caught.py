@@ -1,0 +1,290 @@
+"""What a watched run has caught: its bundles, `summary.json`, and what a dead process left there.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.manifest import Manifest, encode_manifest
+from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.processes.fresh_process import verdict_of
+from torchrepro.engine.processes.reports import Outcome, signal_name
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Kind, Stage, Verdict, as_data
+from torchrepro.ranks.process import answers
+
+_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """The process, what it does ("compile", "run" or "idle") and since when."""
+
+    pid: int
+    phase: str
+    since: float
+
+    @property
+    def seconds(self) -> float:
+        return time.time() - self.since
+
+    @property
+    def doing(self) -> str:
+        return {"compile": "compiling", "run": "running the compiled function"}.get(self.phase, self.phase)
+
+
+class FlightRecord:
+    """Written in place with one system call: it may happen at every call of a compiled function."""
+
+    def __init__(self, bundle: Path) -> None:
+        self._path = _record_of(bundle)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, phase: str) -> None:
+        text = msgspec.json.encode(Flight(os.getpid(), phase, time.time()))
+        os.pwrite(self._descriptor, text.ljust(_WIDTH), 0)
+
+    def remove(self) -> None:
+        os.close(self._descriptor)
+        self._path.unlink(missing_ok=True)
+
+
+def read_flight(bundle: Path) -> Flight | None:
+    """What is known of an unfinished bundle; None if nothing is."""
+    try:
+        return msgspec.json.decode(_record_of(bundle).read_bytes(), type=Flight)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def forget_flight(bundle: Path) -> None:
+    _record_of(bundle).unlink(missing_ok=True)
+
+
+def _record_of(bundle: Path) -> Path:
+    return bundle.with_name(f".{bundle.name}.flight")
+
+
+SUMMARY = "summary.json"
+UNFINISHED = "-unfinished"
+"""Ends the name of a bundle that was written before its call; it keeps that if the process dies then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """One failure of a run."""
+
+    path: Path
+    verdict: str
+    signature: str
+    stage: str
+    ops: int
+    place: str
+    summary: str
+
+
+def caught_in(directory: Path, run_id: str) -> list[Caught]:
+    """The bundles of a run, oldest first."""
+    return [_caught(path, manifest) for path, manifest in _bundles(directory, run_id)]
+
+
+def write_summary(directory: Path, run_id: str, **facts: Any) -> Path:
+    """Write `summary.json` anew from the bundles that are there, in one step."""
+    found = caught_in(directory, run_id)
+    bundles = [{**asdict(caught), "path": str(caught.path)} for caught in found]
+    text = msgspec.json.format(msgspec.json.encode({"run_id": run_id, "bundles": bundles, **facts}), indent=1)
+    target = directory / SUMMARY
+    partial = directory / f".{SUMMARY}.{new_run_id()}.partial"
+    try:
+        partial.write_bytes(text + b"\n")
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _bundles(directory: Path, run_id: str) -> Iterator[tuple[Path, Manifest]]:
+    for path in sorted(directory.glob(f"{run_id}-*")):
+        if not path.is_dir() or _is_idle(path):
+            continue
+        try:
+            yield path, read_manifest(path)
+        except TorchReproError:
+            continue  # being written or removed by another process of the run
+
+
+def _is_idle(path: Path) -> bool:
+    if not path.name.endswith(UNFINISHED):
+        return False
+    flight = read_flight(path)
+    return flight is None or flight.phase == "idle"
+
+
+def _caught(path: Path, manifest: Manifest) -> Caught:
+    expected, verdict = manifest.expected, manifest.verdict or {}
+    return Caught(
+        path=path,
+        verdict=expected.kind.value if expected else "unfinished",
+        signature=str(expected) if expected else "",
+        stage=expected.stage.value if expected else "none",
+        ops=manifest.ops,
+        place=manifest.place.value,
+        summary=str(verdict.get("summary", "")) or "the process ended inside this call",
+    )
+
+
+_SHOWN = 5
+
+
+def closing_lines(caught: Sequence[Caught]) -> list[str]:
+    """What failed, the bundle's path and the command to minify it: for each failure, the first one last.
+
+    The last lines are what a person sees, and the first failure is most often the cause of the others.
+    """
+    lines = []
+    left_out = len(caught) - _SHOWN
+    if left_out > 0:
+        lines.append(f"torchrepro: {left_out} more failures (summary.json has all)")
+    for found in reversed(caught[:_SHOWN]):
+        where = f" in {found.stage}" if found.stage != "none" else ""
+        first_line = found.summary.splitlines()[0] if found.summary else ""
+        lines.append(f"torchrepro: {found.verdict}{where}: {_shortened(first_line)}")
+        lines.append(f"  bundle  {found.path}")
+        lines.append(f"  minify  torchrepro minify {shlex.quote(str(found.path))}")
+    return lines
+
+
+def _shortened(text: str, width: int = 160) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+_LONG = 2.0
+"""Seconds after which a call is worth a line in the summary while it lasts."""
+_GIVEN_UP = 10.0
+"""Seconds in one call after which who interrupts the program has given up waiting for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How the program ended: its exit code as `subprocess` has it, and whether somebody asked for it."""
+
+    pid: int
+    exit_code: int
+    interrupted: bool = False
+
+
+class HangWatch:
+    """Looks now and then for calls that do not come back, and keeps the summary up to date meanwhile.
+
+    A hang is only a mark in the unfinished bundle: if the call does come back, it is taken away, and the
+    bundle goes as others do. The summary names long calls in any case: who watches may be killed at any
+    moment.
+    """
+
+    def __init__(self, directory: Path, run_id: str, seconds: float) -> None:
+        self._directory = directory
+        self._run_id = run_id
+        self._seconds = seconds
+        self._summed_up: frozenset[tuple[Path, bool]] = frozenset()
+
+    def look(self) -> None:
+        waiting = set()
+        for bundle, flight in _unfinished(self._directory, self._run_id):
+            manifest = _manifest_of(bundle)
+            if manifest is None:
+                continue
+            hung = flight.phase != "idle" and flight.seconds > self._seconds
+            if hung != (manifest.expected is not None):
+                _rewrite(bundle, manifest, _hang(flight) if hung else None)
+            if flight.phase != "idle" and flight.seconds > _LONG:
+                waiting.add((bundle, hung))
+        if waiting != self._summed_up:
+            self._summed_up = frozenset(waiting)
+            write_summary(self._directory, self._run_id)
+
+
+def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
+    """Turn the unfinished bundles of dead processes into finished ones, or remove them."""
+    for bundle, flight in _unfinished(directory, run_id):
+        if answers(flight.pid) and flight.pid != death.pid:
+            continue
+        verdict = _verdict(flight, death)
+        if verdict is not None:
+            # Here and not above: it needs torch, which most programs let us do without.
+            from torchrepro.script.save_bundle import finish_bundle
+
+            target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
+            finish_bundle(bundle, target, verdict)
+        forget_flight(bundle)
+        shutil.rmtree(bundle, ignore_errors=True)
+
+
+def _verdict(flight: Flight, death: Death) -> Verdict | None:
+    """What the death of a process amounts to; None if it had nothing to do with a compiled call."""
+    if flight.phase == "idle":
+        return None
+    if death.interrupted:
+        return _hang(flight) if flight.seconds > _GIVEN_UP else None
+    if flight.pid != death.pid:
+        return Verdict(Kind.CRASH, Stage.BACKEND, summary=f"process {flight.pid} died ({flight.doing})")
+    if death.exit_code == 0:
+        return None  # it left on purpose, a thread of it inside the call
+    outcome = Outcome(
+        phase=flight.phase,
+        signal=signal_name(death.exit_code),
+        exit_code=death.exit_code,
+        seconds=flight.seconds,
+    )
+    return verdict_of(outcome, 0.0)
+
+
+def _hang(flight: Flight) -> Verdict:
+    return Verdict(
+        Kind.HANG,
+        Stage.BACKEND,
+        summary=f"no end after {flight.seconds:.0f} s ({flight.doing})",
+        seconds=round(flight.seconds, 1),
+    )
+
+
+def _unfinished(directory: Path, run_id: str) -> Iterator[tuple[Path, Flight]]:
+    for bundle in sorted(directory.glob(f"{run_id}-*{UNFINISHED}")):
+        flight = read_flight(bundle)
+        if flight is not None:
+            yield bundle, flight
+
+
+def _manifest_of(bundle: Path) -> Manifest | None:
+    try:
+        return read_manifest(bundle)
+    except TorchReproError:
+        return None  # the program has just replaced it
+
+
+def _rewrite(bundle: Path, manifest: Manifest, verdict: Verdict | None) -> None:
+    changed = msgspec.structs.replace(
+        manifest,
+        expected=None if verdict is None else Signature.of(verdict),
+        verdict=None if verdict is None else as_data(verdict.to_dict()),
+    )
+    partial = bundle.with_name(f".{bundle.name}.manifest.partial")
+    try:
+        partial.write_bytes(encode_manifest(changed))
+        os.replace(partial, bundle / "manifest.json")
+    except OSError:
+        return  # the program has just replaced the bundle, or the disk is full: the mark is a courtesy
+    finally:
+        partial.unlink(missing_ok=True)

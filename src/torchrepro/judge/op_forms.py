@@ -1,0 +1,243 @@
+"""Ops written out in others for the reference run: higher-order ops as plain Python, ops without float64.
+
+The eager kernels of higher-order ops refuse to run under a dispatch mode, and their autograd formulas trace
+the branches again; run as ordinary code, the branches are recorded by autograd like everything else.
+Arguments that only some releases pass (which operands a branch writes to) are not used: the branch writes to
+them itself. Of ops without a float64 kernel only those are here that a captured graph can name and a
+decomposition table does not cover: fused attention on an accelerator, scaled matrix products, products with a
+dtype of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchrepro.nouns.errors import ReferenceUnavailable
+from torchrepro.torch_api.ops import DispatchKey
+
+
+def has_plain_form(op: Any) -> bool:
+    """Whether `run_plainly` can run it; the others belong to a transform (vmap, grad) that knows how."""
+    return op.name() in _PLAIN or _eager_kernel(op) is not None
+
+
+def run_plainly(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a higher-order op under the modes that are active now."""
+    run = _PLAIN.get(op.name()) or _eager_kernel(op)
+    if run is None:
+        raise ReferenceUnavailable(f"the higher-order op {op.name()} has no eager form to run in float64")
+    return run(*args, **kwargs)
+
+
+def _eager_kernel(op: Any) -> Callable[..., Any] | None:
+    """The op's own eager implementation. Checked on torch 2.11 to 2.15 (`py_kernels`)."""
+    keys = DispatchKey
+    for key in (keys.CompositeExplicitAutograd, keys.BackendSelect, keys.CPU):
+        if key in op.py_kernels:
+            kernel: Callable[..., Any] = op.py_kernels[key]
+            return kernel
+    return None
+
+
+def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = (), **_: Any) -> Any:
+    return true_fn(*operands) if bool(pred) else false_fn(*operands)
+
+
+def _while_loop(cond_fn: Any, body_fn: Any, carried: Any, additional: Any = (), *_: Any, **__: Any) -> Any:
+    values = tuple(carried)
+    while bool(cond_fn(*values, *additional)):
+        values = tuple(body_fn(*values, *additional))
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in values)
+
+
+def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = (), **_: Any) -> Any:
+    carry, rows = list(init), []
+    for i in range(xs[0].shape[0] if xs else 0):
+        result = list(combine_fn(*carry, *(x[i] for x in xs), *additional_inputs))
+        carry, row = result[: len(carry)], result[len(carry) :]
+        rows.append(row)
+    return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = (), **_: Any) -> Any:
+    """From left to right: in float64 the order of an associative operation is of no account."""
+    rows = [[x[0] for x in xs]]
+    for i in range(1, xs[0].shape[0]):
+        rows.append(list(combine_fn(*rows[-1], *(x[i] for x in xs), *additional_inputs)))
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _map(function: Any, xs: Any, pos_args: Any = (), **_: Any) -> Any:
+    rows = [function(*(x[i] for x in xs), *pos_args) for i in range(xs[0].shape[0])]
+    if isinstance(rows[0], torch.Tensor):
+        return torch.stack(rows)
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+
+def _invoke_subgraph(subgraph: Any, identifier: Any, *operands: Any) -> Any:
+    return subgraph(list(operands)) if getattr(subgraph, "_boxed_call", False) else subgraph(*operands)
+
+
+def _call_with_operands(function: Any, *operands: Any, **_: Any) -> Any:
+    return function(*operands)
+
+
+def _strict_mode(function: Any, operands: Any) -> Any:
+    return function(*operands)
+
+
+def _hints_wrapper(body: Any, args: Any, kwargs: Any, hints: Any) -> Any:
+    return body(*args, **kwargs)
+
+
+def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> Any:
+    """The op on arguments that were converted to the wider dtype first."""
+    widened = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    return op(*widened)
+
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "scan": _scan,
+    "associative_scan": _associative_scan,
+    "map_impl": _map,
+    "invoke_subgraph": _invoke_subgraph,
+    "invoke_quant": _call_with_operands,
+    "invoke_quant_packed": _call_with_operands,
+    "foreach_map": _call_with_operands,
+    "strict_mode": _strict_mode,
+    "hints_wrapper": _hints_wrapper,
+    "out_dtype": _out_dtype,
+}
+
+
+aten = torch.ops.aten
+
+
+def float64_form(func: Any) -> Callable[..., Any] | None:
+    """Return a function with the arguments and results of this op; None where the op itself is tried."""
+    return _forms().get(func)
+
+
+def _factor(query: torch.Tensor, scale: float | None) -> float:
+    return scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float | None
+) -> torch.Tensor:
+    """Scores before the softmax, shape (..., queries, keys)."""
+    scores = query @ key.transpose(-2, -1) * _factor(query, scale)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~allowed, float("-inf"))
+    return scores
+
+
+def _forward(
+    query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = _attend(query, key, bias, causal, scale)
+    return torch.softmax(scores, dim=-1) @ value, torch.logsumexp(scores, dim=-1)
+
+
+def _backward(
+    grad: Any, query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of query, key, value and bias, from the inputs alone (what forward kept is narrower)."""
+    factor = _factor(query, scale)
+    weights = torch.softmax(_attend(query, key, bias, causal, scale), dim=-1)
+    grad_weights = grad @ value.transpose(-2, -1)
+    grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+    return (
+        grad_scores @ key * factor,
+        grad_scores.transpose(-2, -1) @ query * factor,
+        weights.transpose(-2, -1) @ grad,
+        grad_scores,
+    )
+
+
+def _attention(op: Any) -> Callable[..., tuple[Any, ...]]:
+    """A fused attention op, forward or backward: arguments by the names in its schema, results in its order.
+
+    Results that only say how the kernel ran (lengths, seeds, a mask for debugging) are placeholders.
+    """
+    names = [argument.name for argument in op._schema.arguments]
+
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        query, key, value = given["query"], given["key"], given["value"]
+        bias: Any = given.get("attn_bias")
+        options = given.get("is_causal", False), given.get("scale")
+        if names[0].startswith("grad_out"):
+            *gradients, of_bias = _backward(given[names[0]], query, key, value, bias, *options)
+            if "grad_input_mask" not in given:
+                return tuple(gradients)
+            wants_bias = given["grad_input_mask"][3] and bias is not None
+            return *gradients, of_bias.sum_to_size(bias.shape) if wants_bias else None
+        out, lse = _forward(query, key, value, bias, *options)
+        seed = torch.empty((), dtype=torch.int64, device=query.device)
+        if "return_debug_mask" not in names:
+            return out, lse, seed, seed.clone()
+        mask = torch.empty(0, dtype=query.dtype, device=query.device)
+        lse = lse.unsqueeze(-1) if "cudnn" in op.name() else lse
+        return out, lse, None, None, query.shape[-2], key.shape[-2], seed, seed.clone(), mask
+
+    return run
+
+
+def _scaled_mm(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    if scale_a.numel() not in (1, a.shape[0]) or scale_b.numel() not in (1, b.shape[1]):
+        raise NotImplementedError("block-wise scales of _scaled_mm have no float64 form")
+    out: torch.Tensor = (a * scale_a.reshape(-1, 1)) @ (b * scale_b.reshape(1, -1))
+    if bias is not None:
+        out = out + bias
+    return out if scale_result is None else out * scale_result
+
+
+def _without_out_dtype(product: Callable[..., Any], matrices: int) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("out_dtype", None)
+        return product(*args[:matrices], **kwargs)
+
+    return run
+
+
+@lru_cache(maxsize=1)
+def _forms() -> dict[Any, Callable[..., Any]]:
+    """By overload; a release that lacks an op simply lacks the row."""
+    kernels = ("flash", "efficient", "cudnn")
+    ways = [f"{kernel}_attention{way}" for kernel in kernels for way in ("", "_backward")]
+    fused = [f"_scaled_dot_product_{way}" for way in ways]
+    found = {op: _attention(op) for op in (_overload(name, "default") for name in fused) if op is not None}
+    rows: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+        ("_scaled_mm", "default", _scaled_mm),
+        ("mm", "dtype", _without_out_dtype(aten.mm.default, 2)),
+        ("bmm", "dtype", _without_out_dtype(aten.bmm.default, 2)),
+        ("addmm", "dtype", _without_out_dtype(aten.addmm.default, 3)),
+        ("baddbmm", "dtype", _without_out_dtype(aten.baddbmm.default, 3)),
+    )
+    found.update({_overload(name, overload): form for name, overload, form in rows})
+    return found
+
+
+def _overload(name: str, overload: str) -> Any:
+    packet = getattr(aten, name, None)
+    return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
