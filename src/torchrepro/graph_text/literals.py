@@ -294,7 +294,7 @@ class LiteralReader:
             try:
                 return self._symbols.number(word, args[0], hints)
             except _WRONG_ARGUMENTS as failure:
-                raise error(tree, f"{ast.unparse(tree)} is no size: {failure}", "correct it") from None
+                raise error(tree, f"{ast.unparse(tree)} is no size: {failure}") from None
         build = _BUILDERS.get(word or "")
         if build is None or keywords:
             raise error(
@@ -312,9 +312,7 @@ class LiteralReader:
         except GraphTextError as failure:
             raise at_line(tree, failure) from None
         except _WRONG_ARGUMENTS as failure:
-            raise error(
-                tree, f"{word}(...) does not take these arguments: {failure}", "correct them"
-            ) from None
+            raise error(tree, f"{word}(...) does not take these arguments: {failure}") from None
 
     def _constant(self, tree: ast.expr, values: list[Any]) -> Any:
         if len(values) != 1 or values[0] not in self._constants:

@@ -127,7 +127,7 @@ class _ModuleReader:
         value: Any = self._module
         for part in self._checked(path, tree).split("."):
             if part not in value.__dict__ and not _holds(value, part):
-                raise error(tree, f"the graph has no attribute {path}", "define it above")
+                raise error(tree, f"the graph has no attribute {path}")
             value = getattr(value, part)
         return value
 
@@ -137,12 +137,12 @@ class _ModuleReader:
         for part in containers:
             if part not in owner._modules:
                 if hasattr(owner, part):
-                    raise error(tree, f"{path} would replace {part}", "use another name")
+                    raise error(tree, f"{path} would replace {part}")
                 owner.add_module(part, torch.nn.Module())
             owner = owner._modules[part]  # type: ignore[assignment]
         taken = hasattr(owner, name) and getattr(owner, name) is not value
         if taken and (kind == "const" or not _holds(owner, name)):
-            raise error(tree, f"the name {path} is taken", "use another name")
+            raise error(tree, f"the name {path} is taken")
         if kind == "parameter":
             owner.register_parameter(name, value)
         elif kind in ("buffer", "temporary_buffer"):
@@ -177,7 +177,7 @@ class _NodeReader:
         variables = self._literals.nodes
         node = self._node(line, operation(line, variables))
         if line.variable in variables or line.variable in RESERVED:
-            raise error(line.tree, f"the name {line.variable} is taken", "use another name")
+            raise error(line.tree, f"the name {line.variable} is taken")
         variables[line.variable] = node
         if line.note is not None:
             node.meta[NOTE_KEY] = read_note(line.note)
@@ -194,7 +194,7 @@ class _NodeReader:
         if found.op == "call_method":
             if not resolver.is_method(target):
                 fact = f".{target}(...) is no method of tensors that a graph may call"
-                raise error(line.tree, fact, "remove the node")
+                raise error(line.tree, fact)
             return self._create(line, "call_method", target, args, kwargs)
         return self._create(line, "call_function", self._function(line, found), args, kwargs)
 
@@ -209,11 +209,11 @@ class _NodeReader:
                     pass
                 case _:
                     fact = "a graph may read only the data attributes of a tensor"
-                    raise error(line.tree, fact, "remove the node")
+                    raise error(line.tree, fact)
         if target == "getattr":
             return getattr
         if target.split(".")[0] not in _ROOTS:
-            raise error(line.tree, f"{target} is nothing that a graph can call", "call a torch function")
+            raise error(line.tree, f"{target} is nothing that a graph can call")
         return self._literals.resolve(target, line.tree)
 
     def _placeholder(self, line: Line, found: Operation) -> Node:
@@ -227,9 +227,9 @@ class _NodeReader:
                 raise error(line.tree, "arg(...) takes the name of an input", 'write arg("name")')
         default = tuple(self._literals.read(item.value) for item in found.keywords if item.arg == "default")
         if len(default) != len(found.keywords):
-            raise error(line.tree, "arg(...) takes default= alone", "remove the others")
+            raise error(line.tree, "arg(...) takes default= alone")
         if not is_placeholder_target(target) or keyword.iskeyword(target):
-            raise error(line.tree, f"{target!r} is no name of an input", "use an identifier")
+            raise error(line.tree, f"{target!r} is no name of an input")
         return self._create(line, "placeholder", target, default)
 
     def _create(
@@ -237,7 +237,7 @@ class _NodeReader:
     ) -> Node:
         # FX writes names into the code it generates, so only identifiers may pass.
         if not resolver.IDENTIFIER.match(line.name) or keyword.iskeyword(line.name):
-            raise error(line.tree, f"{line.name!r} is no name for a node", "use an identifier")
+            raise error(line.tree, f"{line.name!r} is no name for a node")
         node = self.graph.create_node(op, target, args, kwargs or {}, name=line.name)
         if node.name != line.name:
             node.name = line.name

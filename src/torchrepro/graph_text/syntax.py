@@ -161,7 +161,7 @@ def _call(call: ast.Call, variables: Collection[str]) -> Operation:
     if any(isinstance(arg, ast.Starred) for arg in call.args) or any(
         item.arg is None for item in call.keywords
     ):
-        raise error(call, "a graph has no * arguments", "write them out")
+        raise error(call, "a graph has no * arguments")
     args, keywords = tuple(call.args), tuple(call.keywords)
     path = own_path(call.func)
     if path is not None:
@@ -179,12 +179,10 @@ def _call(call: ast.Call, variables: Collection[str]) -> Operation:
             match args:
                 case (ast.Constant(value=str(target)), *rest):
                     return Operation(op, target, tuple(rest), keywords)
-            raise error(call, f"{op}(...) starts with a string", "name what is called")
+            raise error(call, f"{op}(...) starts with a string")
     dotted = dotted_name(call.func)
     if dotted is None:
-        raise error(
-            call, f"{ast.unparse(call.func)} is nothing that a graph can call", "call a torch function"
-        )
+        raise error(call, f"{ast.unparse(call.func)} is nothing that a graph can call")
     return Operation("call_function", dotted if "." in dotted else f"builtins.{dotted}", args, keywords)
 
 
@@ -227,7 +225,7 @@ class _Reader:
 
     def graph(self, definition: ast.ClassDef, path: str = "") -> GraphSyntax:
         if definition.decorator_list or getattr(definition, "type_params", None):
-            raise error(definition, "a graph's class has no decorators", "remove them")
+            raise error(definition, "a graph's class has no decorators")
         state: list[State | GraphSyntax] = []
         forward: ast.FunctionDef | None = None
         for statement in definition.body:
@@ -241,11 +239,9 @@ class _Reader:
                 case ast.AnnAssign(target=target, annotation=note, value=ast.expr() as value):
                     state.append(State(_attribute(target), value, note))
                 case _:
-                    raise error(
-                        statement, "a graph's class holds state, graphs and one forward", "remove this line"
-                    )
+                    raise error(statement, "a graph's class holds state, graphs and one forward")
         if forward is None:
-            raise error(definition, f"the graph {definition.name} has no forward", "add one")
+            raise error(definition, f"the graph {definition.name} has no forward")
         return GraphSyntax(definition.name, path, None, tuple(state), tuple(self._lines(forward)), definition)
 
     def _nested(self, definition: ast.ClassDef) -> GraphSyntax:
@@ -255,11 +251,9 @@ class _Reader:
                 case ast.keyword(arg="at" | "same_as", value=ast.Constant(value=str(path))):
                     options[option.arg] = path
                 case _:
-                    raise error(
-                        definition, "a nested graph takes at= and same_as= alone", "remove the others"
-                    )
+                    raise error(definition, "a nested graph takes at= and same_as= alone")
         if definition.bases:
-            raise error(definition, "a graph's class has no bases", "remove them")
+            raise error(definition, "a graph's class has no bases")
         path = options.get("at", definition.name)
         if "same_as" in options:
             return GraphSyntax(definition.name, path, options["same_as"], (), (), definition)
@@ -296,9 +290,9 @@ def _parameters(forward: ast.FunctionDef) -> list[Line]:
     special = (arguments.vararg, arguments.kwarg, arguments.kwonlyargs, arguments.posonlyargs)
     extras = (forward.decorator_list, forward.returns, getattr(forward, "type_params", None))
     if any(extras) or any(special) or not arguments.args:
-        raise error(forward, "forward takes self and plain parameters", "remove the rest")
+        raise error(forward, "forward takes self and plain parameters")
     if arguments.args[0].arg != "self" or len(arguments.defaults) >= len(arguments.args):
-        raise error(forward, "the first parameter of forward is self", "put it there")
+        raise error(forward, "the first parameter of forward is self")
     parameters = arguments.args[1:]
     defaults = [None] * (len(parameters) - len(arguments.defaults)) + list(arguments.defaults)
     lines = [
@@ -357,5 +351,8 @@ def dynamic_dimensions(graph: GraphSyntax) -> list[tuple[int, int]]:
     return found
 
 
-def error(tree: ast.AST, fact: str, next_step: str) -> GraphTextError:
+def error(
+    tree: ast.AST, fact: str, next_step: str = "correct the text, or take the bundle again"
+) -> GraphTextError:
+    """Return the error of one line."""
     return GraphTextError(f"line {getattr(tree, 'lineno', '?')}: {fact}", next_step=next_step)

@@ -15,6 +15,7 @@ import torch
 from torch.amp import autocast_mode
 from torch.fx import GraphModule, Node
 
+from torchrepro.graph_text.syntax import AUGMENTED
 from torchrepro.script.calls import nodes_in
 from torchrepro.script.layout import INDENT, laid_out
 from torchrepro.script.literals import Text, Unwritable, Writer
@@ -24,19 +25,6 @@ from torchrepro.torch_api.ops import OpOverload
 
 _SHORT = 60
 """An expression longer than this gets a line of its own."""
-_AUGMENTED = {
-    operator.iadd: "+=",
-    operator.isub: "-=",
-    operator.imul: "*=",
-    operator.itruediv: "/=",
-    operator.ifloordiv: "//=",
-    operator.imod: "%=",
-    operator.ipow: "**=",
-    operator.iand: "&=",
-    operator.ior: "|=",
-    operator.ixor: "^=",
-    operator.imatmul: "@=",
-}
 
 
 @dataclass
@@ -113,7 +101,7 @@ class BodyWriter:
                 raise Unwritable("an autocast that ends before it begins")
         elif node.target is operator.setitem:
             self._set_item(node)
-        elif node.target in _AUGMENTED and self._is_tensor(node.args[0]):
+        elif node.target in AUGMENTED and self._is_tensor(node.args[0]):
             self._augmented(node)
         elif node.target is operator.getitem and node in self._texts:
             return  # a part of a result that was unpacked
@@ -177,7 +165,7 @@ class BodyWriter:
         writer = Writer(self._texts)
         owner = writer.write(node.args[0])
         assert callable(node.target)
-        self._line(f"{owner} {_AUGMENTED[node.target]} {writer.write(node.args[1])}")
+        self._line(f"{owner} {AUGMENTED[node.target]} {writer.write(node.args[1])}")
         self._texts[node] = owner
 
     def _attribute(self, node: Node) -> None:

@@ -18,7 +18,7 @@ from torchrepro.nouns.verdict import Kind
 from torchrepro.script.assertions import worst_leaf
 from torchrepro.script.body import Body, BodyWriter
 from torchrepro.script.document import DRAW_AS_EAGER, Entry, compile_arguments
-from torchrepro.script.inputs import SIDE_FILE, Inputs, dynamic_dimensions, sizes_of_inputs
+from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
 from torchrepro.script.literals import Unwritable
 from torchrepro.script.spelling import SameCall, Speller
@@ -249,10 +249,10 @@ class GraphScript(ScriptWriter):
         if any(not isinstance(value, torch.Tensor) for value in map(self._value_of, parameters)):
             return []  # a number of its own is dynamic only if everything is
         symbolic, fixed = [], 0
-        for node, dim, is_symbol in dynamic_dimensions(repro.graph):
+        for node, dim, size in dimensions_of_inputs(repro.graph):
             if node not in parameters:
                 continue
-            if is_symbol:
+            if isinstance(size, str):
                 symbolic.append(f"torch._dynamo.mark_dynamic({parameters[node]}, {dim})")
             else:
                 fixed += self._value_of(node).shape[dim] > 1

@@ -157,26 +157,22 @@ def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def sizes_of_inputs(module: GraphModule) -> dict[Node, tuple[Node, int]]:
     """Inputs that are sizes of other inputs: (the tensor, its dimension) that each is found at."""
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder" and node.users]
-    places: dict[str, tuple[Node, int]] = {}
-    for node in placeholders:
-        note = note_of_node(node)
-        if isinstance(note, TensorNote):
-            for dim, size in enumerate(note.shape):
-                if isinstance(size, str):
-                    places.setdefault(size, (node, dim))
-    found = {}
-    for node in placeholders:
-        note = note_of_node(node)
-        if isinstance(note, SymbolNote) and note.expression in places:
-            found[node] = places[note.expression]
-    return found
+    places: dict[str | int, tuple[Node, int]] = {}
+    for node, dim, size in dimensions_of_inputs(module):
+        if node.users:
+            places.setdefault(size, (node, dim))
+    used = [node for node in module.graph.nodes if node.op == "placeholder" and node.users]
+    return {
+        node: places[note.expression]
+        for node in used
+        if isinstance(note := note_of_node(node), SymbolNote) and note.expression in places
+    }
 
 
-def dynamic_dimensions(module: GraphModule) -> Iterator[tuple[Node, int, bool]]:
-    """(input, dimension, whether it is a symbol) of every dimension of every tensor that is an input."""
+def dimensions_of_inputs(module: GraphModule) -> Iterator[tuple[Node, int, str | int]]:
+    """(input, dimension, size) of every tensor that is an input; the size is text where it is symbolic."""
     for node in module.graph.nodes:
         note = note_of_node(node) if node.op == "placeholder" else None
         if isinstance(note, TensorNote):
             for dim, size in enumerate(note.shape):
-                yield node, dim, isinstance(size, str)
+                yield node, dim, size

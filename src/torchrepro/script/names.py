@@ -16,33 +16,18 @@ from torchrepro.torch_api.ops import OpOverload, op_name
 
 _GENERIC = ("x", "y", "z", "a", "b", "c", "d", "e")
 _RESERVED = frozenset({"torch", "F", "f", "run", "math", "eager", "compiled", "self", "model", "out", "wrap"})
-# What the authors of operators call their arguments, and what a reader would.
 _ROLES = {
-    "weight": "weight",
-    "bias": "bias",
-    "running_mean": "running_mean",
-    "running_var": "running_var",
-    "mask": "mask",
-    "attn_mask": "mask",
-    "index": "index",
-    "indices": "indices",
-    "target": "target",
-    "condition": "mask",
-    "query": "query",
-    "key": "key",
-    "value": "value",
-    "src": "source",
-    "grad_output": "grad",
-}
-# Results that would hide a builtin or say nothing.
+    name: name
+    for name in (
+        *("weight", "bias", "running_mean", "running_var", "mask", "index", "indices", "target"),
+        *("query", "key", "value"),
+    )
+} | {"attn_mask": "mask", "condition": "mask", "src": "source", "grad_output": "grad"}
+"""What the authors of operators call their arguments, and what a reader would."""
 _RESULTS = {
-    "add": "h",
-    "sub": "h",
-    "mul": "h",
-    "div": "h",
-    "truediv": "h",
-    "iadd": "h",
-    "imul": "h",
+    **dict.fromkeys(("add", "sub", "mul", "div", "truediv", "iadd", "imul"), "h"),
+    **dict.fromkeys(("slice", "select", "getitem"), "part"),
+    **dict.fromkeys(("to", "_to_copy", "convert_element_type", "float", "int", "type"), "converted"),
     "sum": "total",
     "max": "largest",
     "min": "smallest",
@@ -51,16 +36,8 @@ _RESULTS = {
     "round": "rounded",
     "all": "every",
     "any": "some",
-    "slice": "part",
-    "select": "part",
-    "getitem": "part",
-    "to": "converted",
-    "_to_copy": "converted",
-    "convert_element_type": "converted",
-    "float": "converted",
-    "int": "converted",
-    "type": "converted",
 }
+"""Names for results whose operation would hide a builtin or say nothing."""
 _OF_A_MODULE = re.compile(r"(?:parameters|buffers)_(?P<name>[A-Za-z]\w*?)_*$")
 _OF_AN_ARGUMENT = re.compile(r"l_(?P<name>(?!self_|args_|kwargs_|stack)[a-z]\w*?)_+$", re.IGNORECASE)
 

@@ -13,26 +13,16 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from torchrepro.graph_text.syntax import INFIX
 from torchrepro.script.calls import Spelling, function, infix, method, prefix, same_value, subscript
 from torchrepro.script.literals import ATOM, Text
 from torchrepro.torch_api.ops import OpOverload
 
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
+_INFIX = {function.__name__: sign for function, sign in INFIX.items()} | {
     "div": "/",
-    "pow": "**",
     "remainder": "%",
     "floor_divide": "//",
     "mm": "@",
-    "matmul": "@",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
     "bitwise_and": "&",
     "bitwise_or": "|",
     "bitwise_xor": "^",
@@ -40,33 +30,12 @@ _INFIX = {
 _PREFIX = {"neg": "-", "bitwise_not": "~"}
 _METHODS = frozenset(
     {
-        *(
-            "view",
-            "reshape",
-            "permute",
-            "transpose",
-            "t",
-            "expand",
-            "squeeze",
-            "unsqueeze",
-            "clone",
-            "detach",
-        ),
+        *("view", "reshape", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze", "clone"),
         *("sum", "mean", "prod", "amax", "amin", "max", "min", "any", "all", "argmax", "argmin", "cumsum"),
         *("contiguous", "repeat", "flatten", "item", "select", "narrow", "index_select", "gather", "scatter"),
         *("masked_fill", "index_put", "new_zeros", "new_ones", "new_full", "new_empty", "as_strided", "std"),
-        *(
-            "var",
-            "norm",
-            "sort",
-            "topk",
-            "diagonal",
-            "unfold",
-            "split",
-            "index_add",
-            "scatter_add",
-            "view_as",
-        ),
+        *("var", "norm", "sort", "topk", "diagonal", "unfold", "split", "index_add", "scatter_add"),
+        *("detach", "view_as"),
     }
 )
 _SIZES = frozenset({"view", "reshape", "permute", "expand", "repeat"})
