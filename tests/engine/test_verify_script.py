@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from polish_cases import ERROR, captured, lowered, wrong
+from script_cases import ERROR, captured, lowered, wrong
 
 from torchrepro.engine.verify_script import SCRIPT, UNVERIFIED, Verified, settle, verify_script
 from torchrepro.nouns.signature import Signature

@@ -237,7 +237,7 @@ def test_a_users_function_needs_trust() -> None:
     assert torch.equal(again(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_trust_covers_the_modules_below_but_not_those_beside() -> None:
+def test_trust_covers_the_modules_below_but_not_their_siblings() -> None:
     text = graph_of('y = user("json.decoder:JSONDecoder")()', "return y")
     assert read_graph(text, {}, trusted=["json"])
     for other in ("jso", "json.encoder", "decoder"):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from capturing import capture
-from polish_cases import ERROR, wrong
+from script_cases import ERROR, wrong
 
 from torchrepro import Compiler, Kind, Place, Repro, Signature, save_bundle
 from torchrepro.bundle.manifest import decode_manifest
@@ -51,7 +51,7 @@ def with_bug(repro: Repro, bug: str) -> Repro:
 
 
 def without_bug(bundle: Path) -> None:
-    """The same script on a compiler that has been mended."""
+    """The same script on a compiler that has been fixed."""
     script = bundle / "repro.py"
     kept = [line for line in script.read_text().splitlines() if INJECTED not in line]
     script.write_text("\n".join(kept))
@@ -68,7 +68,7 @@ def relu(dynamic: bool | None) -> Repro:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.thorough)])
-def test_after_aot_a_wrong_value_shows_and_a_mended_compiler_passes(
+def test_after_aot_a_wrong_value_shows_and_a_fixed_compiler_passes(
     dynamic: bool | None, tmp_path: Path
 ) -> None:
     bundle = saved(with_bug(relu(dynamic), "accuracy"), tmp_path / "b")
@@ -76,9 +76,9 @@ def test_after_aot_a_wrong_value_shows_and_a_mended_compiler_passes(
     assert failing.returncode == 1, failing.stdout + failing.stderr
     assert failing.stdout.endswith("reproduced\n")
     without_bug(bundle)
-    mended = run(bundle)
-    assert mended.returncode == 0, mended.stdout + mended.stderr
-    assert mended.stdout.endswith("not reproduced\n")
+    fixed = run(bundle)
+    assert fixed.returncode == 0, fixed.stdout + fixed.stderr
+    assert fixed.stdout.endswith("not reproduced\n")
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_compile_error_shows_and_another_error_does_not_count(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_values_that_no_line_of_code_makes_come_from_beside_the_script(tmp_path: Path) -> None:
+def test_values_that_no_line_of_code_makes_come_from_a_file_next_to_the_script(tmp_path: Path) -> None:
     graph = torch.fx.symbolic_trace(lambda a, b, c: (torch.sparse.mm(a, b), c))
     coo = torch.eye(3).to_sparse()
     non_leaf = torch.ones(3, 2, requires_grad=True) * 2

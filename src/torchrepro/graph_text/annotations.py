@@ -1,4 +1,4 @@
-"""What a node computes, beside its name: `f32[s0, 8].stride(8, 1)`, `sym(2*s0)`, `(f32[3], i64[3])`.
+"""What a node computes, next to its name: `f32[s0, 8].stride(8, 1)`, `sym(2*s0)`, `(f32[3], i64[3])`.
 
 Sizes and strides keep their expressions over the symbols as text; `metadata.py` gives them a
 meaning again. Size-less tensors are `f32[()]`, since Python has no empty subscript.

@@ -24,7 +24,7 @@ def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict
     if getattr(torch.nn, type_.__name__, None) is not type_:
         raise CannotSerialise(
             f"the graph calls {path}, a {type_.__module__}.{type_.__qualname__} that is no class of torch.nn",
-            next_step="capture the model with torch.compile, which looks into modules",
+            next_step="capture the model with torch.compile, which inlines modules",
         )
     if (
         module._forward_hooks
@@ -103,5 +103,5 @@ def _difference(module: torch.nn.Module, rebuilt: torch.nn.Module) -> str:
 def _not_rebuilt(path: str, class_path: str, why: str) -> CannotSerialise:
     return CannotSerialise(
         f"the graph calls {path}, a {class_path} that cannot be built again from its attributes ({why})",
-        next_step="capture the model with torch.compile, which looks into modules",
+        next_step="capture the model with torch.compile, which inlines modules",
     )

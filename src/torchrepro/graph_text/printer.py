@@ -44,7 +44,7 @@ RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class GraphText:
-    """A graph as text, and beside it what is data and not text."""
+    """A graph as text, and next to it what is data and not text."""
 
     text: str
     constants: Mapping[str, Any]

@@ -94,7 +94,7 @@ def _frame_of(node: Node) -> dict[str, str] | None:
         return None
     own = [frame for frame in frames if "/site-packages/" not in frame["file"].replace("\\", "/")]
     frame = (own or frames)[-1].groupdict()
-    # The name alone: where a user keeps their files is nobody's business.
+    # The name alone: a bundle does not tell where a user keeps their files.
     frame["file"] = re.split(r"[\\/]", frame["file"])[-1]
     return {key: _printable(text).strip() for key, text in frame.items()}
 

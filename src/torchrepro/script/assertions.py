@@ -1,4 +1,4 @@
-"""The failure in words, and as an assertion that fails today and will pass once the compiler is mended."""
+"""The failure in words, and as an assertion that fails now and passes once the compiler is fixed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def sentence(compiler: Compiler, verdict: Verdict) -> str:
         case Kind.CRASH:
             return f"The process dies in code of {who} ({verdict.signal}), eager is fine"
         case Kind.HANG:
-            return f"{who} does not come to an end, eager does"
+            return f"{who} does not terminate, eager does"
         case Kind.MISSING_ERROR if raised is not None:
             return f"Eager raises {shortened(str(raised), _MESSAGE)}, {who} does not"
     leaf = worst_leaf(verdict)
@@ -125,7 +125,7 @@ def raised_comment(verdict: Verdict) -> str:
         case Kind.CRASH:
             return verdict.signal or "the process dies"
         case Kind.HANG:
-            return "does not come to an end"
+            return "does not terminate"
         case Kind.OUT_OF_MEMORY:
             return "runs out of memory"
     return shortened(str(verdict.raised), WIDTH) if verdict.raised is not None else ""

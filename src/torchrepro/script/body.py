@@ -29,7 +29,7 @@ _SHORT = 60
 
 @dataclass
 class Body:
-    """What a function consists of, beside its name."""
+    """What a function consists of, apart from its name."""
 
     parameters: dict[Node, str] = field(default_factory=dict)
     """Inputs by name; sizes that the function finds on a tensor are not among them."""

@@ -1,7 +1,7 @@
 """How a call in a graph is written: by infix operators, methods and public functions where they are the same.
 
 A spelling is a function from a writer of arguments to text. For operators there are several, the one that a
-person would choose first; whether it really is the same call is found out by running both on fakes.
+person would choose first; whether it is the same call is checked by running both on fakes.
 """
 
 from __future__ import annotations

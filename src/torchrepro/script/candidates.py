@@ -1,8 +1,7 @@
 """All ways to write a minimal repro as a script, from the most hand-written one to the last resort.
 
-The bundle's own standalone script, for what cannot be written by hand or does not fail then.
-
-It keeps every value in files and hands the graph over as it was captured (`script/standalone.py`).
+The last resort is the bundle's own standalone script (`standalone.py`), for what cannot be written by hand or
+does not fail then: it keeps every value in files and the graph as it was captured.
 """
 
 from __future__ import annotations
@@ -25,36 +24,12 @@ from torchrepro.script.save_bundle import bundle_members
 from torchrepro.script.writer import Manner, ScriptWriter
 
 
-def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
-    """The standalone script of the bundle of this repro, with its files; `reason` is why it is needed."""
-    expected = repro.expected or Signature.of(verdict)
-    files = bundle_members(replace(repro, expected=expected), verdict, size_cap=1 << 62)
-    text = files[SCRIPT]
-    assert isinstance(text, bytes)
-    beside = {name: files[name] for name in (TENSORS, VALUES, OPERATORS) if name in files}
-    remark = "the graph as it was captured, with its values in files"
-    return Script(text.decode(), Entry.INTERNAL, f"{remark}: {reason}" if reason else remark, beside)
-
-
-__all__ = ["Entry", "Script", "first_script", "input_names", "scripts_for"]
-
-
-def scripts_for(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> list[Script]:
-    """The ways to write a failing repro, the one that a person would choose first; each text once.
-
-    `header` are lines for the docstring. Nothing is run here but shapes: whether a script fails as the repro
-    does is for `verify.settle` to find out.
-    """
-    return list(each_script(repro, verdict, header=header))
-
-
-def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Script:
-    """The first of them alone, which takes a fraction of the time of all."""
-    return next(each_script(repro, verdict, header=header))
-
-
 def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
-    """The same one after the other: later ones are seldom needed."""
+    """Yield the ways to write a failing repro, the one that a person would choose first; each text once.
+
+    `header` are lines for the docstring. Nothing is run here but shapes: `engine/verify_script.py` checks
+    whether a script fails as the repro does. Later ones are seldom needed.
+    """
     whole_call = repro.place is Place.BEFORE_CAPTURE
     writer: type[ScriptWriter] = CallScript if whole_call else GraphScript
     seen: set[str] = set()
@@ -75,8 +50,24 @@ def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -
             raise
 
 
+def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Script:
+    """Return the first of them alone, which takes a fraction of the time of all."""
+    return next(each_script(repro, verdict, header=header))
+
+
+def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
+    """Return the standalone script of the bundle, with its files; `reason` says why it is needed."""
+    expected = repro.expected or Signature.of(verdict)
+    files = bundle_members(replace(repro, expected=expected), verdict, size_cap=1 << 62)
+    text = files[SCRIPT]
+    assert isinstance(text, bytes)
+    side_files = {name: files[name] for name in (TENSORS, VALUES, OPERATORS) if name in files}
+    remark = "the graph as it was captured, with its values in files"
+    return Script(text.decode(), Entry.INTERNAL, f"{remark}: {reason}" if reason else remark, side_files)
+
+
 def input_names(repro: Repro) -> dict[int, str]:
-    """What the scripts call the inputs, by number; those that the graph does not use have no name."""
+    """Return what the scripts call the inputs, by number; those that the graph does not use have no name."""
     nodes = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
     names = names_of_inputs(repro.graph, sizes_of_inputs(repro.graph))
     return {number: names[node] for number, node in enumerate(nodes) if node in names}

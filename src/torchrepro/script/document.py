@@ -34,7 +34,7 @@ class Entry(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A way to write a repro. `side_files` stand beside the script, by name."""
+    """A way to write a repro. `side_files` stand next to the script, by name."""
 
     text: str
     entry: Entry

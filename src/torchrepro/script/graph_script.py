@@ -133,7 +133,7 @@ class GraphScript(ScriptWriter):
         lines = self.without_imports(self.operators.text.partition(f"\n{OPERATORS} = ")[0])
         while lines and not lines[-1]:
             lines.pop()
-        # Whoever does not hold the result loses the operator again.
+        # An operator is unregistered when its registration is garbage-collected.
         lines += ["", "", *loading, f"operators = [{', '.join(own)}]"]
         return [line.replace(_BUNDLES, "") for line in lines]
 

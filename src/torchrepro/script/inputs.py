@@ -1,4 +1,4 @@
-"""The inputs of a repro: a line for each that can be made in one, a file beside the script for the rest.
+"""The inputs of a repro: a line for each that can be made in one, a file next to the script for the rest.
 
 Dynamic sizes of a graph's inputs, by the notes that its placeholders carry.
 """

@@ -99,7 +99,7 @@ def base_name(node: Node) -> str:
 
 
 def parameter_names(target: Any) -> list[str]:
-    """What a callable calls its positional parameters; empty where nobody knows."""
+    """What a callable calls its positional parameters; empty where they are unknown."""
     if isinstance(target, OpOverload):
         return [argument.name for argument in target._schema.arguments]
     if not callable(target):

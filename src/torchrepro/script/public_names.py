@@ -86,7 +86,7 @@ class Call:
             if name not in self.arguments:
                 gap = True
             elif gap or name in self.keyword_only or (args and isinstance(self.arguments[name], bool)):
-                gap = True  # `keepdim=True`: nobody knows what a bare True is
+                gap = True  # `keepdim=True`: a bare True says nothing
                 kwargs[name] = self.arguments[name]
             else:
                 args.append(self.arguments[name])

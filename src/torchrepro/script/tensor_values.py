@@ -1,7 +1,6 @@
 """The elements of a tensor in one line: every way that a person might write them, the shortest first.
 
-Nothing here has to be right: whoever uses a line evaluates it and looks whether the very same bits come out
-(`tensors.py`). So these are guesses, and a wrong one costs microseconds.
+These are guesses: `tensors.py` evaluates each line and compares bits, so a wrong one costs microseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An input of a repro as a line of code that makes the very same value: bits, layout, gradients.
 
-A line counts only once it has been evaluated and compared. What no line makes goes to a file beside the
+A line counts only once it has been evaluated and compared. What no line makes goes to a file next to the
 script.
 """
 

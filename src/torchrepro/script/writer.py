@@ -126,7 +126,7 @@ class ScriptWriter(ABC):
     @property
     @abstractmethod
     def fresh(self) -> str:
-        """An expression of what is called, as nobody has called it before."""
+        """An expression of what is called, with state of its own."""
 
     @property
     @abstractmethod

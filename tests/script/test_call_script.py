@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from polish_cases import ERROR, lowered, wrong
+from script_cases import ERROR, lowered, scripts_for, wrong
 
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.repro import Compiler, Repro
-from torchrepro.script.candidates import Entry, scripts_for
+from torchrepro.script.document import Entry
 
 counter = {"calls": 0}
 scale = 3

@@ -15,6 +15,8 @@ from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.script.candidates import each_script
+from torchrepro.script.document import Script
 from torchrepro.script.graph_script import GraphScript
 from torchrepro.script.writer import Manner
 
@@ -71,6 +73,11 @@ def first_text(repro: Repro, verdict: Verdict, manner: Manner = Manner.PLAIN) ->
     """The script without its docstring."""
     text = GraphScript(repro, verdict, (), manner).script().text
     return text.split('"""\n\n', 1)[1]
+
+
+def scripts_for(repro: Repro, verdict: Verdict) -> list[Script]:
+    """All ways to write a repro."""
+    return list(each_script(repro, verdict))
 
 
 def function_of(text: str) -> Callable[..., Any]:

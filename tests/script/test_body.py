@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polish_cases import ERROR, captured, first_text, function_of, lowered
+from script_cases import ERROR, captured, first_text, function_of, lowered
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
