@@ -64,7 +64,7 @@ bench-minify: $(READY)  ## every failing program under torchrepro and under torc
 	$(BIN)/python -m benchmarks.minify --json .cache/bench-minify/results.jsonl --markdown --minify-options=--no-explain $(ARGS)
 
 # A quarter of an hour: `make bench-locate ARGS='--cases 191499,192985'` for a few, ARGS=--resume to go on.
-bench-locate: $(READY)  ## every failing program: who is found guilty, against who is known to be
+bench-locate: $(READY)  ## every failing program: the culprit found, against the known one
 	$(BIN)/python -m benchmarks.locate --json .cache/bench-locate/results.jsonl --markdown $(ARGS)
 
 # Half an hour: `make bench-frontend ARGS='--parts cost'` for a part, ARGS=--resume to go on.

@@ -1,7 +1,7 @@
 """`make house`: the size and shape of the package, counted; and the files that two commands pass through.
 
 `python -m benchmarks.house --static` counts only, in a second. A file counts as passed through when one of
-its functions runs, in the command or in any of its child processes, not when it is imported.
+its functions runs, in the command or in any of its child processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -38,11 +38,14 @@ def _called(frame, event, argument):
         return
     code = frame.f_code
     file = code.co_filename
-    if file in _seen or not file.startswith(_root) or code.co_name.startswith("<"):
+    if not file.startswith(_root) or code.co_name.startswith("<"):
         return
-    _seen.add(file)
+    mark = "function" if code.co_flags & 1 else "class"  # a class body runs when its file is imported
+    if (mark, file) in _seen:
+        return
+    _seen.add((mark, file))
     descriptor = os.open(_out, os.O_WRONLY | os.O_APPEND)
-    os.write(descriptor, f"{file}\\n".encode())
+    os.write(descriptor, f"{mark} {file}\\n".encode())
     os.close(descriptor)
 
 
@@ -209,8 +212,11 @@ def rooms_table() -> Iterator[str]:
         yield f"| `{room}` | {count:,} | {files[room]} |"
 
 
-def files_run_by(arguments: list[str], directory: Path) -> list[str]:
-    """The files of the package that a command passes through, in the order of their first call."""
+def files_run_by(arguments: list[str], directory: Path) -> tuple[list[str], int]:
+    """Return the files of which a command runs a function, in the order of their first call.
+
+    The number is larger: it counts also those of which only the body of a class runs.
+    """
     site = directory / "site"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(HOOK)
@@ -231,11 +237,12 @@ def files_run_by(arguments: list[str], directory: Path) -> list[str]:
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    found = dict.fromkeys(out.read_text().splitlines())
-    return [str(Path(file).relative_to(PACKAGE)) for file in found]
+    seen = [line.split(" ", 1) for line in out.read_text().splitlines()]
+    called = dict.fromkeys(file for mark, file in seen if mark == "function")
+    return [str(Path(file).relative_to(PACKAGE)) for file in called], len({file for _, file in seen})
 
 
-def traced_rows(show: bool) -> Iterator[tuple[str, str]]:
+def traced_rows() -> Iterator[tuple[str, str]]:
     """The files that two commands pass through: a check of one op, and the demo from program to script."""
     with tempfile.TemporaryDirectory(prefix="torchrepro-house-") as scratch:
         directory = Path(scratch)
@@ -246,18 +253,28 @@ def traced_rows(show: bool) -> Iterator[tuple[str, str]]:
             "run --level 4 --minify of the demo": ["run", "--level", "4", "--minify", str(program)],
         }
         for title, arguments in commands.items():
-            files = files_run_by(arguments, directory)
+            files, more = files_run_by(arguments, directory)
             folders = [file.rpartition("/")[0] for file in files]
             changes = sum(one != other for one, other in pairwise(folders))
-            yield f"files run by {title}", f"{len(files)} ({changes} changes of folder)"
-            if show:
-                for file in files:
-                    print(f"    {file}")
+            yield (
+                f"files run by {title}",
+                f"{len(files)} ({changes} changes of folder); with class bodies {more}",
+            )
+
+
+def print_walk(arguments: list[str]) -> None:
+    """Print the files that a command passes through, a line for each stay in a folder."""
+    with tempfile.TemporaryDirectory(prefix="torchrepro-house-") as scratch:
+        files, _ = files_run_by(arguments, Path(scratch))
+    for folder, stay in groupby(files, key=lambda file: file.rpartition("/")[0]):
+        names = " ".join(file.rpartition("/")[2].removesuffix(".py") for file in stay)
+        print(f"{folder or '.'}/  {names}")
+    print(f"{len(files)} files")
 
 
 ONE_OP = """
 import sys
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 import torch
 from torchrepro import Place, Repro, save_bundle
@@ -278,14 +295,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--static", action="store_true", help="only count, run nothing")
-    parser.add_argument("--files", action="store_true", help="also list the files, in order")
+    parser.add_argument("--walk", nargs=argparse.REMAINDER, help="only list the files that a command runs")
     parser.add_argument("--rooms", action="store_true", help="also print lines and modules of each room")
     chosen = parser.parse_args()
+    if chosen.walk:
+        print_walk(chosen.walk)
+        return 0
     print("| | |\n|---|---|")
     for name, value in static_rows():
         print(f"| {name} | {value} |")
     if not chosen.static:
-        for name, value in traced_rows(chosen.files):
+        for name, value in traced_rows():
             print(f"| {name} | {value} |")
     if chosen.rooms:
         print("\n| room | lines | modules |\n|---|---|---|")

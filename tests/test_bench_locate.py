@@ -79,7 +79,7 @@ def test_the_table_is_markdown_and_says_how_many_are_right() -> None:
     lines = text.splitlines()
     assert {line.count("|") for line in lines[:4]} == {lines[0].count("|")}
     assert lines[2].endswith("| 15 | 30 | **no** |")
-    assert lines[-1] == "Right: stage 1 of 2; a work-around that was verified 1 of 1; an op 1 of 1."
+    assert lines[-1] == "Right: stage 1 of 2; a verified workaround 1 of 1; an op 1 of 1."
 
 
 def test_who_is_guilty_is_known_of_every_case() -> None:

@@ -1,1 +1,1 @@
-"""`make bench-locate`: who `torchrepro locate` finds guilty, against who is known to be."""
+"""`make bench-locate`: the culprits that `torchrepro locate` finds, against the known ones."""

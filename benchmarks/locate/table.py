@@ -15,11 +15,11 @@ HEADINGS = (
     "kind",
     "known",
     "found",
-    "inside",
+    "part",
     "op (found by)",
-    "work-around",
+    "workaround",
     "gone with it",
-    "sure",
+    "confidence",
     "kernel",
     "compiles",
     "seconds",
@@ -71,12 +71,10 @@ def cells(row: Row) -> list[str]:
 def summary(found: Sequence[Row]) -> str:
     """How many are right, and what could not be asked."""
     asked = [row for row in found if row.fails_here]
-    guilty = [row for row in asked if row.known != NOBODY]
+    failing = [row for row in asked if row.known != NOBODY]
     parts = [f"stage {sum(row.right for row in asked)} of {len(asked)}"]
-    parts.append(
-        f"a work-around that was verified {sum(row.found.verified for row in guilty)} of {len(guilty)}"
-    )
-    parts.append(f"an op {sum(bool(row.found.op) for row in guilty)} of {len(guilty)}")
+    parts.append(f"a verified workaround {sum(row.found.verified for row in failing)} of {len(failing)}")
+    parts.append(f"an op {sum(bool(row.found.op) for row in failing)} of {len(failing)}")
     healthy = [row.case.name for row in found if not row.fails_here]
     if healthy:
         parts.append(f"does not fail on this machine: {', '.join(healthy)}")

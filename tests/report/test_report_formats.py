@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -106,14 +105,3 @@ def test_what_matters_shows_itself_in_a_notebook() -> None:
     fact = Fact(Area.SIZES, "x", "any size >= 16 fails", matters=True, failing=("16", "17"), passing=("<b>",))
     shown = Explanation(facts=(fact,), queries=3)._repr_html_()
     assert "<td>any size &gt;= 16 fails</td><td>yes</td><td>16, 17</td><td>&lt;b&gt;</td>" in shown
-
-
-def test_the_example_of_the_documentation_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "reporting.md"
-    (example,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, str(page), "exec"), {})
-    assert "not been judged" in capsys.readouterr().out
-    assert (tmp_path / "saved.html").exists()
