@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchrepro.explain.rules import changes, size_rule, sizes_between, value_rule, values_between
-from torchrepro.explain.sentences import (
-    Evidence,
-    sentence_on_choices,
-    sentence_on_sizes,
-    sentence_on_values,
-)
+from torchrepro.explain.sentences import sentence_on_sizes, sentence_on_values
+from torchrepro.explain.subject import Evidence, sentence_on_choices
 
 SIZES = st.sets(st.integers(1, 100), min_size=1, max_size=12)
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)

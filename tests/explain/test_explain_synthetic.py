@@ -18,7 +18,7 @@ from torchrepro.engine.queries import Queries
 from torchrepro.engine.store import MemoryStore
 from torchrepro.explain import Budget, Explanation, explain
 from torchrepro.explain.experiment import Experiment
-from torchrepro.explain.variations import Variation
+from torchrepro.explain.subject import Variation
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.comparison import Comparison
 from torchrepro.nouns.explanation import Area

@@ -16,7 +16,7 @@ from torchrepro.cut.side_by_side import can_be_joined, joined
 from torchrepro.edit.held_tensors import count_elements
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.queries import Queries
-from torchrepro.explain.variations import Outcome, Trial, Variation
+from torchrepro.explain.subject import Outcome, Trial, Variation
 from torchrepro.nouns.explanation import Area
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Kind, Verdict

@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from torchrepro.explain.experiment import Experiment
-from torchrepro.explain.ops import varied_ops, with_node
-from torchrepro.explain.variations import Outcome, Trial, Variation
+from torchrepro.explain.graph_parts import varied_ops, with_node
+from torchrepro.explain.subject import Outcome, Trial, Variation
 from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.explanation import Area, Neighbour

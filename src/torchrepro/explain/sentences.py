@@ -1,52 +1,13 @@
-"""Words: sentences about trials. Each names what was tried, and claims nothing beyond it."""
+"""Sentences about numbers that fail and numbers that pass: each names what was tried, and claims no more."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torchrepro.explain.rules import size_rule, value_rule
-from torchrepro.explain.variations import Outcome, Trial
-from torchrepro.nouns.explanation import Area, Fact
 
 _LISTED = 8
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The labels of what was tried of one subject, by what became of the failure, in the order tried."""
-
-    failing: tuple[str, ...]
-    passing: tuple[str, ...]
-    otherwise: tuple[str, ...]
-
-    @classmethod
-    def of(cls, trials: Sequence[Trial], own: str = "") -> Evidence:
-        """`own` is the label of the repro itself, which fails."""
-
-        def labels(outcome: Outcome) -> tuple[str, ...]:
-            return tuple(dict.fromkeys(trial.variation.label for trial in trials if trial.outcome is outcome))
-
-        failing = tuple(dict.fromkeys((*((own,) if own else ()), *labels(Outcome.FAILS))))
-        return cls(failing, labels(Outcome.PASSES), labels(Outcome.OTHERWISE))
-
-    @property
-    def tried(self) -> int:
-        return len(self.failing) + len(self.passing)
-
-    def fact(self, area: Area, subject: str, sentence: str, short: str = "") -> Fact:
-        sentence += f"; another failure with {listed(self.otherwise)}" if self.otherwise else ""
-        return Fact(
-            area,
-            subject,
-            sentence,
-            matters=bool(self.passing),
-            failing=self.failing,
-            passing=self.passing,
-            otherwise=self.otherwise,
-            short=short,
-        )
 
 
 def listed(labels: Sequence[str], *, joined: str = "and") -> str:
@@ -55,12 +16,6 @@ def listed(labels: Sequence[str], *, joined: str = "and") -> str:
         return f"{', '.join(labels[:_LISTED])} {joined} {len(labels) - _LISTED} more"
     *most, last = labels
     return f"{', '.join(most)} {joined} {last}" if most else last
-
-
-def verbed(labels: Sequence[str], verb: str) -> str:
-    """`a passes`, `a and b pass`."""
-    ending = "" if len(labels) > 1 else "es" if verb.endswith("s") else "s"
-    return f"{listed(labels)} {verb}{ending}"
 
 
 def sentence_on_sizes(failing: Sequence[int], passing: Sequence[int], where: str) -> str:
@@ -86,21 +41,21 @@ def sentence_on_values(failing: Sequence[float], passing: Sequence[float], noun:
     if not finite[0]:
         fails = f"only {listed(_labels(failing))} as {noun} fails"
         return f"{fails}, no other ({len(set(passing))} tried)" if passing else fails
-    beside = _beside(failing, passing)
+    more = _not_finite(failing, passing)
     if not finite[1]:
         kind = "" if len(finite[1]) == len(passing) else "finite "
-        return f"any {kind}{noun} fails ({counts[0]} tried){beside}"
+        return f"any {kind}{noun} fails ({counts[0]} tried){more}"
     rule = value_rule(*finite)
     if rule is None:
         fails, passes = (listed(_labels(values)) for values in finite)
-        return f"as {noun} {fails} fail, {passes} pass{beside}"
+        return f"as {noun} {fails} fail, {passes} pass{more}"
     if rule.only:
-        return f"only {rule.fails} as {noun} fails, {rule.passes} ({counts[1]} tried){beside}"
+        return f"only {rule.fails} as {noun} fails, {rule.passes} ({counts[1]} tried){more}"
     tried = f" ({counts[1]} tried)" if rule.passes.startswith("no") else ""
-    return f"any {noun} {rule.fails} fails ({counts[0]} tried), {rule.passes}{tried}{beside}"
+    return f"any {noun} {rule.fails} fails ({counts[0]} tried), {rule.passes}{tried}{more}"
 
 
-def _beside(failing: Sequence[float], passing: Sequence[float]) -> str:
+def _not_finite(failing: Sequence[float], passing: Sequence[float]) -> str:
     """What to add about infinities and NaN."""
     fails = [value for value in failing if not math.isfinite(value)]
     passes = [value for value in passing if not math.isfinite(value)]
@@ -110,14 +65,3 @@ def _beside(failing: Sequence[float], passing: Sequence[float]) -> str:
 
 def _labels(values: Sequence[float]) -> list[str]:
     return list(dict.fromkeys(f"{value:g}" for value in values))
-
-
-def sentence_on_choices(own: str, evidence: Evidence) -> str:
-    """Named alternatives, of which the repro has `own`."""
-    others = [label for label in evidence.failing if label != own]
-    if not evidence.passing:
-        return f"{listed([own, *others])} alike"
-    passes = verbed(evidence.passing, "pass")
-    if not others:
-        return f"only {own}: {passes}"
-    return f"{listed([own, *others])} alike, {passes}"
