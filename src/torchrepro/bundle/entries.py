@@ -276,12 +276,7 @@ TensorEntry: TypeAlias = (
     StridedEntry | ZeroTensorEntry | SparseEntry | NestedStridedEntry | MkldnnEntry | SubclassEntry
 )
 ValueEntry: TypeAlias = (
-    StridedEntry
-    | ZeroTensorEntry
-    | SparseEntry
-    | NestedStridedEntry
-    | MkldnnEntry
-    | SubclassEntry
+    TensorEntry
     | NoneEntry
     | BoolEntry
     | IntEntry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -148,6 +149,12 @@ def read_source_text(path: Path) -> str:
     """The user's code in a bundle; empty where there is none."""
     with open_bundle_files(path) as files:
         return "\n\n".join(text_of(files, name) for name in (SOURCE, OPERATORS) if name in files)
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file's content. A gigabyte takes about a second."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def text_of(files: BundleFiles, name: str) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 import torch
@@ -48,16 +48,17 @@ def write_storages(path: Path, storages: Mapping[str, torch.Tensor]) -> None:
     encoded = msgspec.json.encode(dict(sorted(header.items())))
     encoded += b" " * (-(8 + len(encoded)) % ALIGNMENT)
     with plain_torch(), open(path, "xb", buffering=0) as file:
-        _write_all(file.fileno(), memoryview(len(encoded).to_bytes(8, "little") + encoded))
+        _write_at(file.fileno(), 0, memoryview(len(encoded).to_bytes(8, "little") + encoded))
         for name in names:
             if storages[name].numel():
-                _write_all(file.fileno(), storages[name].numpy().data)
+                offset = 8 + len(encoded) + header[name].data_offsets[0]
+                _write_at(file.fileno(), offset, storages[name].numpy().data)
 
 
-def _write_all(descriptor: int, view: memoryview) -> None:
-    done = 0
-    while done < len(view):
-        done += os.write(descriptor, view[done : done + _PIECE])
+def _write_at(descriptor: int, offset: int, view: memoryview) -> None:
+    while view:
+        done = os.pwrite(descriptor, view[:_PIECE], offset)
+        offset, view = offset + done, view[done:]
 
 
 class StorageRewriter:
@@ -67,8 +68,7 @@ class StorageRewriter:
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
-            length = os.fstat(file.fileno()).st_size
-            self._records, self._data_start = _read_header(path, file.read(8), length, file.read)
+            self._records, self._data_start = _read_header(file, os.fstat(file.fileno()).st_size)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, name: str, address: int, length: int) -> None:
@@ -77,10 +77,7 @@ class StorageRewriter:
         if stop - start != length:
             raise ValueError(f"{name} has {stop - start} bytes, not {length}")
         view = memoryview((ctypes.c_char * length).from_address(address)).cast("B")
-        done = 0
-        while done < length:
-            piece = view[done : done + _PIECE]
-            done += os.pwrite(self._descriptor, piece, self._data_start + start + done)
+        _write_at(self._descriptor, self._data_start + start, view)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -140,7 +137,7 @@ def _map(path: Path, start: int, length: int | None) -> StorageFile:
         if length > available:
             raise _damaged(path, f"{human_size(available)} of {human_size(length)} are there")
         file.seek(start)
-        records, header_end = _read_header(path, file.read(8), length, file.read)
+        records, header_end = _read_header(file, length)
         if length == header_end:
             return StorageFile(None, 0, records)
         # Mappings start at a page; the bytes of the zip before it are mapped with it and never touched.
@@ -151,17 +148,16 @@ def _map(path: Path, start: int, length: int | None) -> StorageFile:
     return StorageFile(mapped, start - page_start + header_end, records)
 
 
-def _read_header(
-    path: Path, prefix: bytes, length: int, read: Callable[[int], bytes]
-) -> tuple[dict[str, _Record], int]:
-    """The records of a header that describes every byte of the file once, and where the data begins."""
+def _read_header(file: BinaryIO, length: int) -> tuple[dict[str, _Record], int]:
+    """Return the records of a header that describes every byte once, and where the data begins after it."""
+    path, prefix = Path(file.name), file.read(8)
     if len(prefix) < 8 or length < 8:
         raise _damaged(path, f"it has only {length} bytes")
     size = int.from_bytes(prefix, "little")
     if size > _MAX_HEADER or 8 + size > length:
         raise _damaged(path, f"its header claims {human_size(size)} of {human_size(length)}")
     try:
-        raw = msgspec.json.decode(read(size))
+        raw = msgspec.json.decode(file.read(size))
         metadata_left_out = {name: record for name, record in raw.items() if name != "__metadata__"}
         records = msgspec.convert(metadata_left_out, dict[str, _Record])
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:

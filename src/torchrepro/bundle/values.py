@@ -5,9 +5,9 @@ Never a pickle: what has no description here is left out and said so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -43,6 +43,22 @@ from torchrepro.torch_api.tensors import expression, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_IMMUTABLE: dict[type, Literal["tuple", "size", "frozenset", "slice", "range"]] = {
+    tuple: "tuple",
+    torch.Size: "size",
+    frozenset: "frozenset",
+    slice: "slice",
+    range: "range",
+}
+_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "list": list,
+    "size": torch.Size,
+    "set": set,
+    "frozenset": frozenset,
+    "slice": lambda parts: slice(*parts),
+    "range": lambda parts: range(*parts),
+}
 _MAX_DEPTH = 64
 
 
@@ -193,27 +209,20 @@ class _Packer:
                 for key, item in value.items()
             ]
             entry = DictEntry(number, tuple(items))
-        elif type(value) is list:
-            entry = SequenceEntry("list", self._pack_items(value, where), number)
-        elif type(value) is set:
-            entry = SequenceEntry("set", self._pack_items(value, where), number)
+        elif type(value) in (list, set):
+            kind: Literal["list", "set"] = "list" if type(value) is list else "set"
+            entry = SequenceEntry(kind, self._pack_items(value, where), number)
         else:
             return self._opaque(value, where, "subclasses of list, dict and set are not kept")
         self._numbers[id(value)] = number
         return entry
 
     def _pack_immutable(self, value: Any, where: str) -> ValueEntry:
-        if type(value) is torch.Size:
-            return SequenceEntry("size", self._pack_items(value, where))
-        if type(value) is tuple:
-            return SequenceEntry("tuple", self._pack_items(value, where))
-        if type(value) is frozenset:
-            return SequenceEntry("frozenset", self._pack_items(value, where))
-        if isinstance(value, slice):
-            return SequenceEntry("slice", self._pack_items((value.start, value.stop, value.step), where))
-        if isinstance(value, range):
-            return SequenceEntry("range", self._pack_items((value.start, value.stop, value.step), where))
-        return self._opaque(value, where, "named tuples and other subclasses of tuple are not kept")
+        kind = _IMMUTABLE.get(type(value))
+        if kind is None:
+            return self._opaque(value, where, "named tuples and other subclasses of tuple are not kept")
+        parts = (value.start, value.stop, value.step) if kind in ("slice", "range") else value
+        return SequenceEntry(kind, self._pack_items(parts, where))
 
     def _pack_items(self, items: Any, where: str) -> tuple[ValueEntry, ...]:
         return tuple(self.pack(item, f"{where}[{index}]") for index, item in enumerate(items))
@@ -271,10 +280,18 @@ class _Unpacker:
                         f"{self.current} is the same as a value that is missing", next_step=DAMAGED
                     )
                 return self._objects[number]
-            case SequenceEntry():
-                return self._unpack_sequence(entry)
-            case DictEntry(items=items):
-                return self._unpack_dict(items)
+            case SequenceEntry(type=kind, items=items):
+                unpacked = [self.unpack(item) for item in items]
+                try:
+                    return _SEQUENCES[kind](unpacked)
+                except (TypeError, ValueError) as error:
+                    raise self._impossible(kind) from error
+            case DictEntry(items=pairs):
+                unpacked_pairs = [(self.unpack(key), self.unpack(item)) for key, item in pairs]
+                try:
+                    return dict(unpacked_pairs)
+                except TypeError as error:
+                    raise self._impossible("dict") from error
             case DeviceEntry(name=name):
                 return parse_device(name)
             case TorchConstantEntry(name=name):
@@ -288,30 +305,8 @@ class _Unpacker:
                 )
         return unpack_scalar(entry)
 
-    def _unpack_dict(self, items: tuple[tuple[ValueEntry, ValueEntry], ...]) -> dict[Any, Any]:
-        pairs = [(self.unpack(key), self.unpack(item)) for key, item in items]
-        try:
-            return dict(pairs)
-        except TypeError as error:
-            raise BundleError(f"{self.current} holds an impossible dict", next_step=DAMAGED) from error
-
-    def _unpack_sequence(self, entry: SequenceEntry) -> Any:
-        items = [self.unpack(item) for item in entry.items]
-        makers: dict[str, Any] = {
-            "tuple": tuple,
-            "list": list,
-            "size": torch.Size,
-            "set": set,
-            "frozenset": frozenset,
-            "slice": lambda parts: slice(*parts),
-            "range": lambda parts: range(*parts),
-        }
-        try:
-            return makers[entry.type](items)
-        except (TypeError, ValueError) as error:
-            raise BundleError(
-                f"{self.current} holds an impossible {entry.type}", next_step=DAMAGED
-            ) from error
+    def _impossible(self, kind: str) -> BundleError:
+        return BundleError(f"{self.current} holds an impossible {kind}", next_step=DAMAGED)
 
     def _unpack_generator(self, entry: GeneratorEntry) -> torch.Generator:
         device = self.storages.device(entry.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.read import file_digest
 from torchrepro.catch.launcher import Ended, run_program
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.engine.search.run_directory import CAUGHT, write_json
@@ -61,14 +61,14 @@ class Target:
         try:
             record = json.loads((directory / f"{CAUGHT}.json").read_text())
             bundle = directory / str(record["bundle"])
-            return bundle if record["file"] == _digest(self.file) and bundle.exists() else None
+            return bundle if record["file"] == file_digest(self.file) and bundle.exists() else None
         except (OSError, ValueError, KeyError):
             return None
 
     def remember(self, bundle: Path, directory: Path) -> None:
         """Record which bundle was caught, for `caught_before`."""
         if self.file is not None:
-            record = {"file": _digest(self.file), "bundle": str(bundle.relative_to(directory))}
+            record = {"file": file_digest(self.file), "bundle": str(bundle.relative_to(directory))}
             write_json(directory / f"{CAUGHT}.json", record)
 
 
@@ -108,10 +108,6 @@ def _file_of(named: str) -> Path | None:
     path = Path(*named.split("."))
     found = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in found if file.exists()), None)
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.read import LOCATED
+from torchrepro.bundle.read import LOCATED, file_digest
 from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.environment import cpu_name, cxx_version
 from torchrepro.nouns.errors import TorchReproError
@@ -95,9 +95,8 @@ def _digest(bundle: Path) -> str:
     files = _files_of(bundle) if bundle.is_dir() else [bundle]
     digest = hashlib.sha256()
     for path in files:
-        with open(path, "rb") as file:
-            name = path.name if path == bundle else str(path.relative_to(bundle))
-            digest.update(f"{name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        name = path.name if path == bundle else str(path.relative_to(bundle))
+        digest.update(f"{name}:{file_digest(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -114,7 +113,7 @@ def _torch_version() -> str:
         return ""
     path = Path(spec.origin).with_name("version.py")
     if path.exists():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_digest(path)
     return metadata.version("torch")
 
 
