@@ -56,7 +56,7 @@ class WatchedBackend:
 
 
 def backend(name: str = "inductor", *, mode: str | None = None, **options: Any) -> WatchedBackend:
-    """A watched backend: `torch.compile(model, backend=torchrepro.backend("inductor", level=3))`.
+    """Return a watched backend: `torch.compile(model, backend=torchrepro.backend("inductor", level=3))`.
 
     Options of the watch are those of `WatchSettings`; `options` and `dynamic` go to the compiler, as `mode`
     does.
@@ -76,7 +76,7 @@ def torchrepro(
     options: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> Callable[..., Any]:
-    """What `torch.compile(model, backend="torchrepro", mode=..., options=...)` calls.
+    """Compile a graph for `torch.compile(model, backend="torchrepro", mode=..., options=...)`.
 
     Among the options, those of the watch (`level`, `out`, ...) and `backend` are ours, the others the
     compiler's.
@@ -104,7 +104,7 @@ def wrap_compiler_debug(
     settings: WatchSettings | None = None,
     **options: Any,
 ) -> CompilerFn:
-    """A compiler function `(graph, example_inputs, **kwargs) -> callable`, watched.
+    """Watch a compiler function `(graph, example_inputs, **kwargs) -> callable`.
 
     `compiler_name` is what a bundle calls the compiler: a backend that torch knows, or
     `package.module:function`. `repro_after` says what its graphs are: captured ("dynamo") or as handed to a
@@ -153,7 +153,7 @@ def dump_compiler_graph_state(
     repro_after: str = "aot",
     out: Path | str | None = None,
 ) -> Path:
-    """A checkpoint of a graph: a small bundle, in which large tensors are recipes."""
+    """Save a checkpoint of a graph: a small bundle, in which large tensors are recipes."""
     path = _under(out, "checkpoint")
     return save_graph_repro(
         path, graph, inputs, compiler_name, repro_after=repro_after, size_cap=CHECKPOINT_CAP
@@ -168,7 +168,7 @@ def dump_to_minify(
     repro_after: str = "aot",
     out: Path | str | None = None,
 ) -> Path:
-    """A bundle that is ready to be minified: all of the inputs' data is in it."""
+    """Save a bundle that is ready to be minified: all of the inputs' data is in it."""
     path = _under(out, "minify")
     return save_graph_repro(path, graph, inputs, compiler_name, repro_after=repro_after)
 

@@ -63,7 +63,7 @@ class FlightRecord:
 
 
 def read_flight(bundle: Path) -> Flight | None:
-    """What is known of an unfinished bundle; None if nothing is."""
+    """Return what is known of an unfinished bundle; None if nothing is."""
     try:
         return msgspec.json.decode(_record_of(bundle).read_bytes(), type=Flight)
     except (OSError, msgspec.DecodeError):
@@ -97,12 +97,12 @@ class Caught:
 
 
 def caught_in(directory: Path, run_id: str) -> list[Caught]:
-    """The bundles of a run, oldest first."""
+    """Return the bundles of a run, oldest first."""
     return [_caught(path, manifest) for path, manifest in _bundles(directory, run_id)]
 
 
 def write_summary(directory: Path, run_id: str, **facts: Any) -> Path:
-    """Write `summary.json` anew from the bundles that are there, in one step."""
+    """Rewrite `summary.json` from the bundles that are there, in one step."""
     found = caught_in(directory, run_id)
     bundles = [{**asdict(caught), "path": str(caught.path)} for caught in found]
     text = msgspec.json.format(msgspec.json.encode({"run_id": run_id, "bundles": bundles, **facts}), indent=1)
@@ -174,7 +174,7 @@ def _shortened(text: str, width: int = 160) -> str:
 _LONG = 2.0
 """Seconds after which a call is worth a line in the summary while it lasts."""
 _GIVEN_UP = 10.0
-"""Seconds in one call after which who interrupts the program has given up waiting for it."""
+"""Ctrl-C after this many seconds in one call counts as a hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class HangWatch:
     """Looks now and then for calls that do not come back, and keeps the summary up to date meanwhile.
 
     A hang is only a mark in the unfinished bundle: if the call does come back, it is taken away, and the
-    bundle goes as others do. The summary names long calls in any case: who watches may be killed at any
+    bundle goes as others do. The summary names long calls in any case: this process may be killed at any
     moment.
     """
 
@@ -233,7 +233,7 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
 
 
 def _verdict(flight: Flight, death: Death) -> Verdict | None:
-    """What the death of a process amounts to; None if it had nothing to do with a compiled call."""
+    """Return what the death of a process amounts to; None if it had nothing to do with a compiled call."""
     if flight.phase == "idle":
         return None
     if death.interrupted:

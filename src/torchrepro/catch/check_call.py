@@ -44,7 +44,7 @@ class Checker:
     _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
 
     def check(self, repro: Repro, call: FinishedCall) -> tuple[Repro, Verdict]:
-        """The verdict on a call, and the repro in the form in which it was judged.
+        """Return the verdict on a call, and the repro in the form in which it was judged.
 
         `repro` has the graph, the inputs from before the call and the generators' states from before it.
         """
@@ -97,7 +97,7 @@ class Checker:
 
 
 def _fresh(prepared: Prepared) -> torch.nn.Module:
-    """The graph, or a copy of it where it has state that a run could change."""
+    """Return the graph, or a copy of it where it has state that a run could change."""
     graph = prepared.repro.graph
     has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
     return prepared.graph() if has_state else graph

@@ -49,7 +49,7 @@ def watch(settings: WatchSettings | None = None, **options: Any) -> Iterator[Ses
 
 
 def open_session(settings: WatchSettings) -> Session:
-    """A session that ends with the process at the latest."""
+    """Open a session that ends with the process at the latest."""
     session = Session(settings)
     if not _at_exit:
         atexit.register(_finish)
@@ -58,7 +58,7 @@ def open_session(settings: WatchSettings) -> Session:
 
 
 def current_session() -> Session | None:
-    """The session of the innermost `watch` or latest `enable`."""
+    """Return the session of the innermost `watch` or latest `enable`."""
     return _sessions[-1] if _sessions else None
 
 

@@ -39,7 +39,7 @@ CompilerFn = Callable[..., Any]
 Rng = Mapping[str, torch.Tensor]
 
 HANG_SECONDS = 10.0
-"""Who interrupts a compiler that has not answered for so long has met a hang."""
+"""Ctrl-C after this many seconds in one call counts as a hang."""
 _CAUGHT = "_torchrepro_caught"
 
 
@@ -48,7 +48,7 @@ def watch_compiler(
     session: Session,
     take: Callable[[torch.fx.GraphModule, Mapping[str, Any]], Snapshot],
 ) -> CompilerFn:
-    """A compiler function `(graph, example_inputs, **kwargs) -> callable`, watched.
+    """Watch a compiler function `(graph, example_inputs, **kwargs) -> callable`.
 
     `take` makes the snapshot of a graph from it and from the compiler's keyword arguments.
     """
@@ -69,7 +69,7 @@ def watch_compiler(
 
 
 def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph) -> Callable[..., Any]:
-    """The compiled function, each call of it watched as the level asks for.
+    """Return the compiled function, each call of it watched as the level asks for.
 
     Below AOT its flag says whether it is boxed. Dynamo never calls boxed, though the flag of what is inside
     may have been copied to what it calls.
@@ -210,13 +210,13 @@ class WatchedGraph:
         if _is_control_flow(exc) or _was_caught(exc):
             return
 
-        def guiltless() -> bool:
+        def eager_fails() -> bool:
             return not compiling and self._eager_fails_too(inputs, rng, exc)
 
         shielded = functools.partial(self.session.shielded, from_interrupts=True)
         verdict = verdict_of(exc, compiling=True if compiling else None)
         with looking_away():
-            if shielded("run the graph eagerly", guiltless):
+            if shielded("run the graph eagerly", eager_fails):
                 return
             path = shielded("write a bundle", lambda: self._keep(verdict, inputs, rng))
             step = self._event("compiled" if compiling else "called")
@@ -248,7 +248,7 @@ class WatchedGraph:
         )
 
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
-        """A bundle with the inputs from before the call if they were kept, else as they are now."""
+        """Save a bundle with the inputs from before the call if they were kept, else as they are now."""
         unfinished = self._pending.path if self._pending is not None else None
         if unfinished is not None:
 
@@ -268,7 +268,7 @@ class WatchedGraph:
         return self.session.keep(repro, verdict, self.snapshot.key)
 
     def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
-        """Whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
+        """Return whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
 
         After a fault of the device nothing can be run, out of memory says nothing about eager, and other
         ranks would not take part in a collective.
@@ -291,7 +291,7 @@ class WatchedGraph:
         return False
 
     def _earlier(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-        """The calls before the failed one, which may need them: to warm up, to record, to recompile.
+        """Return the calls before the failed one, which may need them: to warm up, to record, to recompile.
 
         Their inputs are not kept; calls with the same inputs lead up to the same state of the compiled code.
         """

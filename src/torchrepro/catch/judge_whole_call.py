@@ -58,11 +58,11 @@ class PlainRun:
     run: Run | None = None
     raised: Exception | None = None
     out_of_sight: bool = False
-    """Whether it wrote to tensors that were not among the state: what they held before nobody knows."""
+    """Whether it wrote to tensors that were not among the state, whose former contents are unknown."""
 
 
 def judge_call(call: FinishedCall) -> Verdict:
-    """Whether the compiled call did what plain Python does."""
+    """Return whether the compiled call did what plain Python does."""
     try:
         return _judge(call)
     finally:
@@ -99,7 +99,7 @@ def _judge_without_eager(call: FinishedCall, raised: Exception) -> Verdict:
 
 
 def _if_steady(call: FinishedCall, verdict: Verdict, plain: PlainRun) -> Verdict:
-    """A difference counts only in values that plain Python itself gives again.
+    """Keep the differences in values that plain Python itself gives again.
 
     If both sides drew the same random numbers, that is asked from the same random state, else from another.
     """
@@ -138,7 +138,7 @@ def _run_plainly(call: FinishedCall, rng: RngState, *around: AbstractContextMana
 
 
 def _truth(call: FinishedCall, draws: Draws) -> tuple[Run | None, tuple[str, ...]]:
-    """The same in float64, or the reason why it cannot be."""
+    """Return the same in float64, or the reason why it cannot be."""
     devices = {tensor.device.type for tensor in call.before.tensors()}
     precision, notes = precision_for(devices)
     state = call.before.cloned(precision.real, precision.device)
@@ -175,7 +175,7 @@ def _apart(value: Any) -> Any:
 
 
 def _differing(ref: Run, res: Run) -> tuple[Run, Run]:
-    """The two runs without the state that is the same in both, which is nearly all of it."""
+    """Return the two runs without the state that is the same in both, which is nearly all of it."""
     tensors = [
         key for key in ref.state if key in res.state and not _same_bits(ref.state[key], res.state[key])
     ]

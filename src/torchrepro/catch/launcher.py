@@ -116,7 +116,7 @@ class _Signals:
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal sends its signals to our process group."""
+    """Return whether a terminal sends its signals to our process group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

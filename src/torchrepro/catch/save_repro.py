@@ -93,7 +93,7 @@ def save_repro(
         call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
         if isinstance(model, torch.export.ExportedProgram):
             return call.saved(call.exported(), path)
-        graph = None if whole else call.guilty_graph()
+        graph = None if whole else call.failing_graph()
         return call.saved(graph or call.whole(), path)
 
 
@@ -132,7 +132,7 @@ class _Call:
         )
         return save_bundle(repro, target, verdict=verdict, size_cap=settings.size_cap)
 
-    def guilty_graph(self) -> _Judged | None:
+    def failing_graph(self) -> _Judged | None:
         """The graph that fails as the exception says, else one that fails in the same way."""
         from torchrepro.engine.check_bundle import first_failing
 
@@ -155,7 +155,7 @@ class _Call:
         return None
 
     def whole(self) -> _Judged:
-        """The call itself, capture included."""
+        """Judge the call itself, capture included."""
         return self._judged(
             repro_of_call(
                 self.target.function,
@@ -167,7 +167,7 @@ class _Call:
         )
 
     def exported(self) -> _Judged:
-        """An exported program: its graph is all there is."""
+        """Judge an exported program: its graph is all there is."""
         from torchrepro.bundle.exported import repro_of_exported
 
         program: Any = self.target.function
@@ -194,7 +194,7 @@ class _Call:
         return _Judged(replace(repro, notes=(*repro.notes, note)), self.failure)
 
     def _recorded(self) -> list[Path]:
-        """A bundle for each graph that capture makes of the call."""
+        """Record a bundle for each graph that capture makes of the call."""
         if can_fork():
             names = in_a_fork(self._record, time_limit=_RECORDING_LIMIT)
         else:
@@ -253,7 +253,7 @@ def _require_arguments(model: Any, args: Any, kwargs: Any) -> None:
 
 
 def _failure_in_flight() -> Verdict | None:
-    """What the exception amounts to in whose `except` block we are."""
+    """Return what the exception amounts to in whose `except` block we are."""
     exc = sys.exception()
     if isinstance(exc, AccuracyError) and exc.verdict is not None:
         return exc.verdict
@@ -261,7 +261,7 @@ def _failure_in_flight() -> Verdict | None:
 
 
 def _already_kept(failure: Verdict) -> Path | None:
-    """The bundle that the watch of this process has kept of the same failure."""
+    """Return the bundle that the watch of this process has kept of the same failure."""
     session = current_session()
     signature = Signature.of(failure)
     for bundle in reversed(session.kept if session is not None else []):
@@ -293,7 +293,7 @@ def can_fork() -> bool:
 
 
 def in_a_fork(work: Callable[[], Any], *, time_limit: float) -> Any:
-    """What `work` returns, which must be plain data; None if the child died or took too long."""
+    """Return what `work` returns, which must be plain data; None if the child died or took too long."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         # Python warns of other threads. Those of torch are not needed in a child that computes with one.
@@ -327,7 +327,7 @@ def _child(work: Callable[[], Any], writing: int) -> None:
 
 
 def _received(reading: int, deadline: float) -> bytes:
-    """Everything that the child sends; nothing if it is not done in time."""
+    """Return everything that the child sends; nothing if it is not done in time."""
     chunks: list[bytes] = []
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))

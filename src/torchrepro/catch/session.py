@@ -37,7 +37,7 @@ _checks = 0
 
 
 def is_checking() -> bool:
-    """Whether a check is going on, so that the watch must look away."""
+    """Return whether a check is going on, so that the watch must look away."""
     return _checks > 0
 
 
@@ -118,7 +118,7 @@ class Session:
         return self.keep_as(save, verdict, key)
 
     def keep_as(self, save: Callable[[Path], Path], verdict: Verdict, key: str) -> Path | None:
-        """The same for a bundle that is saved in a way of its own."""
+        """Keep a bundle that `save` writes, unless the same graph failed in the same way before."""
         signature = Signature.of(verdict)
         with self._lock:
             if (key, signature) in self._seen or len(self.kept) >= self.settings.limit:
@@ -130,7 +130,7 @@ class Session:
             return path
 
     def under_free_name(self, ending: str, save: Callable[[Path], Path]) -> Path:
-        """Save under the next name that nobody has; in the system's temporary directory if need be."""
+        """Save under the next free name; in the system's temporary directory if need be."""
         try:
             return self._numbered(ending, save)
         except BundleError as exc:
@@ -252,7 +252,7 @@ class Sampler:
         self._last_cost = 0.0
 
     def take(self) -> bool:
-        """Whether to check this call."""
+        """Return whether to check this call."""
         settings = self._settings
         due = self._calls % settings.every == 0
         self._calls += 1

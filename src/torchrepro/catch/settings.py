@@ -95,7 +95,7 @@ class WatchSettings:
         return replace(self, **given)
 
     def to_environ(self) -> dict[str, str]:
-        """The variables that make another process watch in the same way."""
+        """Return the variables that make another process watch in the same way."""
         found = {SWITCH: "1"}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -105,7 +105,7 @@ class WatchSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> WatchSettings:
-        """The settings that the environment asks for, defaults elsewhere."""
+        """Return the settings that the environment asks for, defaults elsewhere."""
         environ = os.environ if environ is None else environ
         given = {}
         for field in fields(cls):
@@ -122,7 +122,7 @@ def torch_aliases(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `1G`, `500M`, `64KiB` or a plain number."""
+    """Return bytes from `1G`, `500M`, `64KiB` or a plain number."""
     digits = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = digits[-1:] if digits[-1:] in _SIZES else ""
     try:
@@ -132,7 +132,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_share(text: str) -> float:
-    """A share from `5%` or `0.05`."""
+    """Return a share from `5%` or `0.05`."""
     try:
         return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
     except ValueError:

@@ -67,7 +67,7 @@ class Snapshot:
         origins: Origins | None = None,
         notes: Iterable[str] = (),
     ) -> Snapshot:
-        """The graph now. CannotSerialise or GraphTextError where it cannot be kept as data."""
+        """Take the graph as it is now. CannotSerialise or GraphTextError where it cannot be kept as data."""
         below_aot = place is Place.AFTER_AOT
         with _plainly():
             return cls(
@@ -91,7 +91,7 @@ class Snapshot:
 
     @cached_property
     def graph(self) -> GraphModule:
-        """The graph as it will be read back from a bundle. It is shared: who changes it takes a copy."""
+        """The graph as it will be read back from a bundle. It is shared: copy it before changing it."""
         written = self.written
         with _plainly():
             return read_graph(
@@ -109,7 +109,7 @@ class Snapshot:
         earlier: Sequence[tuple[Any, ...]] = (),
         notes: Iterable[str] = (),
     ) -> Repro:
-        """A repro of this graph on these inputs, as it will be read back from a bundle."""
+        """Return a repro of this graph on these inputs, as it will be read back from a bundle."""
         return Repro(
             graph=self.graph,
             inputs=concrete(inputs),
@@ -148,7 +148,7 @@ def _concrete_fake(value: FakeTensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 def _any_node(graph: GraphModule, fits: Callable[[torch.fx.Node], bool]) -> bool:
-    """Whether some node of the graph, or of a graph nested in it, is one of those."""
+    """Return whether `fits` is true of a node of the graph or of a graph nested in it."""
     modules = (module for module in graph.modules() if isinstance(module, GraphModule))
     return any(fits(node) for module in modules for node in module.graph.nodes)
 
@@ -161,7 +161,7 @@ def _talks(node: torch.fx.Node) -> bool:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Whether a node may write in place: a wrong yes costs a note, a wrong no a wrong input."""
+    """Return whether a node may write in place: a wrong yes costs a note, a wrong no a wrong input."""
     if node.op == "call_module":
         return True
     if node.op not in ("call_function", "call_method"):
@@ -206,7 +206,7 @@ class PendingBundle:
             # In a forked child: the files are the parent's.
             self._pid, self._in_place, self._flight, self.path = os.getpid(), None, None, None
         if self._in_place is None or not self._in_place.write(inputs, rng):
-            self._write_anew(inputs, rng)
+            self._rewrite_all(inputs, rng)
         assert self._flight is not None
         self._flight.write(phase)
 
@@ -216,7 +216,7 @@ class PendingBundle:
             self._flight.write("idle")
 
     def load(self) -> Repro:
-        """The repro as it is on disk, the inputs as they were before the call."""
+        """Return the repro as it is on disk, the inputs as they were before the call."""
         assert self.path is not None
         return load_bundle(self.path, trusted=trust_own(read_manifest(self.path)))
 
@@ -233,7 +233,7 @@ class PendingBundle:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path = None
 
-    def _write_anew(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
+    def _rewrite_all(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
         if self._repro is None or self._written is None:
             # Without inputs: it is kept, and must not keep the user's tensors alive.
             repro = self._snapshot.repro(())

@@ -69,7 +69,7 @@ def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
 def watched_backend(
     backend: Callable[..., Any], session: Session, compiler: Compiler | None = None
 ) -> Callable[..., Any]:
-    """A backend of `torch.compile`, watched after capture and, as the settings say, after AOT.
+    """Return a backend of `torch.compile`, watched after capture and, as the settings say, after AOT.
 
     `compiler` says what the backend is, where the object itself does not tell.
     """
@@ -257,7 +257,7 @@ class CompiledTarget:
 
 
 def target_of(model: Any) -> CompiledTarget | None:
-    """What stands inside a compiled module, function or method; None if it is not compiled.
+    """Return what stands inside a compiled module, function or method; None if it is not compiled.
 
     Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `get_compiler_config`, `_orig_mod`,
     `_compiled_call_impl`).

@@ -50,7 +50,7 @@ _here = threading.local()
 def compared_with_python(
     compiled: types.FunctionType, function: Callable[..., Any], context: Any, current: CurrentSession
 ) -> Callable[..., Any]:
-    """What `torch.compile` returned for `function`, each outermost call of it compared.
+    """Compare each outermost call of what `torch.compile` returned for `function`.
 
     Everything that torch and users read from it is there as before; an outer `torch.compile` inlines the
     function itself, as it would without us. Checked on torch 2.11 to 2.15 (`_torchdynamo_wrapper_id`,
@@ -101,7 +101,7 @@ class WholeCalls:
         """Failures of this function that have been dealt with, by a bundle of a graph or of a call."""
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The compiled call, and what comes after it if it is one to compare."""
+        """Make the compiled call; compare it afterwards if the sampler takes it."""
         if not self._sampler.take():
             self._recent.append(None)
             return compiled(*args, **kwargs)
@@ -163,7 +163,7 @@ class WholeCalls:
             return self.session.keep(self._repro(call), verdict, f"whole call of {self._target.name}")
 
     def _repro(self, call: FinishedCall) -> Repro:
-        """The call as data, in the state from before it, which must be in place now."""
+        """Return the call as data, in the state from before it, which must be in place now."""
         ambient = replace(capture_ambient(), rng=call.rng.devices)
         found = self._repro_of(call.before.args, call.before.kwargs, ambient)
         earlier = []

@@ -27,7 +27,7 @@ class Walk:
 
     @classmethod
     def over(cls, tensors: Sequence[torch.Tensor], limit: int) -> Walk:
-        """A walk in blocks of at most `limit` elements over tensors of one shape."""
+        """Return a walk in blocks of at most `limit` elements over tensors of one shape."""
         first = tensors[0]
         shape = tuple(first.shape)
         strides = first.stride()
@@ -37,7 +37,7 @@ class Walk:
         return cls(shape, order, flat, tuple(_cut(walked, limit)))
 
     def arranged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A view of the tensor that `parts` can be taken from."""
+        """Return a view of the tensor that `parts` can be taken from."""
         view = tensor.permute(self.order)
         return view.view(-1) if self.flat else view
 
@@ -99,7 +99,7 @@ def sample_positions(count: int, wanted: int) -> torch.Tensor:
 
 
 def take(tensor: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """The elements at row-major positions as float64 on the CPU; complex numbers as pairs."""
+    """Return the elements at row-major positions as float64 on the CPU; complex numbers as pairs."""
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     if tensor.dim() == 0:
         picked = tensor.reshape(1)

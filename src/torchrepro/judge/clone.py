@@ -31,7 +31,7 @@ def clone_inputs(
     device: torch.device | None = None,
     shared: list[str] | None = None,
 ) -> T:
-    """A deep copy of nested arguments in which tensors alias one another exactly as in the original.
+    """Return a deep copy of nested arguments in which tensors alias one another exactly as in the original.
 
     It never fails: what can be neither rebuilt nor deep-copied (a lock, an open file, a process group) is the
     same object in the copy, and a line about it is appended to `shared`.
@@ -44,7 +44,7 @@ def clone_inputs(
 def clone_module(
     module: torch.nn.Module, *, dtype: torch.dtype | None = None, device: torch.device | None = None
 ) -> torch.nn.Module:
-    """A deep copy with parameters and buffers of its own; tied ones stay tied, hooks are kept."""
+    """Return a deep copy with parameters and buffers of its own; tied ones stay tied, hooks are kept."""
     cloner = _Cloner(TensorCloner(dtype, device), [])
     try:
         return cloner.clone_module(module)
@@ -53,7 +53,7 @@ def clone_module(
         raise CannotSerialise(
             f"{type(module).__name__} cannot be copied: {culprit or 'its'} deep copy raises"
             f" {type(exc).__name__}: {exc}",
-            next_step="give that object a __deepcopy__, or pass a function that makes the model anew",
+            next_step="give that object a __deepcopy__, or pass a function that builds the model",
         ) from exc
 
 
@@ -112,7 +112,7 @@ class _Cloner:
         return self._or_shared(lambda: self._deepcopied(value), value, path)
 
     def _fields(self, value: Any, path: str) -> Any:
-        """A dataclass or `ModelOutput`: copied without calling its constructor, which may compute."""
+        """Copy a dataclass or `ModelOutput` without calling its constructor, which may compute."""
         if isinstance(value, dict) or hasattr(type(value), "__deepcopy__"):
             return self._or_shared(lambda: self._deepcopied(value), value, path)
         made = object.__new__(type(value))

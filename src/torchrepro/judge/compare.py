@@ -230,7 +230,7 @@ def _same_kind(ref: Any, res: Any) -> bool:
 
 
 def _item(truth: Any, key: Any) -> Any:
-    """The counterpart in the truth, None where the truth does not have one."""
+    """Return the counterpart in the truth, None where the truth does not have one."""
     if not isinstance(truth, (Mapping, Sequence)) or isinstance(truth, str):
         return None
     try:
@@ -247,7 +247,7 @@ def _parameters_of(distribution: torch.distributions.Distribution) -> list[str]:
 
 
 def _holds_values(value: Any) -> bool:
-    """Whether an object without an equality of its own should be compared by its attributes."""
+    """Return whether an object without an equality of its own should be compared by its attributes."""
     inherited = getattr(type(value), "__eq__", None) is getattr(object, "__eq__", None)
     return bool(getattr(value, "__dict__", None)) and inherited and not callable(value)
 

@@ -46,7 +46,7 @@ def run_fwd_maybe_bwd(
     """Run `gm` on clones of its inputs; if an output needs gradients, run backward as well.
 
     The caller's module and inputs are left as they were: the module is copied or, where it is compiled and a
-    copy would compile anew, put back afterwards. `disable_clone` runs on the originals.
+    copy would compile again, put back afterwards. `disable_clone` runs on the originals.
     `around` is entered for the call alone, not for the copying.
     """
     kwargs = dict(kwargs or {})
@@ -71,7 +71,7 @@ def observe_call(
     only_fwd: bool = False,
     state: Mapping[str, torch.Tensor] | None = None,
 ) -> Run:
-    """One call on the given objects themselves, which it may change.
+    """Make one call on the given objects themselves, which it may change.
 
     `state` names the tensors that belong to the model where `call` does not show them (a compiled function).
     """
@@ -108,7 +108,7 @@ def call_as_it_asks(call: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
 
 
 def is_boxed(call: Callable[..., Any]) -> bool:
-    """Whether a callable takes one list of arguments.
+    """Return whether a callable takes one list of arguments.
 
     Its flag alone does not tell: AOT's backends return an unboxed function to which `functools.wraps` has
     copied the flag of the boxed one inside (and the existing tool then finds healthy models broken). What is
@@ -131,7 +131,7 @@ def _is_compiled(module: torch.nn.Module) -> bool:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """How often the tensor was written to; inference tensors do not count that and look unchanged."""
+    """Return how often the tensor was written to; inference tensors do not count that and look unchanged."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -155,6 +155,6 @@ def _put_back_afterwards(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _keep_apart(run: Run) -> Run:
-    """The run with copies of the model's state, which is about to be put back."""
+    """Return the run with copies of the model's state, which is about to be put back."""
     state = {name: tensor.detach().clone() for name, tensor in run.state.items() if name in run.changed}
     return replace(run, state=state)

@@ -1,4 +1,4 @@
-"""Judges one floating (or complex) leaf: measures it, applies the rule, and says who is wrong and where."""
+"""Judge one floating (or complex) leaf: measure it, apply the rule, and say which side is wrong and where."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _limits(stream: Stream, found: Statistics, rule: Rule, precision: Precision,
 
 
 def _remarkable(found: Statistics, limits: _Limits, rule: Rule) -> bool:
-    """Whether there is anything to tell, so that the statistics should be complete."""
+    """Return whether there is anything to tell, so that the statistics should be complete."""
     pattern = found.pattern
     return bool(
         pattern.gained
@@ -193,7 +193,7 @@ def _with_values(
 
 
 def value_at(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
-    """One element as text; its bytes where the dtype has no Python number."""
+    """Return one element as text; its bytes where the dtype has no Python number."""
     element = tensor[index]
     if tensor.dtype in UNREADABLE_DTYPES:
         return str(element.reshape(1).view(torch.uint8).tolist())

@@ -50,7 +50,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def reduce_to_scalar_loss(out: Any) -> torch.Tensor:
-    """A scalar that depends on every differentiable element of `out`, each with its own weight."""
+    """Return a scalar that depends on every differentiable element of `out`, each with its own weight."""
     tensors = [tensor for _, tensor in tensors_in(out) if _is_differentiable(tensor)]
     wanting = [tensor for tensor in tensors if tensor.requires_grad]
     terms = [_weighted_sum(tensor) for tensor in wanting or tensors]
@@ -82,7 +82,7 @@ def _weighted_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def weights_like(tensor: torch.Tensor) -> torch.Tensor:
-    """One of ±1/8, ±3/8, ±5/8, ±7/8 for each element, scattered without a pattern."""
+    """Return one of ±1/8, ±3/8, ±5/8, ±7/8 for each element, scattered without a pattern."""
     index = torch.arange(tensor.numel(), device=tensor.device)
     octant = index.mul_(0x9E3779B1).bitwise_right_shift_(13).bitwise_and_(7)
     return octant.mul_(2).sub_(7).to(tensor.dtype).div_(8).reshape(tensor.shape)

@@ -178,7 +178,7 @@ class Stream:
         return statistics
 
     def worst(self, limit: float, *, relative: float | None = None) -> Worst:
-        """The element with the largest excess, and how many exceed `limit`."""
+        """Return the element with the largest excess, and how many exceed `limit`."""
         relative = self.envelope.relative if relative is None else relative
         best, where, beyond = -math.inf, None, 0
         for part in self._walk.parts:
@@ -380,7 +380,7 @@ class Stream:
 
 
 def _scale_for(statistics: Statistics) -> float:
-    """A power of two that brings squares of float64 values back into range, 1 where they are."""
+    """Return a power of two that brings squares of float64 values back into range, 1 where they are."""
     size = max(statistics.rms_truth, statistics.max_abs)
     if not size < 1e140:
         return 1.0 / _FAR

@@ -50,7 +50,7 @@ class Subject:
 
     Each way to run it is given a context to enter around the call itself, but not around building or copying
     the model: those may draw random numbers as well. `truth` is the run in float64, with the random draws to
-    replay, and returns notes beside; None where there is to be none.
+    replay, and returns notes as well; None where there is to be none.
     """
 
     eager: Callable[[AbstractContextManager[Any]], Run]
@@ -99,7 +99,7 @@ def subject_of(
     *,
     only_fwd: bool = False,
 ) -> Subject:
-    """A model and its compiled form, on clones of the same inputs."""
+    """Return a model and its compiled form, on clones of the same inputs."""
 
     def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
         def observe(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
@@ -146,7 +146,7 @@ def judge(
     phase: Phase = lambda name: None,
     steady: bool = False,
 ) -> Verdict:
-    """The verdict on a subject. The caller's random generators are as they were afterwards.
+    """Judge a subject. The caller's random generators are as they were afterwards.
 
     `steady`: eager is known to agree with itself, and is run once.
     """
@@ -192,7 +192,7 @@ def _judge(
 
 
 def _attempt(run: Callable[[], Run]) -> Run | Exception:
-    """The run, or what it raised. An error about the user's input is no result of a run."""
+    """Return the run, or what it raised. An error about the user's input is no result of a run."""
     try:
         return run()
     except TorchReproError:
@@ -235,7 +235,7 @@ def _truth(
     start: RngState,
     phase: Phase,
 ) -> tuple[Run | None, tuple[str, ...]]:
-    """The float64 run, or the reason why there is none."""
+    """Return the float64 run, or the reason why there is none."""
     if subject.truth is None:
         reason = "no float64 reference: this run was asked to do without"
     else:
@@ -253,7 +253,7 @@ def _truth(
 
 
 def compare_runs(ref: Run, res: Run, truth: Run | None, *, rule: Rule) -> Comparison:
-    """Everything that a user could see of two runs: results, gradients, mutated inputs, state."""
+    """Compare all that a user could see of two runs: results, gradients, mutated inputs, state."""
     changed = ref.changed | res.changed
     names = [name for name in ref.state if name in changed]
 
@@ -298,7 +298,7 @@ def verdict_of_comparison(comparison: Comparison) -> Verdict:
 
 
 def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Run) -> Verdict:
-    """A mismatch of a random model counts only if both sides drew the same numbers.
+    """Let a mismatch of a random model count only if both sides drew the same numbers.
 
     Equal generator states afterwards mean that they did. Where they differ, values that do not depend on the
     draws can still be judged: those that stay the same under another seed.

@@ -35,7 +35,7 @@ def run_plainly(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _eager_kernel(op: Any) -> Callable[..., Any] | None:
-    """The op's own eager implementation. Checked on torch 2.11 to 2.15 (`py_kernels`)."""
+    """Return the op's own eager implementation. Checked on torch 2.11 to 2.15 (`py_kernels`)."""
     keys = DispatchKey
     for key in (keys.CompositeExplicitAutograd, keys.BackendSelect, keys.CPU):
         if key in op.py_kernels:
@@ -96,7 +96,7 @@ def _hints_wrapper(body: Any, args: Any, kwargs: Any, hints: Any) -> Any:
 
 
 def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> Any:
-    """The op on arguments that were converted to the wider dtype first."""
+    """Run the op on arguments that were converted to the wider dtype first."""
     widened = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
     return op(*widened)
 

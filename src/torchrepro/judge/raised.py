@@ -47,7 +47,7 @@ _MEMORY_PHRASES = ("out of memory", "can't allocate memory", "cannot allocate me
 
 
 def describe(exc: BaseException) -> Raised:
-    """The exception as text, the compilers' own wrappers taken off."""
+    """Return the exception as text, the compilers' own wrappers taken off."""
     inner = innermost(exc)
     return Raised(
         type=type(inner).__name__,
@@ -72,7 +72,7 @@ def verdict_of(exc: BaseException, *, compiling: bool | None = None) -> Verdict:
 
 
 def innermost(exc: BaseException) -> BaseException:
-    """The exception inside `BackendCompilerFailed`, `InductorError` and the like.
+    """Return the exception inside `BackendCompilerFailed`, `InductorError` and the like.
 
     Checked on torch 2.11 to 2.15 (`inner_exception`).
     """
@@ -85,7 +85,7 @@ def innermost(exc: BaseException) -> BaseException:
 
 
 def stage_of(exc: BaseException) -> Stage:
-    """The stage whose code the exception came from, by the innermost frame that belongs to one."""
+    """Return the stage whose code the exception came from, by the innermost frame that belongs to one."""
     for place in _frames(exc):
         for directory, stage in _STAGES:
             if directory in place:

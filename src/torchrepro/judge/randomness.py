@@ -146,14 +146,14 @@ _RECOMPUTED: dict[Any, Callable[..., None]] = {
 
 @lru_cache(maxsize=4096)
 def is_random_op(func: Any) -> bool:
-    """Whether the op may take numbers from a generator."""
+    """Return whether the op may take numbers from a generator."""
     returns_tensors = any("Tensor" in str(item.type) for item in func._schema.returns)
     return torch.Tag.nondeterministic_seeded in func.tags and returns_tensors
 
 
 @lru_cache(maxsize=4096)
 def is_composite(func: Any) -> bool:
-    """Whether the op is only ever a sequence of other ops. Checked on torch 2.11 to 2.15."""
+    """Return whether the op is only ever a sequence of other ops. Checked on torch 2.11 to 2.15."""
     return has_kernel(func.name(), DispatchKey.CompositeImplicitAutograd)
 
 

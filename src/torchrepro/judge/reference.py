@@ -67,7 +67,7 @@ def run_graph_in_fp64(
 
 
 def _with_current_values(value: Any, run: Upcast) -> Any:
-    """The result with narrow tensors (a closure handed out as it is) as the run left them: wide."""
+    """Return the result with narrow tensors (a closure handed out as it is) as the run left them: wide."""
     if isinstance(value, torch.Tensor):
         return run.current(value)
     if isinstance(value, tuple) and hasattr(value, "_make"):

@@ -79,7 +79,7 @@ _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.c
 
 
 def precision_of(dtype: torch.dtype) -> Precision:
-    """The promise of a floating or complex dtype."""
+    """Return the promise of a floating or complex dtype."""
     dtype = _REAL.get(dtype, dtype)
     info = torch.finfo(dtype)
     rms, element, factor, blind_rms, blind_element, margin = _ULPS.get(dtype, _NARROW)
@@ -100,7 +100,7 @@ def precision_of(dtype: torch.dtype) -> Precision:
 
 
 def coarser(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """The dtype with fewer digits of the two."""
+    """Return the dtype with fewer digits of the two."""
     eps = {dtype: torch.finfo(_REAL.get(dtype, dtype)).eps for dtype in (first, second)}
     return max(eps, key=eps.__getitem__)
 
@@ -150,7 +150,7 @@ class Envelope:
 
 
 def rms_limit(precision: Precision, count: int, rms_truth: float, rmse_eager: float) -> float:
-    """The RMSE against the truth that the compiled side may have."""
+    """Return the RMSE against the truth that the compiled side may have."""
     noise = _beyond_rounding(rmse_eager, rms_truth, precision)
     granted = precision.rms_floor * rms_truth + precision.smallest
     return granted + precision.rms_factor * _uncertainty(count) * noise
@@ -161,7 +161,7 @@ def blind_rms_limit(precision: Precision, rms_eager: float) -> float:
 
 
 def element_limit(envelope: Envelope, worst_eager: float) -> float:
-    """The excess over the envelope's relative part that one element may have.
+    """Return the excess over the envelope's relative part that one element may have.
 
     `worst_eager` is the largest such excess of eager: the tail of eager's noise, which a sample cannot show.
     """
@@ -169,7 +169,7 @@ def element_limit(envelope: Envelope, worst_eager: float) -> float:
 
 
 def noise_of_zero(*, blind: bool, dtype_eps: float) -> float:
-    """The size below which a whole leaf may be what rounding left of a mathematical zero.
+    """Return the size below which a whole leaf may be what rounding left of a mathematical zero.
 
     A sum that cancels (the mean of a normalised row, the gradient of a bias before a batch norm) is noise of
     a few ulp of values of order one that the leaf does not show. Only a truth with more digits tells such
@@ -185,7 +185,7 @@ def _uncertainty(count: int) -> float:
 
 
 def _beyond_rounding(rmse: float, rms: float, precision: Precision) -> float:
-    """The part of an RMSE that rounding the exact result to the dtype does not explain."""
+    """Return the part of an RMSE that rounding the exact result to the dtype does not explain."""
     rounding = precision.eps / 2 * rms
     if not rmse > rounding:
         return 0.0
@@ -196,7 +196,7 @@ def _strata(magnitude: torch.Tensor) -> torch.Tensor:
     """Rows of indices: elements of similar magnitude, from the smallest to the largest, none left out."""
     count = magnitude.numel()
     # Two at least: from one alone, noise that does not depend on the magnitude cannot be told from noise that
-    # does, and a healthy small gradient beside large ones looks wrong (seen under autocast).
+    # does, and a healthy small gradient next to large ones looks wrong (seen under autocast).
     rows = max(1 if count < 4 else 2, min(_STRATUM, count // _STRATUM))
     width = -(-count // rows)
     starts = torch.linspace(0, count - width, rows).long()
@@ -211,7 +211,7 @@ def _rms(rows: torch.Tensor) -> list[float]:
 
 
 def _order_statistic(magnitude: torch.Tensor, fraction: float) -> float:
-    """A quantile of the non-zero magnitudes; the largest where there are too few to have quantiles."""
+    """Return a quantile of the non-zero magnitudes; the largest where there are too few to have quantiles."""
     nonzero = magnitude[magnitude > 0]
     if nonzero.numel() <= _STRATUM:
         return float(nonzero.max()) if nonzero.numel() else 0.0

@@ -68,7 +68,7 @@ def _unequal_elements(ref: torch.Tensor, res: torch.Tensor, *, bits: bool) -> to
 
 
 def _magnitude(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """The size of a difference as float64; zero where the dtype has no arithmetic."""
+    """Return the size of a difference as float64; zero where the dtype has no arithmetic."""
     if new.dtype in UNREADABLE_DTYPES:
         return torch.zeros(new.shape, dtype=torch.float64, device=new.device)
     wide = torch.complex128 if new.is_complex() else torch.float64
@@ -99,7 +99,7 @@ def compare_tensors(
 
 
 def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule) -> LeafComparison:
-    """A Python float or complex: like a tensor of one element, with the slack of float32.
+    """Compare Python floats or complex numbers as tensors of one element, with the slack of float32.
 
     Such a number usually comes out of a float32 tensor (`item()`), and carries that tensor's rounding.
     """
@@ -120,7 +120,7 @@ def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule
 
 
 def _metadata(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> tuple[Difference, Any, Any] | None:
-    """The first difference between what the two tensors are, before what they hold."""
+    """Return the first difference between what the two tensors are, before what they hold."""
     kinds = [_kind(ref), _kind(res)]
     if kinds[0] is not kinds[1]:
         return Difference.TYPE, kinds[0].__qualname__, kinds[1].__qualname__
@@ -235,7 +235,7 @@ def _excused_by_rounding(
 
 
 def _usable(truth: torch.Tensor | None, ref: torch.Tensor) -> torch.Tensor | None:
-    """The truth where it can serve as one: the same shape and kind of number, and real data."""
+    """Return the truth where it can serve as one: the same shape and kind of number, and real data."""
     if truth is None or truth.shape != ref.shape or truth.layout is not torch.strided:
         return None
     if truth.is_meta or is_fake(truth) or truth.dtype not in (torch.float64, torch.complex128):
@@ -244,7 +244,7 @@ def _usable(truth: torch.Tensor | None, ref: torch.Tensor) -> torch.Tensor | Non
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself: no gradient, no subclass, no deferred zeros."""
+    """Return the tensor itself: no gradient, no subclass, no deferred zeros."""
     tensor = tensor.detach()
     if type(tensor) is not torch.Tensor and not is_wrapper_subclass(tensor) and not is_fake(tensor):
         with DisableTorchFunctionSubclass():
@@ -259,13 +259,13 @@ def _is_floating(dtype: torch.dtype) -> bool:
 
 
 def _kind(tensor: torch.Tensor) -> type:
-    """The class that matters: a parameter or a buffer is a tensor with a role."""
+    """Return the class that matters: a parameter or a buffer is a tensor with a role."""
     plain = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)) and not is_wrapper_subclass(tensor)
     return torch.Tensor if plain else type(tensor)
 
 
 def _telling_strides(tensor: torch.Tensor) -> list[int]:
-    """A dimension of size one (or an empty tensor) has a stride that means nothing."""
+    """Return the strides that mean something: not of dimensions of size one, nor of an empty tensor."""
     if tensor.numel() == 0:
         return []
     return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]

@@ -108,7 +108,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def python_body_of(func: Any) -> Callable[..., Any] | None:
-    """The function of a `torch.library.custom_op`, whose casts are to be rewritten too.
+    """Return the function of a `torch.library.custom_op`, whose casts are to be rewritten too.
 
     None for every other op, and where another body is registered for a device. Checked on torch 2.11 to 2.15.
     """
@@ -174,7 +174,7 @@ class Upcast:
         return error
 
     def _argument(self, value: Any) -> Any:
-        """What an op is given in place of an argument that is no tensor."""
+        """Return what an op is given in place of an argument that is no tensor."""
         if isinstance(value, torch.dtype):
             return self.precision.widened(value)
         if isinstance(value, torch.device):
@@ -303,7 +303,7 @@ class _WidenOps(TorchDispatchMode):
     def _without_a_wide_kernel(
         self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any, error: Exception
     ) -> Any:
-        """A decomposition, else the op in a dtype that it has, on rounded inputs; real errors stay."""
+        """Run a decomposition, else the op in a dtype that it has, on rounded inputs; real errors stay."""
         simpler = decomposition_of(func)
         if simpler is not None:
             try:
@@ -335,7 +335,7 @@ class _WidenOps(TorchDispatchMode):
         raise error
 
     def _returned(self, plan: OpPlan, result: Any, args: Any, kwargs: Any) -> Any:
-        """The result as autograd expects it: a written argument itself, everything else wide."""
+        """Return the result as autograd expects it: a written argument itself, everything else wide."""
         if not plan.returns_tensors:
             return result
         precision = self._run.precision
@@ -373,7 +373,7 @@ class _WidenOps(TorchDispatchMode):
 def _rounded_to(
     dtype: torch.dtype, pairs: list[tuple[torch.Tensor, torch.Tensor]], tensor: torch.Tensor
 ) -> torch.Tensor:
-    """A rounded copy, noted together with what it is a copy of; integers as they are."""
+    """Return a rounded copy, noted together with what it is a copy of; integers as they are."""
     if not tensor.is_floating_point():
         return tensor
     pairs.append((tensor, tensor.to(dtype)))

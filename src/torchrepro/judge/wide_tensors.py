@@ -26,15 +26,15 @@ class Precision:
     device: torch.device | None = None
 
     def is_narrower(self, dtype: torch.dtype) -> bool:
-        """Whether values of this dtype are to be widened."""
+        """Return whether values of this dtype are to be widened."""
         return self.widened(dtype) is not dtype
 
     def widened(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype that takes the place of this one; integers, booleans and quantised dtypes stay."""
+        """Return the dtype that takes the place of this one; integers, booleans and quantised dtypes stay."""
         return _widened(self.real, dtype)
 
     def moved(self, device: torch.device) -> torch.device:
-        """The device that takes the place of this one."""
+        """Return the device that takes the place of this one."""
         return device if self.device is None else self.device
 
 
@@ -45,7 +45,7 @@ _DEVICES_WITHOUT_FLOAT64 = frozenset({"mps"})
 
 
 def precision_for(device_types: Iterable[str]) -> tuple[Precision, tuple[str, ...]]:
-    """The best precision that all these devices can give, and a note where it is not float64.
+    """Return the best precision that all these devices can give, and a note where it is not float64.
 
     A device without float64 (MPS) sends the whole run to the CPU, in float32.
     """
@@ -114,7 +114,7 @@ class Shadows:
         return known[1]
 
     def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The stand-in, if this tensor or its storage has one already."""
+        """Return the stand-in, if this tensor or its storage has one already."""
         if id(tensor) in self._by_tensor:
             return self._by_tensor[id(tensor)][1]
         if self._rows and is_plain(tensor) and storage_key(tensor) in self._rows:
@@ -122,7 +122,7 @@ class Shadows:
         return None
 
     def widened(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The value to read: of the stand-in where there is one, else a wide copy that nobody keeps."""
+        """The value to read: of the stand-in where there is one, else a wide copy that is not kept."""
         known = self.known(tensor)
         return known if known is not None else widen(tensor, self._precision)
 
@@ -137,12 +137,12 @@ class Shadows:
 
 
 def widen(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """A wide copy (the tensor itself where it is wide already and on the right device)."""
+    """Return a wide copy (the tensor itself where it is wide already and on the right device)."""
     return tensor.to(device=precision.moved(tensor.device), dtype=precision.widened(tensor.dtype))
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is a strided window on a storage of its own dtype and nothing more."""
+    """Return whether the tensor is a strided window on a storage of its own dtype and nothing more."""
     return (
         tensor.layout is torch.strided
         and not has_its_own_dispatch(type(tensor))
@@ -154,12 +154,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def has_its_own_dispatch(kind: type) -> bool:
-    """Whether this class of tensors takes ops apart itself (`__torch_dispatch__`), as wrappers do."""
+    """Return whether this class of tensors takes ops apart itself (`__torch_dispatch__`), as wrappers do."""
     return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
 
 
 def storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
-    """What windows on one storage have in common, as long as they agree on the real numbers in it."""
+    """Return what windows on one storage have in common, as long as they agree on the real numbers in it."""
     return tensor.untyped_storage()._cdata, _real(tensor.dtype)
 
 
@@ -169,7 +169,7 @@ def elements_of_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def window(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
-    """A whole storage as one row of this dtype."""
+    """Return a whole storage as one row of this dtype."""
     row = torch.empty(0, dtype=dtype, device=storage.device)
     return row.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
 

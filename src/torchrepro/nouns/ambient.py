@@ -70,7 +70,7 @@ class Ambient:
 
 
 def telling_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variables that change what is compiled; never one that could hold a secret."""
+    """Return the environment variables that change what is compiled; never one that could hold a secret."""
     environ = os.environ if environ is None else environ
     return {
         name: value
@@ -82,7 +82,7 @@ def telling_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
 
 
 def is_data(value: object) -> bool:
-    """Whether JSON gives the same value back."""
+    """Return whether JSON gives the same value back."""
     if isinstance(value, (list, tuple)):
         return isinstance(value, list) and all(is_data(item) for item in value)
     if isinstance(value, dict):

@@ -58,7 +58,7 @@ class Environment:
 
 
 def cpu_name() -> str:
-    """The processor, as it calls itself. Needs no torch."""
+    """Return the processor, as it calls itself. Needs no torch."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -70,7 +70,7 @@ def cpu_name() -> str:
 
 
 def cxx_version() -> str:
-    """The first line that the C++ compiler says of itself: generated code depends on it."""
+    """Return the first line that the C++ compiler says of itself: generated code depends on it."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         return ""

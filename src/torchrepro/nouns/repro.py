@@ -73,7 +73,7 @@ class Place(StrEnum):
 
 
 class Frontend(StrEnum):
-    """Who captures Python into graphs."""
+    """What captures Python into graphs."""
 
     DYNAMO = "dynamo"
     TORCHREPRO = "torchrepro"
@@ -108,7 +108,7 @@ class Compiler:
     recapture: bool = False
     """Hand a captured graph to `torch.compile`, to be captured once more, and not straight to the backend."""
     frontend: Frontend = Frontend.DYNAMO
-    """Who captures a model or a whole call."""
+    """What captures a model or a whole call."""
 
     def __str__(self) -> str:
         extras = [f"mode={self.mode}"] if self.mode else []

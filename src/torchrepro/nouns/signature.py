@@ -58,10 +58,10 @@ class Signature:
         )
 
     def matches(self, other: Signature) -> bool:
-        """The same failure? An op is compared only where both know theirs."""
+        """Return whether it is the same failure. An op is compared only where both know theirs."""
         if self.kind is not other.kind:
             return False
-        # Of a process that was not our own child nobody knows by which signal it died.
+        # The signal that killed a process is known only of our own children.
         unknown = self.kind is Kind.CRASH and "" in (self.exception, other.exception)
         if not unknown and (self.exception, self.message) != (other.exception, other.message):
             return False
@@ -78,7 +78,7 @@ class Signature:
 
 
 def normalise_message(message: str) -> str:
-    """The part of an exception's text that stays the same from run to run and from size to size."""
+    """Return the part of an exception's text that stays the same from run to run and from size to size."""
     text = telling_line(message)
     for pattern, placeholder in _VOLATILE:
         text = pattern.sub(_without_counters if placeholder == "<name>" else placeholder, text)
@@ -86,6 +86,6 @@ def normalise_message(message: str) -> str:
 
 
 def _without_counters(match: re.Match[str]) -> str:
-    """A name with the numbers that tell `buf1` from `buf7` taken out; types and ops keep theirs."""
+    """Return a name with the numbers that tell `buf1` from `buf7` taken out; types and ops keep theirs."""
     name = match.group()
     return name if _MEANINGFUL_NUMBER.fullmatch(name) else re.sub(r"\d+", "<n>", name)

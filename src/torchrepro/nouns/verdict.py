@@ -74,7 +74,7 @@ class Raised:
 
 
 def telling_line(message: str) -> str:
-    """The first line that says something; of a C++ compiler's output, what its first error says."""
+    """Return the first line that says something; of a C++ compiler's output, what its first error says."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     for line in lines:
         found = re.search(r"\berror: .*", line)
@@ -113,7 +113,7 @@ class Verdict:
 
     @property
     def blamed(self) -> Blame:
-        """Who is wrong. An exception, crash or hang of the compiled side is the compiled side's fault."""
+        """The side that is wrong. An exception, crash or hang of the compiled side is its own fault."""
         if self.comparison is not None and self.kind in (Kind.PASS, Kind.MISMATCH, Kind.NON_FINITE):
             return self.comparison.blamed if self.kind is Kind.PASS else Blame.COMPILED
         return Blame.COMPILED if self.fails else Blame.NOBODY

@@ -184,14 +184,14 @@ LIMIT = 200_000
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """All holders that a call can reach, and what it could change that nobody can put back."""
+    """All holders that a call can reach, and what it could change that cannot be put back."""
 
     holders: tuple[Holder, ...]
     opaque: tuple[str, ...] = ()
 
 
 def reach_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Reach:
-    """Everything that calling `function(*args, **kwargs)` can reach."""
+    """Return everything that calling `function(*args, **kwargs)` can reach."""
     walk = _Walk()
     walk.queue.append(("self" if hasattr(function, "__self__") else "function", function))
     walk.queue.extend((f"inputs[{index}]", value) for index, value in enumerate(args))
@@ -329,7 +329,7 @@ class Names:
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> Names:
-    """The globals and the attributes that the code names, nested functions included."""
+    """Return the globals and the attributes that the code names, nested functions included."""
     globals_: dict[str, None] = {}
     attributes: dict[str, None] = {}
     for instruction in dis.get_instructions(code):
@@ -347,7 +347,7 @@ def names_in(code: types.CodeType) -> Names:
 
 @functools.lru_cache(maxsize=4096)
 def _is_users(module: str | None) -> bool:
-    """Whether a module is the user's own: of others, neither globals nor classes are looked at."""
+    """Return whether a module is the user's own: of others, neither globals nor classes are looked at."""
     return module is not None and module.partition(".")[0] != "torchrepro" and not is_installed_module(module)
 
 
@@ -357,7 +357,7 @@ _SIMPLE = frozenset({"types", "argparse", "collections", "functools"})
 
 @functools.lru_cache(maxsize=4096)
 def _has_state(kind: type) -> bool:
-    """Whether instances keep state that belongs to the program, and not to Python or a compiler."""
+    """Return whether instances keep state that belongs to the program, and not to Python or a compiler."""
     if issubclass(kind, torch.nn.Module):
         return not issubclass(kind, torch.jit.ScriptModule)
     module = getattr(kind, "__module__", "builtins") or "builtins"
@@ -372,7 +372,7 @@ def _is_class_data(name: str, value: Any) -> bool:
 
 
 def _slots(kind: type) -> tuple[Any, ...]:
-    """Descriptors of the attributes that are not in `__dict__`."""
+    """Return descriptors of the attributes that are not in `__dict__`."""
     return tuple(
         descriptor
         for base in kind.__mro__

@@ -34,7 +34,7 @@ class State:
     contents: tuple[tuple[Holder, Contents], ...]
 
     opaque: tuple[str, ...] = ()
-    """Paths of what the call could change and nobody can put back: iterators."""
+    """Paths of what the call could change and that cannot be put back: iterators."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> State:
@@ -47,7 +47,7 @@ class State:
         return replace(self, contents=tuple((holder, holder.read()) for holder, _ in self.contents))
 
     def cloned(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> State:
-        """The same state with clones for tensors; aliasing between them is kept."""
+        """Return the same state with clones for tensors; aliasing between them is kept."""
         clone = _Cloning(TensorCloner(dtype, device))
         contents = tuple(
             (holder, [(clone(key), clone(value)) for key, value in pairs]) for holder, pairs in self.contents
@@ -104,7 +104,7 @@ class Description:
 def describe_state(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Description:
-    """The state of a call as it is now, objects included that it has made."""
+    """Return the state of a call as it is now, objects included that it has made."""
     tensors: dict[str, torch.Tensor] = {}
     data: dict[str, Any] = {}
     describe = _Describing(tensors, data)
@@ -117,7 +117,7 @@ def describe_state(
 
 
 def storages_of(tensor: torch.Tensor) -> list[int]:
-    """The storages that a tensor stands on; those of a wrapper are its parts'."""
+    """Return the storages that a tensor stands on; those of a wrapper are its parts'."""
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         return [key for name in names for key in storages_of(getattr(tensor, name))]
