@@ -46,7 +46,7 @@ def test_stage_and_op_of_a_thousand_ops() -> None:
     with closing(executor_for(repro)) as executor:
         oracle = IsolatedOracle(executor, Timeout(300.0))
         original = establish(repro, oracle)
-        inquiry = Inquiry(repro, original.verdict, oracle, compiles=original.runs)
+        inquiry = Inquiry(repro, original.verdict, oracle, asked=original.runs)
         stage = find_stage(inquiry).stage
         op = find_op(inquiry, Watching.of(inquiry))
     assert stage is Stage.BACKEND

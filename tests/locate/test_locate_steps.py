@@ -25,11 +25,11 @@ FOUND = replace(START, stage=Stage.BACKEND)
 def case(tmp_path: Path) -> Case:
     repro = Repro(torch.fx.symbolic_trace(lambda x: (x + 1,)), (torch.ones(2),))
     oracle: Any = None
-    return Case(Inquiry(repro, Verdict(Kind.MISMATCH), oracle, compiles=3), LocateDirectory(tmp_path))
+    return Case(Inquiry(repro, Verdict(Kind.MISMATCH), oracle, asked=3), LocateDirectory(tmp_path))
 
 
 def stage(case: Case, found: Located) -> Located:
-    case.inquiry.compiles += 2
+    case.inquiry.queries.count(queries=2)
     return replace(found, stage=Stage.BACKEND)
 
 
@@ -64,7 +64,7 @@ def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_togeth
     former = case.inquiry
     former.notes.append("of the call")
     oracle: Any = None
-    case.go_on_with(Inquiry(former.repro, former.verdict, oracle, compiles=4, notes=["of the graph"]))
+    case.go_on_with(Inquiry(former.repro, former.verdict, oracle, asked=4, notes=["of the graph"]))
     assert case.compiles == 7
     assert case.notes == ["of the call", "of the graph"]
 

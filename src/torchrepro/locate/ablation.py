@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -279,20 +279,17 @@ _JOB = "torchrepro.locate.ablation:judge_without"
 
 @dataclass(eq=False)
 class Trials:
-    """Questions about one repro. Asked a second time, the answer is known."""
+    """Questions about one repro with parts of the compiler turned off."""
 
     inquiry: Inquiry
     repro: Repro
-
-    def __post_init__(self) -> None:
-        self._known: dict[str, Verdict] = {}
-        self._met: dict[str, list[str]] = {}
+    _met: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def met(self, kind: str) -> list[str]:
         """Names of `passes`, `patterns`, `decompositions` or `lowerings` that the runs so far have met."""
-        if not self._known:
+        if not self._met:
             self.verdict(Off())
-        return self._met.get(kind, [])
+        return list(self._met.get(kind, ()))
 
     def goes_away(self, off: Off) -> bool:
         """Whether the repro passes. Failing in another way, or not at all testable, is no way out."""
@@ -300,38 +297,19 @@ class Trials:
 
     def fails_as_before(self, verdict: Verdict) -> bool:
         """Whether a verdict shows the failure that this repro has with nothing turned off."""
-        return Failure.of(self.inquiry.verdict_on(self.repro)).shown_by(verdict)
+        return Failure.of(self.inquiry.queries.verdict_on(self.repro)).shown_by(verdict)
 
     def verdict(self, off: Off) -> Verdict:
-        key = msgspec.json.encode([off.options, off.configs, off.names()], order="sorted").decode()
-        if key not in self._known:
-            self._known[key] = self._settled(off)
-        return self._known[key]
-
-    def _settled(self, off: Off) -> Verdict:
-        """Of a failure that is flaky, absence counts only after several runs."""
-        verdict = self._ask(off)
-        for _ in range(self.inquiry.repeats - 1):
-            if not self.inquiry.is_gone(verdict):
-                break
-            verdict = self._ask(off)
-        return verdict
-
-    def _ask(self, off: Off) -> Verdict:
-        self.inquiry.compiles += 1
+        """Return the verdict with these parts turned off, and learn what the compilation meets."""
         candidate = off.settings_on(self.repro)
         with tempfile.TemporaryDirectory(prefix="torchrepro-met-") as directory:
             path = Path(directory) / "met.jsonl"
             path.touch()
-            judged = self.inquiry.oracle.judge([candidate], job=_JOB, off=off.names(), met=str(path))
-            ((_, verdict),) = list(judged)
-            # A process that dies may leave half a line.
-            self._learn(line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
+            verdict = self.inquiry.queries.verdict_on(
+                candidate, job=_JOB, extra={"met": str(path)}, off=off.names()
+            )
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # a process that dies may leave half a line
+                    kind, name = msgspec.json.decode(line)
+                    self._met.setdefault(kind, {})[name] = None
         return verdict
-
-    def _learn(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            kind, name = msgspec.json.decode(line)
-            names = self._met.setdefault(kind, [])
-            if name not in names:
-                names.append(name)

@@ -66,7 +66,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             oracle,
             repeats=original.repeats,
             on_step=lambda words: reporter.send(step=words),
-            compiles=warming + original.runs,
+            asked=warming + original.runs,
             notes=_notes_on(original),
         )
         case = Case(inquiry, directory, trusted)

@@ -24,7 +24,7 @@ from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabou
 from torchrepro.locate.wrong_values import Traced, steepest, trace
 from torchrepro.nouns.located import GuiltyOp, Way
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind
 from torchrepro.torch_api.ops import HigherOrderOperator
 
 _RAISING = "torchrepro.locate.op_jobs:raising"
@@ -205,7 +205,9 @@ class OpWindows:
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
             if self._left() <= 0:
                 break
-            pairs = wrong_ones(self._watching.static, self._watching.recording, group, self._rounds)
+            pairs = wrong_ones(
+                self._watching.static, self._watching.recording, group, self._inquiry.queries.rounds
+            )
             found += [unit.name for unit, _ in pairs]
         return sorted(found, key=self._place.__getitem__)
 
@@ -238,14 +240,8 @@ class OpWindows:
         return sighting.verdict.kind in OF_VALUES, seen.get(name)
 
     def _first_failing(self, candidates: Sequence[Repro | None]) -> int | None:
-        built = [(place, candidate) for place, candidate in enumerate(candidates) if candidate is not None]
-        verdicts = self._inquiry.verdicts([candidate for _, candidate in built])
-        shown = (self._inquiry.failure.shown_by(verdict) for verdict in verdicts)
-        return next((place for (place, _), shows in zip(built, shown, strict=True) if shows), None)
-
-    def _rounds(self, repro: Repro) -> Sequence[Verdict]:
-        self._inquiry.compiles += 1
-        return self._inquiry.oracle.rounds(repro)
+        found = self._inquiry.queries.first_failing(candidates)
+        return None if found is None else found.index
 
 
 def last_of_shortest_beginning(watching: Watching, left: Callable[[], int]) -> str | None:

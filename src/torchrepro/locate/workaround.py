@@ -55,7 +55,7 @@ def _by_options(inquiry: Inquiry, stage: Stage, found: Found | None) -> Workarou
     known = inductor_settings(repro)
 
     def passes(options: Mapping[str, Any]) -> bool:
-        return _passes(inquiry, Off(options=options).settings_on(repro))
+        return inquiry.passes(Off(options=options).settings_on(repro))
 
     for options in _options_for(found):
         if all(name in known for name in options) and passes(options):
@@ -104,7 +104,7 @@ def _by_settings(inquiry: Inquiry, found: Found | None) -> Workaround | None:
     if found is None or not found.off.configs:
         return None
     off = Off(configs=found.off.configs)
-    if not _passes(inquiry, off.settings_on(inquiry.repro)):
+    if not inquiry.passes(off.settings_on(inquiry.repro)):
         return None
     lines = [
         f"torch._{module}.config.{name} = {value!r}"
@@ -126,7 +126,7 @@ def _by_running_the_graph(inquiry: Inquiry) -> Workaround | None:
     """The backend that runs a graph as it was taken. It is no rung of the ladder: no stage is in it."""
     repro = inquiry.repro
     candidate = with_backend(repro, "aot_eager" if repro.place is Place.AFTER_AOT else "eager")
-    if captures(repro) or not _passes(inquiry, candidate):
+    if captures(repro) or not inquiry.passes(candidate):
         return None
     return Workaround(code=code_for(candidate), verified=True)
 
@@ -134,13 +134,9 @@ def _by_running_the_graph(inquiry: Inquiry) -> Workaround | None:
 def _by_not_compiling(inquiry: Inquiry) -> Workaround | None:
     """Dynamo told to leave the code alone, as `torch.compiler.disable` does for one function."""
     off = Off(configs={"dynamo": {"disable": True}})
-    if captures(inquiry.repro) and _passes(inquiry, off.settings_on(inquiry.repro)):
+    if captures(inquiry.repro) and inquiry.passes(off.settings_on(inquiry.repro)):
         return Workaround(code="@torch.compiler.disable", verified=True)
     return None
-
-
-def _passes(inquiry: Inquiry, candidate: Repro) -> bool:
-    return inquiry.is_gone(inquiry.verdict_on(candidate))
 
 
 def code_for(repro: Repro) -> str:
