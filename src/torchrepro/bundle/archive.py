@@ -1,12 +1,8 @@
-"""Writing a bundle, a directory or a zip of it: it stands complete under its name, or not at all.
+"""Write a bundle, a directory or a zip of it: it is complete under its name, or not there at all.
 
-Everything is written under a hidden name beside the target, synced to the disk, then renamed in one step that
-refuses to replace anything. A process killed in the middle leaves only the hidden name, which no reader takes
-for a bundle.
-
-Names that nobody else has: run ids.
-
-Which names a file inside a bundle may have.
+Everything is written under a hidden name next to the target, synced to the disk, then renamed in one step
+that refuses to replace anything. A process killed in the middle leaves only the hidden name, which no reader
+takes for a bundle.
 """
 
 from __future__ import annotations
@@ -142,7 +138,7 @@ def _sync(path: Path) -> None:
 
 
 def _write_zip(path: Path, staged: Path, names: list[str]) -> None:
-    """The same content gives the same bytes: no times, no owners."""
+    """Write a zip whose bytes depend on the content alone: no times, no owners."""
     with zipfile.ZipFile(path, "x", allowZip64=True) as archive:
         for name in names:
             member = zipfile.ZipInfo(name)  # the date is 1980, the first that a zip can hold
@@ -162,7 +158,7 @@ def _write_zip(path: Path, staged: Path, names: list[str]) -> None:
 
 
 def _padding(header_start: int, member: zipfile.ZipInfo) -> bytes:
-    """An extra field that moves the member's data to an aligned position."""
+    """Return an extra field that moves the member's data to an aligned position."""
     zip64_field, own_header = 20, 4
     fixed = header_start + _LOCAL_HEADER + len(member.filename.encode()) + zip64_field + own_header
     length = -fixed % _ZIP_ALIGNMENT

@@ -48,7 +48,7 @@ class Description:
         return data
 
     def table(self, rows: int) -> Table:
-        """The first inputs, one a row."""
+        """Return the first inputs, one a row."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
@@ -88,7 +88,7 @@ def describe_bundle(manifest: Manifest) -> Description:
 
 
 def _operator(entry: CustomOpEntry) -> str:
-    """An operator that does not come with torch, and where it comes from."""
+    """Return an operator that does not come with torch, and where it comes from."""
     places = [entry.library or entry.module, entry.file, "source in the bundle" if entry.in_source else ""]
     return f"{entry.schema} from {', '.join(place for place in places if place) or 'unknown'}"
 

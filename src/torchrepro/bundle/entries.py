@@ -300,7 +300,7 @@ ValueEntry: TypeAlias = (
 
 
 def pack_scalar(value: Any) -> ValueEntry | None:
-    """The entry of a value of exactly one of the built-in scalar types; None for anything else."""
+    """Return the entry of a value of exactly one of the built-in scalar types; None for anything else."""
     if value is None:
         return NoneEntry()
     if value is ...:
@@ -323,7 +323,7 @@ def pack_scalar(value: Any) -> ValueEntry | None:
 
 
 def unpack_scalar(entry: ValueEntry) -> Any:
-    """The value of an entry that `pack_scalar` made, or of a symbolic number."""
+    """Return the value of an entry that `pack_scalar` made, or of a symbolic number."""
     try:
         match entry:
             case NoneEntry():
@@ -359,7 +359,7 @@ def _pack_string(value: str) -> StrEntry:
 
 
 def float_to_text(value: float) -> str:
-    """Exact: the shortest decimal, and for NaN its bits (sign and payload)."""
+    """Write a float exactly: the shortest decimal, and for NaN its bits (sign and payload)."""
     return f"nan:{struct.pack('>d', value).hex()}" if math.isnan(value) else repr(value)
 
 

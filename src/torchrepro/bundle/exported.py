@@ -44,7 +44,7 @@ def repro_of_exported(
     compiler: Compiler,
     ambient: Ambient,
 ) -> Repro:
-    """A repro of an exported program; on the inputs that it was exported with, unless others are given."""
+    """Return a repro of an exported program, on the inputs of its export unless others are given."""
     inputs = _flat_inputs(program, *_chosen_inputs(program, args, kwargs))
     graph = copy.deepcopy(program.graph_module)
     _write_back(graph.graph, program.graph_signature)
@@ -72,7 +72,7 @@ def repro_of_exported_module(
     compiler: Compiler,
     ambient: Ambient,
 ) -> Repro:
-    """The same for `program.module()`, whose graph owns its state and takes and returns nested values.
+    """Do the same for `program.module()`, whose graph owns its state and takes and returns nested values.
 
     The checks of the inputs that torch puts in front of such a graph are left out: they compute nothing.
     Checked on torch 2.11 to 2.15 (`_PyTreeCodeGen`, `_guards_fn`).
@@ -154,7 +154,7 @@ def _in_order(kwargs: Mapping[str, Any], in_spec: Any) -> dict[str, Any]:
 
 
 def _constrained(program: ExportedProgram) -> tuple[Symbol, ...]:
-    """The program's symbols, each within what tracing found out and what the user asked for."""
+    """Return the program's symbols, each within what tracing found out and what the user asked for."""
     ranges = {str(symbol): known for symbol, known in program.range_constraints.items()}
     return tuple(
         narrowed(symbol, ranges[symbol.name]) if symbol.name in ranges else symbol
@@ -187,7 +187,7 @@ def _write_back(graph: Graph, signature: ExportGraphSignature) -> None:
 
 
 def _like(graph: Graph, target: Any, first: Node, *others: Node) -> Node:
-    """A call whose result looks like its first argument."""
+    """Return a call whose result looks like its first argument."""
     node = graph.call_function(target, (first, *others))
     node.meta = {name: first.meta[name] for name in ("val", "tensor_meta") if name in first.meta}
     return node
@@ -217,7 +217,7 @@ def _lift_state(module: GraphModule) -> tuple[list[Any], dict[str, str]]:
 
 
 def _names_in(signature: ExportGraphSignature) -> dict[str, str]:
-    """What the program's state is, by the names of its inputs."""
+    """Return what the program's state is, by the names of its inputs."""
     words = {
         InputKind.PARAMETER: "parameter",
         InputKind.BUFFER: "buffer",
@@ -231,7 +231,7 @@ def _names_in(signature: ExportGraphSignature) -> dict[str, str]:
 
 
 def _written_inputs(graph: Graph, names: Mapping[str, str]) -> tuple[str, ...]:
-    """A note that names the inputs to which the graph writes."""
+    """Return a note that names the inputs to which the graph writes."""
     written = _mutated_placeholders(graph)
     named = [
         f"inputs[{index}] is {names.get(node.name, f'the argument {node.name}')}"
@@ -242,7 +242,7 @@ def _written_inputs(graph: Graph, names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _mutated_placeholders(graph: Graph) -> set[str]:
-    """Names of the inputs that an operator writes to, through views as well."""
+    """Return names of the inputs that an operator writes to, through views as well."""
     base: dict[Node, str] = {}
     written: set[str] = set()
     for node in graph.nodes:
@@ -262,7 +262,7 @@ def _mutated_placeholders(graph: Graph) -> set[str]:
 
 
 def _returns(out_spec: Any) -> tuple[str, ...]:
-    """A note on the structure of the results, where it is more than one flat tuple."""
+    """Return a note on the structure of the results, where it is more than one flat tuple."""
     places = tuple(map(_Place, range(out_spec.num_leaves)))
     if out_spec in (pytree.tree_structure(places), pytree.tree_structure(None)):
         return ()

@@ -24,7 +24,7 @@ from torchrepro.user_code.operators import require_registered, run_kernels, run_
 
 
 def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
-    """The repro in a bundle. `trusted` names modules whose code its graph or its compiler may call."""
+    """Load the repro of a bundle. `trusted` names modules whose code its graph or compiler may call."""
     with open_bundle_files(path) as files:
         manifest = manifest_of(files)
         file, start, length = files.span(TENSORS)
@@ -68,7 +68,7 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
 def _source(
     path: Path, text: str, constants: dict[str, object], trusted: Collection[str]
 ) -> ModuleType | None:
-    """The user's code in the bundle, run; only if somebody vouches for it."""
+    """Run the user's code in the bundle, if it is trusted."""
     if not text:
         return None
     if SOURCE_TRUST not in trusted:
@@ -80,7 +80,7 @@ def _source(
 
 
 def trust_own(manifest: Manifest) -> tuple[str, ...]:
-    """Everything that a bundle of one's own may run."""
+    """Return everything that a bundle of one's own may run."""
     compiler = manifest.compiler.name
     return (
         *owners(manifest.needs_trust),
@@ -95,12 +95,12 @@ def trust_own(manifest: Manifest) -> tuple[str, ...]:
 
 
 def owners(callables: Collection[str]) -> tuple[str, ...]:
-    """The modules in which the given callables (`package.module.function`) live."""
+    """Return the modules in which the given callables (`package.module.function`) live."""
     return tuple(dict.fromkeys(name.rpartition(".")[0] for name in callables))
 
 
 def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler, Ambient, tuple[str, ...]]:
-    """The compiler and the state that a stranger may choose for us, and notes on what was refused."""
+    """Return the compiler and the state that a stranger may choose for us, and notes on what was refused."""
     compiler = manifest.compiler
     module = compiler.name.partition(":")[0]
     if ":" in compiler.name and module not in trusted and module.partition(".")[0] != "torch":

@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, ValueEntry]
     """Inputs, `constant.NAME` of the graph and `rng.DEVICE`."""
     needs_trust: tuple[str, ...] = ()
-    """Modules whose code the graph calls; running it imports them, so somebody has to vouch for them."""
+    """Modules whose code the graph calls; running it imports them, so they have to be trusted."""
     custom_ops: tuple[CustomOpEntry, ...] = ()
     kernels: tuple[str, ...] = ()
     """Triton kernels of the user that the graph calls: their source is in `operators.py`."""
@@ -103,7 +103,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def safe_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The settings that a stranger may choose for us, and the names of those that were refused."""
+    """Return the settings that a stranger may choose for us, and the names of those that were refused."""
     safe = {name: value for name, value in settings.items() if _is_safe(name, value)}
     return safe, [name for name in settings if name not in safe]
 
@@ -119,7 +119,7 @@ def _is_safe(name: str, value: Any) -> bool:
 
 
 def devices_of(manifest: Manifest) -> frozenset[str]:
-    """The kinds of device beside the CPU on which a bundle has values.
+    """Return the kinds of device other than the CPU on which a bundle has values.
 
     Generators have a state on every device that was in use, but only the user's own code may need it.
     """

@@ -46,16 +46,16 @@ class BundleFiles(ABC):
     location: Path
 
     def read_bytes(self, name: str, limit: int = DEFAULT_LIMIT) -> bytes:
-        """The content of a file, which may have at most `limit` bytes."""
+        """Return the content of a file, which may have at most `limit` bytes."""
         return b"".join(self._pieces(name, limit))
 
     @abstractmethod
     def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
-        """A real file with this content, which lives until `close`; `limit` counts if it is compressed."""
+        """Return a real file with this content, which lives until `close`; `limit` is for compressed ones."""
 
     @abstractmethod
     def span(self, name: str) -> tuple[Path, int, int]:
-        """File, start and length of the bytes of a file: what `open_storages` takes."""
+        """Return file, start and length of the bytes of a file: what `open_storages` takes."""
 
     @abstractmethod
     def close(self) -> None:
@@ -65,7 +65,7 @@ class BundleFiles(ABC):
     def _open(self, name: str) -> IO[bytes]: ...
 
     def _pieces(self, name: str, limit: int) -> Iterator[bytes]:
-        """The content bit by bit, so that what claims to be small is stopped when it is not."""
+        """Yield the content piece by piece, so that a file larger than it claims is stopped."""
         try:
             with self._open(name) as file:
                 while piece := file.read(_PIECE):
@@ -124,7 +124,7 @@ def open_bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a bundle, which has all the files it should."""
+    """Return the manifest of a bundle, which has all the files it should."""
     with open_bundle_files(path) as files:
         manifest = manifest_of(files)
         missing = [name for name in (GRAPH, TENSORS) if name not in files]
@@ -146,7 +146,7 @@ def read_graph_text(path: Path) -> str:
 
 
 def read_source_text(path: Path) -> str:
-    """The user's code in a bundle; empty where there is none."""
+    """Return the user's code in a bundle; empty where there is none."""
     with open_bundle_files(path) as files:
         return "\n\n".join(text_of(files, name) for name in (SOURCE, OPERATORS) if name in files)
 
@@ -169,7 +169,7 @@ def text_of(files: BundleFiles, name: str) -> str:
 class _Directory(BundleFiles):
     def __init__(self, location: Path) -> None:
         self.location = location
-        # Before the walk: the path may by mistake be somebody's home directory.
+        # Before the walk: the path may by mistake be a home directory.
         if MANIFEST not in os.listdir(location):
             if not os.listdir(location):
                 raise BundleError(f"{location} is an empty directory", next_step="give the path of a bundle")

@@ -33,7 +33,7 @@ _known: dict[int, _Known] = {}
 
 
 def digest_of_storage(tensor: torch.Tensor) -> str:
-    """A digest of the whole memory under a tensor; empty where there is none (meta, fake)."""
+    """Return a digest of the whole memory under a tensor; empty where there is none (meta, fake)."""
     storage = tensor.untyped_storage()
     if tensor.device.type == "meta" or not storage.nbytes() or not storage.data_ptr():
         return ""
@@ -43,7 +43,7 @@ def digest_of_storage(tensor: torch.Tensor) -> str:
 
 
 def remembered(tensor: torch.Tensor, question: Hashable, find_out: Callable[[], Fact]) -> Fact:
-    """The answer to a question about a tensor's bytes, asked again only after somebody wrote to them."""
+    """Return the answer to a question about a tensor's bytes, asked again only after a write to them."""
     storage = tensor.untyped_storage()
     known = _known.get(storage._cdata)
     state = (storage.data_ptr(), storage.nbytes(), _version(tensor))
@@ -58,19 +58,19 @@ def remembered(tensor: torch.Tensor, question: Hashable, find_out: Callable[[], 
 
 
 def _digest(storage: torch.UntypedStorage) -> str:
-    """Of the bytes as they lie on the CPU; no copy if they lie there already."""
+    """Return the digest of the bytes; those on the CPU are not copied."""
     view = torch.empty(0, dtype=torch.uint8, device=storage.device)
     flat = view.set_(storage, 0, (storage.nbytes(),), (1,)).cpu()
     return hashlib.sha256(flat.numpy().data).hexdigest()
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to. Inference tensors do not count; torch refuses to write to them."""
+    """Return how often a tensor was written to; -1 for inference tensors, which torch does not write to."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def _weak(storage: torch.UntypedStorage) -> Any:
-    """A weak reference that keeps the storage's address, not its memory. Checked on torch 2.11 to 2.15."""
+    """Return a weak reference that keeps the storage's address, not its memory. Checked on 2.11 to 2.15."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(storage)

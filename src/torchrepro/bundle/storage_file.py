@@ -72,7 +72,7 @@ class StorageRewriter:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, name: str, address: int, length: int) -> None:
-        """`length` bytes from a memory address, which must be those of the whole storage."""
+        """Write `length` bytes from a memory address, which must be those of the whole storage."""
         start, stop = self._records[name].data_offsets
         if stop - start != length:
             raise ValueError(f"{name} has {stop - start} bytes, not {length}")

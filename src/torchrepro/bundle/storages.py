@@ -30,7 +30,7 @@ class NoHint(ValueError):
 
 
 def known(number: int | torch.SymInt) -> int:
-    """A size as a plain integer: the hint of a symbolic one."""
+    """Return a size as a plain integer: the hint of a symbolic one."""
     value = hint(number)
     if value is None:
         raise NoHint(f"its size {number} depends on data")
@@ -38,7 +38,7 @@ def known(number: int | torch.SymInt) -> int:
 
 
 def byte_span(size: Sequence[int], stride: Sequence[int], offset: int, dtype: torch.dtype) -> tuple[int, int]:
-    """First and last-plus-one byte that a strided view touches; equal where it has no elements."""
+    """Return first and last-plus-one byte that a strided view touches; equal where it has no elements."""
     itemsize = dtype.itemsize
     if 0 in size:
         return offset * itemsize, offset * itemsize
@@ -75,7 +75,7 @@ class _Use:
         return low, high
 
     def flat(self) -> torch.Tensor:
-        """The kept bytes as a uint8 tensor on the CPU; no copy if they are there already."""
+        """Return the kept bytes as a uint8 tensor on the CPU; no copy if they are there already."""
         view = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
         return view.set_(self.storage, self.entry.start, (self.entry.nbytes,), (1,)).cpu()
 
@@ -92,7 +92,7 @@ class StorageTable:
         self._names = {"__metadata__"}
 
     def entry_for(self, tensor: torch.Tensor, where: str) -> StorageEntry:
-        """The entry shared by all tensors over this tensor's memory; filled in by `finish`."""
+        """Return the entry shared by all tensors over this tensor's memory; filled in by `finish`."""
         storage = tensor.untyped_storage()
         nbytes = known(storage.nbytes())
         key = storage_identity(tensor)
@@ -194,7 +194,7 @@ DeviceMap = Callable[[torch.device], torch.device]
 
 
 def available_device(wanted: torch.device) -> torch.device:
-    """The device itself where this machine has it, else the CPU."""
+    """Return the device itself where this machine has it, else the CPU."""
     if wanted.type in ("cpu", "meta"):
         return wanted
     module = getattr(torch, wanted.type, None)
@@ -256,7 +256,7 @@ class StorageLoader:
     def view(
         self, entry: StridedEntry, empty: Callable[[torch.dtype, torch.device], torch.Tensor]
     ) -> torch.Tensor:
-        """A tensor over the entry's storage. Checked first: torch would grow a short storage."""
+        """Return a tensor over the entry's storage. Checked first: torch would grow a short storage."""
         dtype = find_constant(entry.dtype, torch.dtype)
         kept = entry.storage
         offset = entry.offset - kept.start // dtype.itemsize

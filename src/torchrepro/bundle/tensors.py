@@ -188,7 +188,7 @@ def _outer(numbers: Any) -> tuple[int, ...]:
 
 
 def find_subclass(name: str) -> type[torch.Tensor] | None:
-    """The tensor subclass of torch with this full name, if there is one that can be taken apart.
+    """Return the tensor subclass of torch with this full name, if there is one that can be taken apart.
 
     Only torch's own modules are looked into: a name in a stranger's manifest must import nothing else.
     """
@@ -205,7 +205,7 @@ def find_subclass(name: str) -> type[torch.Tensor] | None:
 
 
 def first_opaque(entry: ValueEntry) -> OpaqueEntry | None:
-    """What inside an entry could not be kept, if anything."""
+    """Return what inside an entry could not be kept, if anything."""
     if isinstance(entry, OpaqueEntry):
         return entry
     parts: list[ValueEntry] = []
@@ -237,7 +237,7 @@ class _NonLeaf(torch.autograd.Function):
 
 
 def rebuild_tensor(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
-    """The tensor that an entry describes."""
+    """Return the tensor that an entry describes."""
 
     def make() -> torch.Tensor:
         bare = _build(entry, unpacking)

@@ -41,7 +41,7 @@ def repro_of_call(
     compiler: Compiler,
     ambient: Ambient,
 ) -> Repro:
-    """The call `function(*args, **kwargs)` as a repro. It holds the live objects."""
+    """Return the call `function(*args, **kwargs)` as a repro. It holds the live objects."""
     call = _plain(UserCall(function, tuple(args), dict(kwargs)))
     builder = _Builder()
     arguments = builder.node(call.args, "arg")
@@ -57,7 +57,7 @@ def repro_of_call(
 
 
 def call_in(graph: GraphModule, inputs: Sequence[Any]) -> UserCall:
-    """The call that a graph consists of, on these inputs."""
+    """Return the call that a graph consists of, on these inputs."""
     values: dict[Node, Any] = {}
     given = iter(inputs)
     for node in graph.graph.nodes:
@@ -86,7 +86,7 @@ class _Builder:
         self._names: set[str] = set()
 
     def node(self, value: Any, name: str) -> Any:
-        """The value with nodes in place of its leaves."""
+        """Return the value with nodes in place of its leaves."""
         if type(value) in (list, tuple):
             return type(value)(self.node(item, f"{name}_{index}") for index, item in enumerate(value))
         if type(value) is dict and all(isinstance(key, str | int) for key in value):
@@ -119,7 +119,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _plain(call: UserCall) -> UserCall:
-    """The same call without wrappers: compiled forms, partial functions and bound methods taken apart.
+    """Return the call without wrappers: compiled forms, partial functions and bound methods taken apart.
 
     Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_orig_mod`).
     """
@@ -138,7 +138,7 @@ def _plain(call: UserCall) -> UserCall:
 
 
 def _representable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that FX can have in a graph: it asks for a name, which a lambda does not have."""
+    """Return the function in a form that FX can have in a graph: a lambda has no name."""
     if getattr(function, "__name__", "") != "<lambda>" or not isinstance(function, types.FunctionType):
         return function
     named = types.FunctionType(

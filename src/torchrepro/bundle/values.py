@@ -1,4 +1,4 @@
-"""Values to data and back: what a graph was called with, described in JSON, with the bytes beside it.
+"""Values to data and back: what a graph was called with, described in JSON, with the bytes next to it.
 
 Never a pickle: what has no description here is left out and said so.
 """
@@ -87,7 +87,7 @@ def pack_values(values: Mapping[str, Any], *, size_cap: int = DEFAULT_SIZE_CAP) 
 
 
 def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[str, ValueEntry]:
-    """The descriptions alone; the table is told of every storage, and does with it what it likes.
+    """Return the descriptions alone; the table is told of every storage.
 
     For callers that stand in no mode of torch: leaving them all takes half the time of a description.
     """
@@ -99,7 +99,7 @@ def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[s
 def unpack_values(
     entries: Mapping[str, ValueEntry], load_storage: LoadStorage, *, device_map: DeviceMap = available_device
 ) -> dict[str, Any]:
-    """The values again. Tensors own what `load_storage` gives for a name: a private uint8 tensor on the CPU.
+    """Rebuild the values. Tensors own what `load_storage` gives for a name: a private uint8 CPU tensor.
 
     `device_map` says where the tensors of a device go; by default, to the CPU where the device is missing
     (`device_notes` says which). A value that could not be kept raises `CannotSerialise` and is named.
@@ -117,7 +117,7 @@ def unpack_values(
 def device_notes(
     entries: Mapping[str, ValueEntry], *, device_map: DeviceMap = available_device
 ) -> tuple[str, ...]:
-    """Which devices of the values are replaced by others here, in words for a person."""
+    """Return which devices of the values are replaced by others here, in words for a person."""
     wanted = sorted({name for entry in entries.values() for name in _devices(entry)})
     moves = [(name, device_map(parse_device(name))) for name in wanted]
     return tuple(
@@ -192,7 +192,7 @@ class _Packer:
         return self._pack_object(value, where)
 
     def _pack_object(self, value: Any, where: str) -> ValueEntry:
-        """Values with an identity, which counts only once the whole is packed: no value contains itself."""
+        """Pack a value with an identity, known only once the whole is packed: no value contains itself."""
         number = len(self._alive) - 1
         entry: ValueEntry
         if isinstance(value, torch.Tensor):

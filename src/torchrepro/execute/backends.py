@@ -47,13 +47,13 @@ _AKIN = {
 
 
 def last_stage_of(backend: str) -> Stage:
-    """The last stage that a compiler goes through."""
+    """Return the last stage that a compiler goes through."""
     known = {step.backend: step.stage for step in LADDER}
     return known.get(backend) or _AKIN.get(backend, Stage.BACKEND)
 
 
 def steps_below(repro: Repro) -> tuple[Step, ...]:
-    """The backends that do less than the compiler under test. A graph after AOT is past the first two."""
+    """Return the backends that do less than the compiler under test; after AOT, the first two are done."""
     own = last_stage_of(repro.compiler.name)
     stages = [step.stage for step in LADDER]
     below = LADDER[: stages.index(own)] if own in stages else LADDER
@@ -63,7 +63,7 @@ def steps_below(repro: Repro) -> tuple[Step, ...]:
 
 
 def with_backend(repro: Repro, backend: str) -> Repro:
-    """The repro with another backend, which has neither the mode nor the options of its compiler."""
+    """Return the repro with another backend, which has neither the mode nor the options of its compiler."""
     return replace(repro, compiler=replace(repro.compiler, name=backend, mode=None, options={}))
 
 
@@ -90,7 +90,7 @@ def culprit_step(fails: Sequence[bool | None]) -> int | None:
 
 
 def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
-    """The compiler that a backend object stands for, and notes on what could not be kept of it.
+    """Return the compiler that a backend object stands for, and notes on what could not be kept of it.
 
     Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper.config`, `_TorchCompileWrapper.kwargs`,
     `_torchdynamo_orig_backend`, `DDPOptimizer.backend_compile_fn`).
@@ -122,7 +122,7 @@ def watches_itself(backend: Any) -> bool:
 
 
 def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
-    """What stands inside the wrappers that torch, DDP or a partial put around a backend."""
+    """Return what stands inside the wrappers that torch, DDP or a partial put around a backend."""
     notes: tuple[str, ...] = ()
     for _ in range(20):
         owner: Any = getattr(backend, "__self__", None)
@@ -139,7 +139,7 @@ def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _name_of(backend: Callable[..., Any]) -> str:
-    """A registered name, else `package.module:function`."""
+    """Return a registered name, else `package.module:function`."""
     for name in _registered():
         if dynamo.registered_backends.get(name) is backend:
             return name

@@ -26,7 +26,7 @@ from torchrepro.torch_api.ops import effects_operator
 
 
 def without_tokens(graph: torch.fx.GraphModule, outputs: Any) -> Any:
-    """The outputs of a run with None in place of tokens. Inductor returns none, whatever eager passed on."""
+    """Return the outputs of a run with None in place of tokens, which Inductor does not return."""
     returned = graph.graph.output_node().args[0]
     if not isinstance(returned, tuple | list) or not isinstance(outputs, tuple | list):
         return outputs
@@ -58,7 +58,7 @@ _AOT_EAGER = frozenset({"eager", "aot_eager", "eager_noexcept"})
 def compile_model(
     compiler: Compiler, model: Callable[..., Any], *, backend: CompilerFn | None = None
 ) -> Callable[..., Any]:
-    """A user's model through the public API, capture included; `backend` takes the compiler's place."""
+    """Compile a user's model through the public API, capture included; `backend` replaces the compiler."""
     given = backend or _backend_for_public_api(compiler)
     if compiler.frontend is Frontend.TORCHREPRO:
         captured: Callable[..., Any] = resolve_name(_OWN_CAPTURE)(
@@ -84,7 +84,7 @@ def compile_graph(
     fake_mode: Any,
     example_inputs: Sequence[Any],
 ) -> Callable[..., Any]:
-    """A graph handed straight to the compiler under test, as the stage before it would have done."""
+    """Hand a graph straight to the compiler under test, as the stage before it would have done."""
     if compiler.recapture and place is Place.AFTER_CAPTURE:
         return compile_model(compiler, graph)
     if place is Place.AFTER_AOT:
@@ -98,7 +98,7 @@ def compile_graph(
 
 
 def known_compilers() -> list[str]:
-    """Every backend that torch knows here, debugging ones included."""
+    """Return every backend that torch knows here, debugging ones included."""
     return sorted(dynamo.list_backends(exclude_tags=()))
 
 
@@ -118,7 +118,7 @@ def require_known(compiler: Compiler) -> None:
 
 
 def backend_function(compiler: Compiler) -> CompilerFn:
-    """What `torch.compile` would hand a captured graph to.
+    """Return what `torch.compile` would hand a captured graph to.
 
     Checked on torch 2.11 to 2.15 (`torch._TorchCompileInductorWrapper`, `torch._dynamo.lookup_backend`).
     """
@@ -168,7 +168,7 @@ def _inductor_inner(compiler: Compiler) -> CompilerFn:
 
 
 def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """The graph after inductor's decompositions, run eagerly."""
+    """Return the graph after inductor's decompositions, to run eagerly."""
     from torchrepro.torch_api.fake import make_fx
     from torchrepro.torch_api.inductor import select_decomp_table
 
@@ -196,7 +196,7 @@ def _without_constants(
 
 
 def _aot_inductor(compiler: Compiler) -> CompilerFn:
-    """A library compiled ahead of time, packed, and loaded again.
+    """Compile a library ahead of time, pack it, and load it again.
 
     Checked on torch 2.11 to 2.15 (`aot_compile`, `package_aoti`, `aoti_load_package`).
     """
@@ -225,7 +225,7 @@ def _aot_inductor(compiler: Compiler) -> CompilerFn:
 class _Loaded:
     """A function of a library; the library's directory goes when the function does.
 
-    A library returns tensors alone. Numbers, which the graph returns beside them, are made numbers again.
+    A library returns tensors alone. Numbers that the graph returns as well are made numbers again.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class _Boxed:
 
 @contextmanager
 def _as_if_captured(fake_mode: Any) -> Iterator[None]:
-    """The context in which capture calls a backend. Checked on torch 2.11 to 2.15 (`torch._guards`)."""
+    """Enter the context in which capture calls a backend. Checked on torch 2.11 to 2.15 (`torch._guards`)."""
     from torchrepro.torch_api.dynamo import TracingContext, tracing
     from torchrepro.torch_api.inductor import V
 

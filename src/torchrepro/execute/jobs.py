@@ -1,4 +1,4 @@
-"""What runs in a process of its own: each job takes plain data and returns plain data (see isolate/)."""
+"""Jobs that run in a process of their own: each takes plain data and returns plain data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(payload: dict[str, Any], phase: Phase) -> Any:
 
     trusted = tuple(payload.get("trusted", ()))
     if trusted:
-        # What was vouched for may live beside the user, as it would for `python script.py`.
+        # What is trusted may be in the working directory, as it would for `python script.py`.
         sys.path.insert(0, os.getcwd())
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
     if payload.get("frontend") is not None:

@@ -31,7 +31,7 @@ class Prepared:
     repro: Repro
 
     def graph(self) -> torch.fx.GraphModule:
-        """The graph as it was before any compiler touched it."""
+        """Return the graph as it was before any compiler touched it."""
         graph = clone_module(self.repro.graph)
         assert isinstance(graph, torch.fx.GraphModule)
         return graph.eval()
@@ -45,7 +45,7 @@ class Prepared:
 
     @contextmanager
     def modes(self) -> Iterator[None]:
-        """What stood around the call. Below AOT autograd has done its work: the graphs run without it."""
+        """Enter the modes of the call. Below AOT, autograd has done its work: the graphs run without it."""
         with applied_modes(self.repro.ambient):
             if self.repro.place is Place.AFTER_AOT:
                 with torch.no_grad():
@@ -54,7 +54,7 @@ class Prepared:
                 yield
 
     def compile(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
-        """A graph and what the compiler under test makes of it, dynamic where it was captured dynamic."""
+        """Compile a copy of the graph, dynamic where it was captured so; return the copy and the result."""
         graph, inputs, repro = self.graph(), self.inputs(), self.repro
         with self.modes():
             # Operators with graphs of their own (`while_loop`) ask for the symbols that capture always has.
@@ -65,7 +65,7 @@ class Prepared:
             return graph, compile_graph(repro.compiler, repro.place, graph, None, inputs)
 
     def observe(self, graph: torch.nn.Module, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Run:
-        """One run of the graph or of a compiled form of it, on the given objects themselves."""
+        """Run the graph or a compiled form of it once, on the given objects themselves."""
 
         def call(*args: Any) -> Any:
             with self.modes():
@@ -75,7 +75,7 @@ class Prepared:
         return replace(run, outputs=without_tokens(self.repro.graph, run.outputs))
 
     def lead_up(self, graph: torch.nn.Module, function: Callable[..., Any]) -> None:
-        """The calls that came before; the generators stand afterwards where they stood."""
+        """Repeat the calls that came before; the states of the generators stay as they were."""
         if self.repro.earlier:
             with same_randomness(capture_rng_state()):
                 for inputs in self.repro.earlier:
@@ -148,7 +148,7 @@ def judge_repro(
     phase: Phase = lambda name: None,
     raised: list[BaseException] | None = None,
 ) -> Verdict:
-    """The verdict on a repro in this process; a crash or a hang takes the process with it (see isolate/).
+    """Judge a repro in this process; a crash or a hang takes the process with it.
 
     It is judged as it was recorded, unless a rule is given.
 
@@ -165,7 +165,7 @@ def judge_repro(
 
 
 def subject_of_repro(repro: Repro, phase: Phase, *, fp64: bool = True) -> Subject:
-    """The ways to run a repro that are compared."""
+    """Return the ways to run a repro that are compared."""
     prepared = repro_common(repro)
     if repro.place is Place.BEFORE_CAPTURE:
         from torchrepro.execute.judge_user_call import subject_of_call
@@ -181,7 +181,7 @@ def subject_of_prepared(
     *,
     fp64: bool = True,
 ) -> Subject:
-    """The ways to run a graph that are compared; `compile` may give what it compiled for other inputs."""
+    """Return the ways to run a graph that are compared; `compile` may reuse an earlier compilation."""
 
     def eager(around: AbstractContextManager[Any]) -> Run:
         graph, inputs = prepared.graph(), prepared.inputs()
@@ -202,7 +202,7 @@ def subject_of_prepared(
 def _keeping_exceptions(
     compiled: Callable[[AbstractContextManager[Any]], Run], raised: list[BaseException] | None
 ) -> Callable[[AbstractContextManager[Any]], Run]:
-    """The compiled run, which leaves the exception object behind if it raises."""
+    """Wrap the compiled run so that it leaves the exception object behind if it raises."""
 
     def run(around: AbstractContextManager[Any]) -> Run:
         try:
@@ -216,7 +216,7 @@ def _keeping_exceptions(
 
 
 def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
-    """The run of a prepared graph in float64, and notes on what was not ideal about it."""
+    """Run a prepared graph in float64; return the run and notes on what was not ideal about it."""
     repro = prepared.repro
     if repro.place is Place.AFTER_AOT:
         reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)

@@ -84,7 +84,7 @@ class CallTrial:
             forget_source(call.source)
 
     def copied(self) -> FreshCall:
-        """The call on copies that stay."""
+        """Return the call on copies that are kept."""
         inputs, earlier, constants = clone_inputs(
             (self.repro.inputs, self.repro.earlier, dict(self.written.constants))
         )
@@ -94,7 +94,7 @@ class CallTrial:
         return FreshCall(graph, inputs, earlier, source)
 
     def observe(self, call: FreshCall, function: Callable[..., Any]) -> Run:
-        """One run of the function or of a compiled form of it, after the calls that came before."""
+        """Run the function or a compiled form of it once, after the calls that came before."""
 
         def run(*inputs: Any) -> Any:
             with applied_modes(self.repro.ambient):
@@ -111,7 +111,7 @@ class CallTrial:
 
 
 def subject_of_call(repro: Repro, phase: Phase, *, fp64: bool) -> Subject:
-    """The ways to run a call that are compared."""
+    """Return the ways to run a call that are compared."""
     trial = CallTrial.of(repro)
 
     def eager(around: AbstractContextManager[Any]) -> Run:
@@ -136,7 +136,7 @@ def subject_of_call(repro: Repro, phase: Phase, *, fp64: bool) -> Subject:
 
 
 def run_compiled(repro: Repro) -> Any:
-    """What the compiled call returns, without any judging."""
+    """Run the compiled call and return its outputs, unjudged."""
     with CallTrial.of(repro).fresh() as call, applied_modes(repro.ambient):
         compiled = compile_model(repro.compiler, call.function)
         arguments = call_in(call.graph, call.inputs)
@@ -146,7 +146,7 @@ def run_compiled(repro: Repro) -> Any:
 
 
 def detached(repro: Repro) -> Repro:
-    """The same call on copies of the user's code and data as they are now; it shares nothing with them."""
+    """Copy the call with the user's code and data as they are now; it shares nothing with them."""
     trial = CallTrial.of(repro)
     call = trial.copied()
     notes = tuple(dict.fromkeys((*repro.notes, *trial.written.notes)))

@@ -35,7 +35,7 @@ class Origins:
         self._numbers: dict[str, int] = {}
 
     def of(self, graph: torch.fx.GraphModule, *, below_aot: bool = False, backward: bool = False) -> Origin:
-        """The origin of a graph that is just being compiled. What AOT makes of a graph is no new one."""
+        """Return the origin of the graph being compiled. What AOT makes of a graph is no new one."""
         code, compilation = _compilation()
         key = f"{code}/{compilation}"
         if code is None or not below_aot or key not in self._numbers:
@@ -51,7 +51,7 @@ class Origins:
 
 
 def beginning_of(graph: torch.fx.GraphModule) -> str:
-    """The first line of the user in a graph: `model.py:12 in forward`."""
+    """Return the first line of the user in a graph: `model.py:12 in forward`."""
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "get_attr", "output"):
             found = source_of(node)
@@ -61,7 +61,7 @@ def beginning_of(graph: torch.fx.GraphModule) -> str:
 
 
 def _compilation() -> tuple[int | None, int]:
-    """The code that is being compiled, by Dynamo's number, and how often it has been before.
+    """Return the code that is being compiled, by Dynamo's number, and how often it has been before.
 
     A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 and 2.13
     (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).

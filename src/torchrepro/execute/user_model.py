@@ -85,7 +85,7 @@ class Factory:
         return self._build()
 
     def steady(self) -> tuple[Factory, str]:
-        """A factory whose products are all alike, and a note if they had to be copied."""
+        """Return a factory whose products are all alike, and a note if they had to be copied."""
         first, second = self._build(), self._build()
         if same(_data(first), _data(second), strict=True):
             return self, ""
@@ -156,7 +156,7 @@ def load_factory(target: str, *, device: str | None = None, backward: bool | Non
 
 
 def as_built(value: Any, name: str) -> Built:
-    """A model alone, (model, inputs) or (model, args, kwargs)."""
+    """Accept a model alone, (model, inputs) or (model, args, kwargs)."""
     if isinstance(value, (tuple, list)):
         if len(value) == 2 and callable(value[0]):
             return _with_inputs(value[0], value[1])
@@ -183,7 +183,7 @@ def read_options(module: ModuleType) -> CaseOptions:
 
 
 def call_context(options: CaseOptions, amp: str | None, device: str) -> AbstractContextManager[Any]:
-    """The state that stands around the forward call."""
+    """Enter the state in which the forward call runs."""
     stack = ExitStack()
     if options.no_grad:
         stack.enter_context(torch.no_grad())
@@ -286,7 +286,7 @@ class ModelTrial:
     notes: tuple[str, ...] = ()
 
     def observe(self, built: Built, function: Any) -> Run:
-        """One call of `function`, which is the built model or a compiled form of it."""
+        """Call `function` once: the built model or a compiled form of it."""
         options = self.factory.options
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -350,7 +350,7 @@ def load_trial(request: ModelRequest) -> ModelTrial:
 
 
 def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verdict:
-    """The verdict on a user's model in this process."""
+    """Judge a user's model in this process."""
     phase = Phases(phase)
     phase("build")
     trial = load_trial(request)

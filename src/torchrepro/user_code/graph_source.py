@@ -1,4 +1,4 @@
-"""The user's code behind a graph: what the graph's text cannot name is kept as a source text beside it."""
+"""The user's code behind a graph: what the graph's text cannot name is kept as a source text next to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCE_PREFIX = "source."
 
 
 def write_with_source(repro: Repro) -> tuple[GraphText, Compiler]:
-    """The text of a repro's graph with the source text that it needs, and the compiler as a reader finds it.
+    """Write a repro's graph with the source text that it needs; return the compiler as a reader finds it.
 
     A call before capture takes all of the user's code along. Other graphs name the functions of modules that
     can be imported, and take along only what no import finds: what was defined in a script.
@@ -62,7 +62,7 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Compiler]:
 
 
 def compiler_in(compiler: Compiler, source: types.ModuleType | None) -> Compiler:
-    """The compiler under the name by which it is imported here, where it is a function of the source text."""
+    """Return the compiler under the name by which it is imported here, if the source text defines it."""
     place, _, name = compiler.name.partition(":")
     if source is None or place != SOURCE_TRUST:
         return compiler
@@ -72,13 +72,13 @@ def compiler_in(compiler: Compiler, source: types.ModuleType | None) -> Compiler
 def read_with_source(
     text: str, constants: Mapping[str, Any], source_text: str, trusted: tuple[str, ...] = ()
 ) -> tuple[torch.fx.GraphModule, types.ModuleType]:
-    """The graph on a fresh copy of its source, and that copy: no other run has touched either."""
+    """Read a graph on a fresh copy of its source, and return both: no other run has touched them."""
     source = fresh_source(source_text, tensors_of_source(constants))
     return read_graph(text, constants, trusted=trusted, source=source), source
 
 
 def tensors_of_source(constants: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors that the source text finds by name."""
+    """Return the tensors that the source text finds by name."""
     return {
         name.removeprefix(SOURCE_PREFIX): value
         for name, value in constants.items()
@@ -87,7 +87,7 @@ def tensors_of_source(constants: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _backend_in_a_script(compiler: Compiler) -> Any:
-    """The compiler function that was defined in a script or came from a source text; None for all others."""
+    """Return the compiler function that a script or a source text defines; None for all others."""
     place, _, name = compiler.name.partition(":")
     if place != "__main__" and not is_source_module(place):
         return None

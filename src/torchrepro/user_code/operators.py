@@ -103,7 +103,7 @@ def operators_of(ops: Sequence[OpOverload], kernels: Mapping[str, Any]) -> Opera
 
 
 def run_registrations(text: str) -> dict[str, Callable[[], Any]]:
-    """What registers each operator of a bundle. Runs the user's code."""
+    """Return what registers each operator of a bundle. Runs the user's code."""
     module = load_source(text)
     kept = module.__dict__.setdefault("_registered", {})
 
@@ -114,7 +114,7 @@ def run_registrations(text: str) -> dict[str, Callable[[], Any]]:
 
 
 def run_kernels(text: str) -> dict[str, Any]:
-    """The Triton kernels of a bundle by the names that its graph has for them. Runs the user's code."""
+    """Return the Triton kernels of a bundle by the names in its graph. Runs the user's code."""
     return dict(getattr(load_source(text), KERNELS))
 
 
@@ -160,7 +160,7 @@ def _text(closure: SourceClosure, entries: Sequence[CustomOpEntry], written: _Wr
 
 
 def describe_op(op: OpOverload) -> CustomOpEntry:
-    """What a reader must know to have this operator as well. Checked on torch 2.11 to 2.15 (`_schema`)."""
+    """Describe where an operator comes from. Checked on torch 2.11 to 2.15 (`_schema`)."""
     name = op.name()
     module, file = _origin(name)
     library = ""
@@ -170,7 +170,7 @@ def describe_op(op: OpOverload) -> CustomOpEntry:
 
 
 def functions_of(name: str) -> dict[str, Callable[..., Any]]:
-    """The user's functions behind a `torch.library.custom_op`, by role; none for any other operator.
+    """Return the user's functions behind a `torch.library.custom_op`, by role; none for any other operator.
 
     Roles: `kernel` for every device or `kernel DEVICE`, `triton` for a `triton_op`, `fake`, `backward`,
     `setup_context`. Checked on torch 2.11 to 2.15 (`_backend_fns`, `_abstract_fn`, `_backward_fn`,
@@ -194,7 +194,7 @@ def functions_of(name: str) -> dict[str, Callable[..., Any]]:
 
 
 def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
-    """A function, as source, that registers the operator; `names` are those of its functions, by role."""
+    """Write a function that registers the operator; `names` are those of its functions, by role."""
     function = registration_name(entry)
     schema = entry.schema[entry.schema.index("(") :]
     arguments = [f"mutates_args={_mutated(entry.schema)!r}", f"schema={schema!r}"]
@@ -267,7 +267,7 @@ def _import(entry: CustomOpEntry) -> None:
     except ImportError as error:
         raise BundleError(
             f"the module {entry.module}, which registers {entry.op}, cannot be imported ({error})",
-            next_step=f"install it or run where it lies ({entry.file or 'its directory'})",
+            next_step="install it or run from its directory" + (f" ({entry.file})" if entry.file else ""),
         ) from error
 
 
@@ -303,19 +303,19 @@ def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
 
 
 def _schema_here(name: str) -> str | None:
-    """The schema of a registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
+    """Return the schema of a registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
     qualified, _, overload = name.partition(".")
     return schema_of(qualified, overload)
 
 
 def _mutated(schema: str) -> tuple[str, ...]:
-    """Names of the arguments that an operator writes to. Checked on torch 2.11 to 2.15 (`parse_schema`)."""
+    """Return the names of the arguments that an operator writes to."""
     arguments = parse_schema(schema).arguments
     return tuple(item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write)
 
 
 def _effect(name: str) -> str:
-    """The kind of side effect that an operator is registered with, empty for one without.
+    """Return the kind of side effect that an operator is registered with, empty for one without.
 
     Checked on torch 2.11 to 2.15 (`simple_registry`, `register_effect`).
     """
@@ -324,7 +324,7 @@ def _effect(name: str) -> str:
 
 
 def _users_own(function: Any) -> Callable[..., Any]:
-    """The function that the user wrote, inside those that torch put around it."""
+    """Return the function that the user wrote, inside those that torch put around it."""
     while str(getattr(function, "__module__", None)).partition(".")[0] == "torch":
         inner = inspect.unwrap(function)
         if not inspect.isfunction(inner):
@@ -338,7 +338,7 @@ def _users_own(function: Any) -> Callable[..., Any]:
 
 
 def _origin(name: str) -> tuple[str, str]:
-    """Module and file of the Python code that registered an operator, as far as torch can tell."""
+    """Return module and file of the Python code that registered an operator, as far as torch can tell."""
     definition = custom_op_definition(name)
     if definition is not None:
         function: Any = _users_own(definition._init_fn)
@@ -362,7 +362,7 @@ def _origin(name: str) -> tuple[str, str]:
 
 
 def _files_in_torchs_records(name: str) -> list[str]:
-    """Files that defined the operator or its fake form, torch's own left out.
+    """Return files that defined the operator or its fake form, torch's own left out.
 
     Checked on torch 2.11 to 2.15 (`_dispatch_dump`, `simple_registry`).
     """
@@ -373,7 +373,7 @@ def _files_in_torchs_records(name: str) -> list[str]:
 
 
 def _native_origin(op: OpOverload) -> tuple[str, str]:
-    """The extension module or the library of `torch.ops.load_library` that holds the operator's name."""
+    """Return the extension module or the library of `load_library` that holds the operator's name."""
     namespace, _, name = op.name().partition(".")[0].encode().partition(b"::")
     for library in sorted(torch.ops.loaded_libraries):
         if _holds(library, name):

@@ -43,7 +43,7 @@ class SourceClosure:
 
 
 def source_closure(objects: Sequence[Any]) -> SourceClosure:
-    """The text that defines functions, classes, decorated functions (Triton kernels) and objects of the user.
+    """Write the text that defines functions, classes, decorated functions (Triton kernels) and objects.
 
     CannotSerialise, naming it, where something has no source or is neither data nor code.
     """
@@ -54,7 +54,7 @@ def source_closure(objects: Sequence[Any]) -> SourceClosure:
 
 
 def load_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyType({})) -> types.ModuleType:
-    """The module that a text defines, with the tensors that are kept next to it. Runs the user's code.
+    """Run a text, with the tensors kept next to it, and return the module. Runs the user's code.
 
     The same text gives the same module, unless there are tensors, which may be others.
     """
@@ -65,7 +65,7 @@ def load_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyTyp
 
 
 def fresh_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyType({})) -> types.ModuleType:
-    """The module that a text defines, run anew: nothing that was done to another one shows in it."""
+    """Run a text again and return a module that shows nothing of what was done to another one."""
     base = _PREFIX + hashlib.sha256(text.encode()).hexdigest()[:12]
     return _run(text, f"{base}_{next(_NUMBERS)}", tensors)
 

@@ -136,7 +136,7 @@ def changed_attributes(value: Any, node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 
 def _was_set(class_: type, item: Any) -> bool:
-    """Set by the user's code. The rest is made by decorators and metaclasses, which will make it again."""
+    """Whether the user's code set it. The rest is made by decorators and metaclasses, which make it again."""
     if is_user_function(item):
         return not item.__qualname__.startswith(f"{class_.__qualname__}.")
     return _is_plain(item)

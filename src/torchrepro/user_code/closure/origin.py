@@ -62,7 +62,7 @@ def installed_path(value: Any) -> tuple[str, str] | None:
 
 
 def top_level_package(module: str) -> str | None:
-    """The package to install for a module, None for Python's own."""
+    """Return the package to install for a module, None for Python's own."""
     package = module.partition(".")[0]
     return None if package in sys.stdlib_module_names else package
 

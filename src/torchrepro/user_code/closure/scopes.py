@@ -33,7 +33,7 @@ def resolve_names(tree: ast.Module) -> Names:
 
 
 def deferred_names(node: ast.AST) -> set[ast.Name]:
-    """The names in a statement that are looked up only when a function in it is called."""
+    """Return the names in a statement that are looked up only when a function in it is called."""
     return {
         name
         for function in ast.walk(node)
@@ -45,7 +45,7 @@ def deferred_names(node: ast.AST) -> set[ast.Name]:
 
 
 def bound_names(statements: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that statements bind in their own scope, in order."""
+    """Return the names that statements bind in their own scope, in order."""
     for statement in statements:
         yield from _bound(statement)
 
@@ -149,7 +149,7 @@ class _Resolver(ast.NodeVisitor):
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that belong to the same scope as this one, itself included."""
+    """Return the nodes that belong to the same scope as this one, itself included."""
     yield node
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         return

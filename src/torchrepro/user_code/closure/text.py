@@ -169,7 +169,7 @@ class Definitions(Generic[Key]):
                 if self._started:
                     raise
                 raise _need_one_another([key]) from None  # nothing is left that could be defined first
-            self.those_waiting(besides=others)
+            self.those_waiting(except_for=others)
 
     def _begin(self, key: Key) -> None:
         if key in self._started:
@@ -185,9 +185,9 @@ class Definitions(Generic[Key]):
             self._started.discard(key)
         self._done.add(key)
 
-    def those_waiting(self, besides: Iterable[Key] = ()) -> None:
+    def those_waiting(self, except_for: Iterable[Key] = ()) -> None:
         """Define everything that waits, except what needs a definition that has only begun."""
-        passed_over = set(besides)
+        passed_over = set(except_for)
         while ready := [key for key in self._waiting if key not in passed_over]:
             try:
                 self._begin(ready[0])

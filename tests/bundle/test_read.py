@@ -166,6 +166,7 @@ def test_what_a_killed_writer_left_is_never_taken_for_a_bundle(tmp_path: Path) -
 def test_a_randomly_damaged_zip_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, cut: int
 ) -> None:
+    """Only another exception, or a crash of the process, fails it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", b'{"format": 1}' * 20)

@@ -328,18 +328,19 @@ def test_a_manifest_that_lies_about_a_tensor_is_one_clear_line(change: dict[str,
     assert caught.value.next_step
 
 
-def test_a_manifest_with_an_impossible_container_is_one_clear_line() -> None:
-    unhashable = SequenceEntry("list", ())
-    for entry in (
-        DictEntry(0, ((unhashable, NoneEntry()),)),
-        SequenceEntry("set", (unhashable,)),
-        SequenceEntry("range", (NoneEntry(),)),
-        SameEntry(5),
-        FloatEntry("nan:12"),
-        IntEntry("zz"),
-        DeviceEntry("nowhere:1"),
-        TorchConstantEntry("save"),
-    ):
-        with pytest.raises(BundleError) as caught:
-            unpack_values({"x": entry}, {}.__getitem__)
-        assert caught.value.next_step
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (DictEntry(0, ((SequenceEntry("list", ()), NoneEntry()),)), "x holds an impossible dict"),
+        (SequenceEntry("set", (SequenceEntry("list", ()),)), "x holds an impossible set"),
+        (SequenceEntry("range", (NoneEntry(),)), "x holds an impossible range"),
+        (SameEntry(5), "x is the same as a value that is missing"),
+        (FloatEntry("nan:12"), "'nan:12' is no NaN"),
+        (IntEntry("zz"), "a value that is none"),
+        (DeviceEntry("nowhere:1"), "'nowhere:1' is no device that torch knows"),
+        (TorchConstantEntry("save"), "torch.save, which torch .* does not have"),
+    ],
+)
+def test_a_manifest_with_an_impossible_value_is_one_clear_line(entry: Any, reason: str) -> None:
+    with pytest.raises(BundleError, match=reason):
+        unpack_values({"x": entry}, {}.__getitem__)

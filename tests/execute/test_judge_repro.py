@@ -78,7 +78,7 @@ def silent(graph: torch.fx.GraphModule, inputs: Any) -> Any:
     return lambda *args: (torch.zeros(()),)
 
 
-HERE = "test_repro_run"
+HERE = "test_judge_repro"
 
 
 def repro(fn: Any, *inputs: Any, compiler: str = "aot_eager", **fields: Any) -> Repro:

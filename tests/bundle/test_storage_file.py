@@ -152,6 +152,7 @@ def test_a_damaged_file_is_one_clear_line(file: Path, damage: str) -> None:
 def test_random_damage_never_kills_the_process(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, cut: int
 ) -> None:
+    """Only another exception, or a crash of the process, fails it."""
     path = tmp_path_factory.mktemp("damage") / "t"
     write_storages(path, {"a": noise(4096), "b": noise(30)})
     content = bytearray(path.read_bytes())
