@@ -27,7 +27,7 @@ def module_of(graph: Graph, root: torch.nn.Module | None = None) -> GraphModule:
             module.__dict__[name].update(value)
     try:
         module.graph = graph
-    except SyntaxError:
+    except (SyntaxError, NameError):
         module._graph = graph
     return module
 

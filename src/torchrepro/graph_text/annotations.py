@@ -83,7 +83,7 @@ def note_of_value(value: Any) -> Note | None:
     """The note of an example value; None for what has no size (numbers, strings, modules)."""
     if isinstance(value, torch.Tensor):
         return _note_of_tensor(value)
-    for kind, type_ in _SYMBOL_KINDS.items():
+    for kind, type_ in SYMBOL_KINDS.items():
         if isinstance(value, type_):
             text = expression_of(value)
             return SymbolNote(kind, text) if isinstance(text, str) else None
@@ -96,7 +96,7 @@ def note_of_value(value: Any) -> Note | None:
     return None
 
 
-_SYMBOL_KINDS: dict[str, type] = {"sym": torch.SymInt, "symfloat": torch.SymFloat, "symbool": torch.SymBool}
+SYMBOL_KINDS: dict[str, type] = {"sym": torch.SymInt, "symfloat": torch.SymFloat, "symbool": torch.SymBool}
 
 
 def expression_of(value: Any) -> str | int | float | bool | None:
@@ -190,20 +190,20 @@ def read_note(expression: ast.expr) -> Note | None:
             return tuple(read_note(item) for item in items)
         case ast.Subscript(value=ast.Name(id=name), slice=index):
             sizes = index.elts if isinstance(index, ast.Tuple) else [index]
-            return TensorNote(_dtype(name, expression), tuple(_dimension(size) for size in sizes))
+            return TensorNote(_dtype(name), tuple(_dimension(size) for size in sizes))
         case ast.Call(func=ast.Name(id="sym" | "symfloat" | "symbool" as kind), args=[value], keywords=[]):
             return SymbolNote(kind, ast.unparse(value))
         case ast.Call(func=ast.Attribute(value=inner, attr=attribute), args=args, keywords=[]):
             note = read_note(inner)
             if isinstance(note, TensorNote):
-                return _with_attribute(note, attribute, args, expression)
+                return _with_attribute(note, attribute, args)
     raise GraphTextError(
-        f"line {expression.lineno}: {ast.unparse(expression)} does not describe a value",
+        f"{ast.unparse(expression)} does not describe a value",
         next_step='write it like f32[2, 8].stride(1, 2).on("cuda:0") or remove it',
     )
 
 
-def _with_attribute(note: TensorNote, attribute: str, args: list[ast.expr], whole: ast.expr) -> TensorNote:
+def _with_attribute(note: TensorNote, attribute: str, args: list[ast.expr]) -> TensorNote:
     match attribute, args:
         case "stride", _:
             return replace(note, stride=tuple(_dimension(step) for step in args))
@@ -212,18 +212,15 @@ def _with_attribute(note: TensorNote, attribute: str, args: list[ast.expr], whol
         case "layout", [ast.Constant(value=str(layout))]:
             return replace(note, layout=layout)
     raise GraphTextError(
-        f"line {whole.lineno}: a tensor's description has no .{attribute}(...) of this form",
+        f"a tensor's description has no .{attribute}(...) of this form",
         next_step='use .stride(...), .on("device") or .layout("name")',
     )
 
 
-def _dtype(name: str, whole: ast.expr) -> torch.dtype:
+def _dtype(name: str) -> torch.dtype:
     dtype = _DTYPES.get(name) or getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise GraphTextError(
-            f"line {whole.lineno}: {name} is no dtype",
-            next_step="write f32, i64, b8, ... or torch's own name",
-        )
+        raise GraphTextError(f"{name} is no dtype", next_step="write f32, i64, b8, ... or torch's own name")
     return dtype
 
 

@@ -19,11 +19,15 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Node
 
 from torchrepro.graph_text import resolver, triton_kernels
+from torchrepro.graph_text.annotations import SYMBOL_KINDS
 from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
-from torchrepro.graph_text.syntax import dotted_name, error
+from torchrepro.graph_text.syntax import dotted_name
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_CONSTANTS = (int, float, str, bytes, bool)
+_NUMBERS = {"inf": math.inf, "nan": math.nan}
+_DAMAGED = "the bundle is damaged: take it again"
 _BUILTIN_TYPES = {t.__name__: t for t in (bool, int, float, complex, str, tuple, list, dict, bytes)}
 
 
@@ -171,15 +175,7 @@ _SCALARS: dict[type, Callable[[Any], str]] = {
 }
 
 
-_WRONG_ARGUMENTS = (
-    TypeError,
-    ValueError,
-    RuntimeError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-)
+_WRONG_ARGUMENTS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
 
 
 class LiteralReader:
@@ -202,124 +198,89 @@ class LiteralReader:
 
     def read(self, tree: ast.expr) -> Any:
         match tree:
-            case ast.Constant(value=value) if type(value) in (int, float, str, bytes, bool) or value in (
-                None,
-                ...,
-            ):
+            case ast.Constant(value=value) if value in (None, ...) or type(value) in _CONSTANTS:
                 return value
             case ast.Name(id=name):
-                return self._name(name, tree)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return self._negative(operand)
+                return self._name(name)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant() | ast.Name(id="inf") as operand):
+                number = self.read(operand)
+                if type(number) in (int, float):
+                    return -number
             case ast.Tuple(elts=items):
                 return tuple(self.read(item) for item in items)
             case ast.List(elts=items):
                 return [self.read(item) for item in items]
-            case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
+            case ast.Dict(keys=keys, values=values) if None not in keys:
                 return {
-                    self.read(k): self.read(v) for k, v in zip(keys, values, strict=True) if k is not None
+                    self.read(key): self.read(item) for key, item in zip(keys, values, strict=True) if key
                 }
             case ast.Slice(lower=lower, upper=upper, step=step):
                 return slice(*(None if part is None else self.read(part) for part in (lower, upper, step)))
             case ast.Attribute():
-                return self._attribute(tree)
-            case ast.Call(func=function, args=args, keywords=keywords):
-                return self._call(tree, dotted_name(function), args, keywords)
-        raise error(
-            tree, f"{ast.unparse(tree)} is no value", "write a number, a string, a name or a collection"
+                return self._attribute(dotted_name(tree) or "")
+            case ast.Call(func=ast.Name(id="user"), args=[ast.Constant(value=str(path))], keywords=[]):
+                return self.named_callable("user", path)
+            case ast.Call():
+                return self._call(tree, dotted_name(tree.func) or "")
+        raise GraphTextError(
+            f"{ast.unparse(tree)} is no value", next_step="write a number, a string, a name or a collection"
         )
 
-    def _attribute(self, tree: ast.expr) -> Any:
+    def _attribute(self, path: str) -> Any:
         """A dotted path: a dtype and its like, or a callable."""
-        path = dotted_name(tree)
-        if path is None:
-            raise error(tree, f"{ast.unparse(tree)} is no value", "only names can have attributes here")
         owner, _, name = path.rpartition(".")
         value = getattr(torch, name, None) if owner == "torch" else None
         if isinstance(value, _TORCH_VALUES) or value is torch.Tensor:
             return value
-        return self.resolve(path, tree)
+        return self.resolve(path)
 
-    def resolve(self, path: str, tree: ast.AST) -> Any:
-        if path.startswith("source."):
-            return self._from_source(path.removeprefix("source."), tree)
-        try:
+    def resolve(self, path: str) -> Any:
+        """The callable behind a dotted path."""
+        owner, _, name = path.partition(".")
+        if owner != "source":
             return resolver.resolve(path, self._trusted)
-        except GraphTextError as failure:
-            raise at_line(tree, failure) from None
-
-    def _from_source(self, name: str, tree: ast.AST) -> Any:
         if self._source is None:
-            raise error(tree, f"source.{name} is code of the user", "read source.py, then --trust source")
+            fact = f"{path} is code of the user"
+            raise GraphTextError(fact, next_step="read source.py, then --trust source")
         if name not in vars(self._source):
-            raise error(tree, f"source.py does not define {name}", "the bundle is damaged: take it again")
+            raise GraphTextError(f"source.py does not define {name}", next_step=_DAMAGED)
         return vars(self._source)[name]
 
-    def named_callable(self, word: str, name: str, tree: ast.AST) -> Any:
+    def named_callable(self, word: str, name: str) -> Any:
         """The callable that `user("module:function")` or a word for NumPy stands for."""
-        try:
-            if word == "user":
-                return resolver.resolve_trusted(name, self._trusted)
-            return resolver.build_numpy_target(word, name)
-        except GraphTextError as failure:
-            raise at_line(tree, failure) from None
+        if word == "user":
+            return resolver.resolve_trusted(name, self._trusted)
+        return resolver.build_numpy_target(word, name)
 
-    def _name(self, name: str, tree: ast.expr) -> Any:
-        if name in self.nodes:
-            return self.nodes[name]
-        if name in ("inf", "nan"):
-            return math.inf if name == "inf" else math.nan
-        if name in _BUILTIN_TYPES:
-            return _BUILTIN_TYPES[name]
+    def _name(self, name: str) -> Any:
+        for known in (self.nodes, _NUMBERS, _BUILTIN_TYPES):
+            if name in known:
+                return known[name]
         if resolver.is_builtin(name):
-            return self.resolve(f"builtins.{name}", tree)
-        raise error(tree, f"the name {name} is not defined above", "a node can only use nodes before it")
+            return self.resolve(f"builtins.{name}")
+        raise GraphTextError(
+            f"the name {name} is not defined above", next_step="a node can only use nodes before it"
+        )
 
-    def _negative(self, operand: ast.expr) -> Any:
-        match operand:
-            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-                return -number
-            case ast.Name(id="inf"):
-                return -math.inf
-        raise error(operand, "only a number can have a sign here", "use operator.neg(...) as a node")
-
-    def _call(
-        self, tree: ast.Call, word: str | None, args: list[ast.expr], keywords: list[ast.keyword]
-    ) -> Any:
-        match word, args:
-            case "user", [ast.Constant(value=str(path))] if not keywords:
-                return self.named_callable("user", path, tree)
-        if word in ("sym", "symfloat", "symbool") and len(args) == 1:
-            hints = {keyword.arg: self.read(keyword.value) for keyword in keywords if keyword.arg}
-            try:
-                return self._symbols.number(word, args[0], hints)
-            except _WRONG_ARGUMENTS as failure:
-                raise error(tree, f"{ast.unparse(tree)} is no size: {failure}") from None
-        build = _BUILDERS.get(word or "")
-        if build is None or keywords:
-            raise error(
-                tree,
-                f"{ast.unparse(tree.func)}(...) is no value",
-                "a call is a node: give it a line of its own",
-            )
-        values = [self.read(arg) for arg in args]
-        if word == "const":
-            return self._constant(tree, values)
-        if word in ("triton_kernel", "triton_function"):
-            values.append(self._kernels)
+    def _call(self, tree: ast.Call, word: str) -> Any:
+        symbolic, build = word in SYMBOL_KINDS and len(tree.args) == 1, _BUILDERS.get(word)
+        if not symbolic and (build is None or tree.keywords):
+            fact = f"{ast.unparse(tree.func)}(...) is no value"
+            raise GraphTextError(fact, next_step="a call is a node: give it a line of its own")
         try:
+            if symbolic:
+                hints = {item.arg: self.read(item.value) for item in tree.keywords if item.arg}
+                return self._symbols.number(word, tree.args[0], hints)
+            values = [self.read(arg) for arg in tree.args]
+            if word == "const":
+                return self._constants[values[0]]
+            if word in ("triton_kernel", "triton_function"):
+                values.append(self._kernels)
+            assert build is not None
             return build(*values)
-        except GraphTextError as failure:
-            raise at_line(tree, failure) from None
         except _WRONG_ARGUMENTS as failure:
-            raise error(tree, f"{word}(...) does not take these arguments: {failure}") from None
-
-    def _constant(self, tree: ast.expr, values: list[Any]) -> Any:
-        if len(values) != 1 or values[0] not in self._constants:
-            raise error(
-                tree, f"the bundle has no constant {values!r}", "the bundle is incomplete: take it again"
-            )
-        return self._constants[values[0]]
+            fact = f"{ast.unparse(tree)} does not take these arguments: {failure}"
+            raise GraphTextError(fact, next_step=_DAMAGED) from None
 
 
 def _named_tuple(path: str, *items: Any) -> Any:
@@ -347,13 +308,9 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "torch.device": torch.device,
     "named_tuple": _named_tuple,
     "enum": _enum_member,
-    "const": lambda key: key,
+    "const": str,
     "triton_kernel": triton_kernels.place_of_kernel,
     "triton_function": triton_kernels.kernel_named,
     "triton_constants": triton_kernels.place_of_constants,
     "triton_dtype": triton_kernels.dtype_named,
 }
-
-
-def at_line(tree: ast.AST, failure: GraphTextError) -> GraphTextError:
-    return error(tree, failure.fact, failure.next_step)

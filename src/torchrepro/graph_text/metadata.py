@@ -29,9 +29,17 @@ from torchrepro.graph_text.annotations import (
 from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
-from torchrepro.torch_api.fake import FakeInterpreter, FakeTensor, FakeTensorMode
+from torchrepro.torch_api.fake import (
+    FakeInterpreter,
+    FakeTensor,
+    FakeTensorMode,
+    compute_unbacked_bindings,
+    extract_tensor_metadata,
+    snapshot_fake,
+)
 from torchrepro.torch_api.modes import is_traceable_wrapper_subclass, modes_kept
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.pytree import tree_leaves
 from torchrepro.torch_api.tensors import is_functorch_wrapped
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -220,17 +228,20 @@ class _Propagation(FakeInterpreter):
             n.meta["val"] = value
             if self._captured:
                 n.meta["example_value"] = value
-            _set_tensor_metadata(n, value)
-            _set_unbacked_bindings(self.mode, n, result)
+            if any(isinstance(item, torch.Tensor) for item in tree_leaves(value)):
+                n.meta["tensor_meta"] = torch.fx.node.map_aggregate(value, _tensor_metadata)
+            bindings = compute_unbacked_bindings(self.mode.shape_env, result)
+            if bindings:
+                n.meta["unbacked_bindings"] = bindings
         return result
 
     def _example(self, value: Any) -> Any:
         if isinstance(value, FakeTensor):
-            return _snapshot(value)
+            return snapshot_fake(value)
         if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
-            if not _is_real(value):
-                return None
-            return _snapshot(self.fake(value))
+            if is_functorch_wrapped(value):
+                return None  # only valid inside its transform
+            return snapshot_fake(self.fake(value))
         if is_traceable_wrapper_subclass(value):
             return value
         return value if isinstance(value, (*_SYMBOLIC, int, float, bool)) else None
@@ -328,37 +339,6 @@ def _is_captured(node: Node) -> bool:
     return node.op in ("call_method", "call_module")
 
 
-def _is_real(value: torch.Tensor) -> bool:
-    """Not a wrapper of functorch, which is only valid inside its transform. Checked on torch 2.11 to 2.15."""
-    return not is_functorch_wrapped(value)
-
-
-def _snapshot(value: torch.Tensor) -> Any:
-    """The value as it is now, unharmed by later mutation. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.fake import snapshot_fake
-
-    return snapshot_fake(value)
-
-
-def _set_tensor_metadata(node: Node, value: Any) -> None:
-    """`tensor_meta` of one tensor or of a tuple of them. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.fake import extract_tensor_metadata as _extract_tensor_metadata
-
-    def extract(item: Any) -> Any:
-        return (
-            _extract_tensor_metadata(item) if isinstance(item, torch.Tensor) and not item.is_sparse else item
-        )
-
-    if isinstance(value, torch.Tensor):
-        node.meta["tensor_meta"] = extract(value)
-    elif isinstance(value, tuple | list) and any(isinstance(item, torch.Tensor) for item in value):
-        node.meta["tensor_meta"] = torch.fx.node.map_aggregate(value, extract)
-
-
-def _set_unbacked_bindings(mode: FakeTensorMode, node: Node, result: Any) -> None:
-    """Which part of a result defines which unbacked symbol. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.fake import compute_unbacked_bindings
-
-    bindings = compute_unbacked_bindings(mode.shape_env, result)
-    if bindings:
-        node.meta["unbacked_bindings"] = bindings
+def _tensor_metadata(item: Any) -> Any:
+    """What compilers expect as `tensor_meta` of a tensor; other values stay."""
+    return extract_tensor_metadata(item) if isinstance(item, torch.Tensor) and not item.is_sparse else item

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from torchrepro.graph_text import resolver
 from torchrepro.graph_text.allowed import ATTRIBUTES
 from torchrepro.graph_text.annotations import NOTE_KEY, read_note
 from torchrepro.graph_text.leaf_modules import build_leaf_module
-from torchrepro.graph_text.literals import LiteralReader, at_line
+from torchrepro.graph_text.literals import LiteralReader
 from torchrepro.graph_text.printer import RESERVED, is_placeholder_target
 from torchrepro.graph_text.source_lines import annotations_of
 from torchrepro.graph_text.symbols import Symbols
@@ -76,7 +77,8 @@ class _ModuleReader:
     def module(self, graph: GraphSyntax) -> GraphModule:
         for item in graph.state:
             if isinstance(item, State):
-                self._state(item)
+                with _at_line(item.value):
+                    self._state(item)
             elif item.same_as is not None:
                 self._assign(item.path, self._reach(item.same_as, item.tree), item.tree)
             else:
@@ -84,7 +86,8 @@ class _ModuleReader:
                 self._assign(item.path, nested.module(item), item.tree)
         nodes = _NodeReader(self._literals, self._known)
         for line in graph.lines:
-            nodes.read(line)
+            with _at_line(line.tree):
+                nodes.read(line)
         return _with_graph(self._module, nodes.graph)
 
     def _state(self, state: State) -> None:
@@ -118,10 +121,7 @@ class _ModuleReader:
         if call.args or any(keyword_.arg is None for keyword_ in call.keywords):
             raise error(call, "a module takes named arguments", "write each as name=value")
         arguments = {str(item.arg): self._literals.read(item.value) for item in call.keywords}
-        try:
-            return build_leaf_module(path, arguments)
-        except GraphTextError as failure:
-            raise at_line(call, failure) from None
+        return build_leaf_module(path, arguments)
 
     def _reach(self, path: str, tree: ast.AST) -> Any:
         value: Any = self._module
@@ -201,7 +201,7 @@ class _NodeReader:
     def _function(self, line: Line, found: Operation) -> Any:
         target = found.target
         if found.word:
-            return self._literals.named_callable(found.word, target, line.tree)
+            return self._literals.named_callable(found.word, target)
         if target in ("getattr", "torch._dynamo.utils.numpy_attr_wrapper"):
             # Both read an attribute: no more than the data attributes of a tensor.
             match found.args:
@@ -214,7 +214,7 @@ class _NodeReader:
             return getattr
         if target.split(".")[0] not in _ROOTS:
             raise error(line.tree, f"{target} is nothing that a graph can call")
-        return self._literals.resolve(target, line.tree)
+        return self._literals.resolve(target)
 
     def _placeholder(self, line: Line, found: Operation) -> Node:
         target = line.name
@@ -244,6 +244,17 @@ class _NodeReader:
         return node
 
 
+@contextmanager
+def _at_line(tree: ast.AST) -> Iterator[None]:
+    """Errors inside name the line of `tree`, unless they name a line already."""
+    try:
+        yield
+    except GraphTextError as failure:
+        if failure.fact.startswith("line "):
+            raise
+        raise error(tree, failure.fact, failure.next_step) from None
+
+
 def _with_graph(module: GraphModule, graph: Graph) -> GraphModule:
     """The module with this graph; interpreted where FX cannot generate code for it.
 
@@ -256,7 +267,7 @@ def _with_graph(module: GraphModule, graph: Graph) -> GraphModule:
         )
     try:
         module.graph = graph
-    except SyntaxError:
+    except (SyntaxError, NameError):  # NameError: a default of complex(0, nan) becomes `nanj`
         opaque.append(graph)
     if opaque:
         module.__dict__["forward"] = lambda *args: Interpreter(module).run(*args)

@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 import torch
 
-from torchrepro.graph_text.annotations import expression_of
+from torchrepro.graph_text.annotations import SYMBOL_KINDS, expression_of
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.torch_api.fake import DimDynamic, ShapeEnv
 from torchrepro.torch_api.fake import sympy_functions as torch_sympy
@@ -45,22 +45,8 @@ def _functions() -> dict[str, Callable[..., Any]]:
         for name, found in vars(torch_sympy).items()
         if isinstance(found, type) and issubclass(found, sympy.Basic)
     }
-    plain = (
-        "Abs",
-        "Eq",
-        "Ne",
-        "And",
-        "Or",
-        "Not",
-        "Piecewise",
-        "ceiling",
-        "floor",
-        "sqrt",
-        "log",
-        "exp",
-        "Mod",
-    )
-    return {name: getattr(sympy, name) for name in plain} | own
+    plain = ("Abs", "Eq", "Ne", "And", "Or", "Not", "Piecewise", "ceiling", "floor", "sqrt", "log", "exp")
+    return {name: getattr(sympy, name) for name in (*plain, "Mod")} | own
 
 
 def to_sympy(tree: ast.expr, symbol: Callable[[str], sympy.Expr]) -> Any:
@@ -87,20 +73,13 @@ def to_sympy(tree: ast.expr, symbol: Callable[[str], sympy.Expr]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _functions():
             return _functions()[name](*(to_sympy(arg, symbol) for arg in args))
     raise GraphTextError(
-        f"line {getattr(tree, 'lineno', '?')}: {ast.unparse(tree)} is no expression over sizes",
-        next_step="use numbers, symbols and arithmetic",
+        f"{ast.unparse(tree)} is no expression over sizes", next_step="use numbers, symbols and arithmetic"
     )
 
 
 def symbolic_number_text(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
     """`sym(2*s0, s0=4)`: the expression, and the value of each symbol where it is known."""
-    kind = (
-        "sym"
-        if isinstance(value, torch.SymInt)
-        else "symfloat"
-        if isinstance(value, torch.SymFloat)
-        else "symbool"
-    )
+    kind = next(kind for kind, type_ in SYMBOL_KINDS.items() if isinstance(value, type_))
     expression = expression_of(value)
     if expression is None:
         raise CannotSerialise(
