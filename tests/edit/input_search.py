@@ -10,10 +10,9 @@ import torch
 
 from torchrepro.engine.queries import Queries
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.minify.passes.dtypes import usual_dtypes
 from torchrepro.minify.passes.shapes import shrink_dimensions
 from torchrepro.minify.passes.simplest import guess_simplest
-from torchrepro.minify.passes.values import plain_values
+from torchrepro.minify.passes.values import plain_values, usual_dtypes
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro

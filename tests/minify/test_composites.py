@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from torchrepro.edit.composites import expanded_everywhere
 from torchrepro.minify.order import size_of
-from torchrepro.minify.passes.composites import open_composites
+from torchrepro.minify.passes.nested import open_composites
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind
 

@@ -17,7 +17,7 @@ from torchrepro.edit.validity import why_invalid
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import write_graph
-from torchrepro.minify.passes.dynamic import make_static
+from torchrepro.minify.passes.settings import make_static
 from torchrepro.nouns.repro import Compiler, Place, Repro
 
 

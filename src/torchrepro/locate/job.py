@@ -73,7 +73,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         found = Located(bundle=request.bundle, kind=original.verdict.kind)
         reporter.phase("locate")
         found = answered(STEPS, case, found)
-        stop.be_deaf()
+        stop.ignore_interrupts()
     found = replace(
         found,
         confidence=confidence_in(found),

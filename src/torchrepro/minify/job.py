@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import trust_own
-from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.baseline import Original, establish
+from torchrepro.bundle.read import SCRIPT, read_manifest
+from torchrepro.engine.baseline import Failure, Original, establish
 from torchrepro.engine.jobs import fails_before_code
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
 from torchrepro.engine.processes.reports import Reporter
@@ -28,10 +29,10 @@ from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.parent import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
-from torchrepro.engine.store import SqliteStore
+from torchrepro.engine.store import SqliteStore, put_in_place
+from torchrepro.engine.verify_script import settle
 from torchrepro.explain import Explanation, explain
 from torchrepro.minify.command_oracle import CommandOracle
-from torchrepro.minify.final_script import Settled, settled_by_command, settled_by_script
 from torchrepro.minify.problem import Problem, Progress
 from torchrepro.minify.registry import Pass, chosen_passes
 from torchrepro.minify.run_directory import MinifySettings, RunDirectory, append_to_history, read_history
@@ -39,8 +40,10 @@ from torchrepro.minify.search import Found, search
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.minified import Minified, OtherFailure, PassRow
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.candidates import first_script, input_names
+from torchrepro.script.document import Entry
+from torchrepro.script.save_bundle import save_bundle
 
 _SECONDS_BETWEEN_REPORTS = 0.1
 
@@ -183,7 +186,7 @@ class _Attempt:
         found = search(self.problem, passes)
         self.reporter.phase("explain")
         explanation = _explained(found, self.problem, self.judges, self.settings)
-        self.stop.be_deaf()
+        self.stop.ignore_interrupts()
         self.reporter.phase("script")
         settled = _settled(found, self.problem, self.judges, self.directory, header=explanation.lines())
         return _End(found, explanation, settled)
@@ -301,3 +304,56 @@ def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:
         if not path.name.startswith("."):
             found.append(OtherFailure(str(path), str(read_manifest(path).expected)))
     return tuple(found)
+
+
+_HANG_SECONDS = 60.0
+"""How long a script that hangs is waited for: a fresh process imports torch first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Where the script is, and whether it was seen to fail as the original does."""
+
+    script: Path
+    reproduces: bool
+    notes: tuple[str, ...] = ()
+
+
+def settled_by_script(
+    found: Found, target: Path, *, environ: Mapping[str, str], header: Sequence[str], repeats: int
+) -> Settled:
+    """The script has the last word: run in a fresh process, before anybody sees it.
+
+    One that fails now and then is run up to `repeats` times.
+    """
+    save_over(found, target)
+    hangs = found.verdict.kind is Kind.HANG
+    limit = _HANG_SECONDS if hangs else 120.0 + 4 * found.verdict.seconds
+    settled = settle(
+        found.repro,
+        found.verdict,
+        target,
+        time_limit=limit,
+        environ=environ,
+        header=header,
+        repeats=repeats,
+    )
+    notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
+    if not settled.reproduces:
+        notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
+    return Settled(settled.path, settled.reproduces, tuple(note for note in notes if note))
+
+
+def settled_by_command(found: Found, failure: Failure, oracle: CommandOracle, target: Path) -> Settled:
+    """The command has the last word, on the bundle as it is handed over."""
+    bundle = save_over(found, target)
+    verdict = oracle.verdict_on(bundle)
+    reproduces = failure.shown_by(verdict)
+    return Settled(bundle / SCRIPT, reproduces, () if reproduces else (f"the last time: {verdict}",))
+
+
+def save_over(found: Found, target: Path) -> Path:
+    """Write a bundle in the place of a former one, in one step."""
+    fresh = target.with_name(f".{target.name}.{new_run_id()}")
+    put_in_place(save_bundle(found.repro, fresh, verdict=found.verdict), target)
+    return target

@@ -108,6 +108,10 @@ class Problem:
             self.accept(build(kept))
         return kept
 
+    def leave_out(self, items: Sequence[Item], without: Callable[[list[Item]], Repro | None]) -> list[Item]:
+        """Leave out as many items as can go, where `without(gone)` builds the repro; return the others."""
+        return self.minimise(items, lambda kept: without([item for item in items if item not in kept]))
+
     def recording(self) -> Recording | None:
         """The values inside the best, from an eager run; None where it cannot be had."""
         if self._recorded is None or self._recorded[0] is not self.best:

@@ -1,4 +1,29 @@
-"""The passes, in the order in which they run: one row each. A new pass is a file and a row.
+"""The passes, in the order in which they run: one row each. A new pass is a function and a row.
+
+How to write a pass
+-------------------
+A pass is a function of a `Problem` (`minify/problem.py`) that returns nothing.
+
+What it may assume. `problem.best` fails as the original does, and `problem.best_verdict` is its verdict. It
+is a graph, not a whole call of the user's code, unless the row says `calls=True`. A pass may run at any
+time and any number of times, after passes that it does not know of, so it starts from `problem.best` as it
+finds it. It never runs a model or a compiler: the values inside the best are in `problem.recording()`, shapes
+come from fake tensors (`state/fake_run.py`). A repro is frozen: a candidate is a new one, built with the
+functions in `edit/` and `cut/`.
+
+How it asks. `problem.leave_out(items, without)` where parts can go independently of one another: it finds the
+fewest that must stay. `problem.minimise(items, build)` is the same for candidates built from what is kept.
+`problem.accept_first(candidates)` for guesses, boldest first. `problem.fails(candidate)` only to look.
+Candidates that are known or cannot run cost nothing; `None` stands for one that cannot be built. Ask several
+questions at a time (`problem.workers`), and as few as possible: a query is a compilation, of seconds.
+
+How it adopts. `accept`, `accept_first`, `minimise` and `leave_out` make a candidate the best if it fails in
+the same way and is smaller. Afterwards `problem.best` is another object: what was derived from the former
+best (tables, names of nodes) is stale. Every query may raise `SearchStopped`; a pass needs no clean-up.
+
+What "smaller" means. `minify/order.py`: fewer ops, then inputs, elements, settings, then shorter text,
+plainer arguments and values. A pass whose candidates are larger at first searches on the side
+(`problem.search_in`).
 
 Importing this table imports no pass and no torch: `--list-passes` and a wrong name are answered at once.
 """
@@ -27,35 +52,59 @@ class Pass:
     description: str
     once: bool = False
     """A guess that saves work at the start; the others are repeated until none of them finds anything."""
+    calls: bool = False
+    """Run also while the best is a whole call of the user's code, not yet a graph."""
 
     def run(self, problem: Problem) -> None:
+        if problem.best_size.code and not self.calls:
+            return
         job_named(f"torchrepro.minify.passes.{self.function}")(problem)
 
 
 _PASSES = (
-    Pass("captured", "captured:take_captured", "a captured graph in the place of the user's code", once=True),
+    Pass(
+        "captured",
+        "captured:take_captured",
+        "a captured graph in the place of the user's code",
+        once=True,
+        calls=True,
+    ),
     Pass(
         "windows", "windows:single_windows", "find the op that fails by itself on recorded values", once=True
     ),
-    Pass("dynamic", "dynamic:make_static", "dynamic dimensions to numbers"),
+    Pass("dynamic", "settings:make_static", "dynamic dimensions to numbers", calls=True),
     Pass("nested", "nested:open_nested", "do without higher-order ops, shrink the graphs of the others"),
     Pass("nodes", "nodes:cut_nodes", "cut ops out; what they computed becomes an input"),
     Pass("lists", "lists:shorten_lists", "lists of operands as short as they can be"),
     Pass("duplicates", "duplicates:merge_duplicates", "equal ops on equal operands become one"),
     Pass("bypass", "bypass:pass_ops_by", "leave ops out; what they read takes their place"),
-    Pass("composites", "composites:open_composites", "look inside ops that are made of others"),
+    Pass("composites", "nested:open_composites", "look inside ops that are made of others"),
     Pass("outputs", "multi_output:drop_outputs", "return only what shows the failure"),
     Pass("results", "multi_output:single_results", "ops with several results of which one is used"),
     Pass(
-        "simplest", "simplest:guess_simplest", "sizes, values and settings, all as plain as can be", once=True
+        "simplest",
+        "simplest:guess_simplest",
+        "sizes, values and settings, all as plain as can be",
+        once=True,
+        calls=True,
     ),
-    Pass("sequence", "settings:shorten_sequence", "earlier calls that are not needed"),
-    Pass("shapes", "shapes:shrink_dimensions", "the smallest sizes that still fail"),
-    Pass("values", "values:plain_values", "zeros, ones, a constant where the values do not matter"),
-    Pass("dtypes", "dtypes:usual_dtypes", "float32 and int64 where the dtype does not matter"),
+    Pass("sequence", "settings:shorten_sequence", "earlier calls that are not needed", calls=True),
+    Pass("shapes", "shapes:shrink_dimensions", "the smallest sizes that still fail", calls=True),
+    Pass(
+        "values",
+        "values:plain_values",
+        "zeros, ones, a constant where the values do not matter",
+        calls=True,
+    ),
+    Pass("dtypes", "values:usual_dtypes", "float32 and int64 where the dtype does not matter", calls=True),
     Pass("arguments", "arguments:plainer_arguments", "arguments left out, or plainer"),
-    Pass("ambient", "settings:reset_ambient", "modes, configs and environment back to default"),
-    Pass("compiler", "settings:reset_compiler", "options of the compiler back to default"),
+    Pass(
+        "ambient",
+        "settings:reset_ambient",
+        "modes, configs and environment back to default",
+        calls=True,
+    ),
+    Pass("compiler", "settings:reset_compiler", "options of the compiler back to default", calls=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""Jobs that end in every way a judging process can (run by test_process.py in real processes)."""
+"""Jobs that end in every way a judging process can (run by test_fresh_process.py in real processes)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def stop() -> Iterator[Stop]:
     found = Stop()
     found.listen()
     yield found
-    found.be_deaf()
+    found.ignore_interrupts()
     for number, handler in former.items():
         signal.signal(number, handler)
 
@@ -30,13 +30,20 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+TASK = Task("package.module:job", None)  # type: ignore[arg-type]
+
+
 class Slow:
     """An executor on which everything takes ten seconds, and which Ctrl-C reaches while it waits."""
 
     workers = 3
 
+    def __init__(self) -> None:
+        self.started: list[Task] = []
+
     def start(self, task: Task) -> None:
         interrupt()
+        self.started.append(task)
 
     def wait(self) -> tuple[Task, Outcome]:
         interrupt()
@@ -64,9 +71,13 @@ def test_a_wait_ends_at_once(stop: Stop) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_starting_a_task_is_never_torn_apart(stop: Stop) -> None:
-    StoppableExecutor(Slow(), stop).start(None)  # type: ignore[arg-type]
-    assert stop.reason
+def test_a_request_while_a_task_starts_waits_for_the_next_wait(stop: Stop) -> None:
+    slow = Slow()
+    executor = StoppableExecutor(slow, stop)
+    executor.start(TASK)
+    assert slow.started == [TASK]  # not torn apart by the signal that came in between
+    with pytest.raises(SearchStopped, match="stopped by the user"):
+        executor.wait()
 
 
 def test_the_time_limit_is_a_request_like_any_other(stop: Stop) -> None:
@@ -83,9 +94,12 @@ def test_no_time_limit_is_none(stop: Stop) -> None:
 
 def test_while_the_result_is_put_in_order_nobody_is_heard(stop: Stop) -> None:
     interrupt()
-    stop.be_deaf()
+    stop.ignore_interrupts()
     interrupt()
-    stop.sleep(0)
+    began = time.monotonic()
+    stop.sleep(0.05)  # neither raises nor returns early
+    assert time.monotonic() - began >= 0.05
+    assert stop.reason == ""
 
 
 def test_sigterm_unwinds_so_that_everything_is_ended(stop: Stop) -> None:

@@ -63,8 +63,8 @@ class Stop:
             signal.signal(signal.SIGALRM, self._ring)
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def be_deaf(self) -> None:
-        """The result is put in order whoever asks to stop: asking twice ends the process itself."""
+    def ignore_interrupts(self) -> None:
+        """Ignore Ctrl-C while the result is written; a second one ends the process from outside."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.reason = ""

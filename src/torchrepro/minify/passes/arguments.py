@@ -13,7 +13,7 @@ from typing import Any
 from torchrepro.edit.arguments import DROPPED, Slot, slots_of, with_arguments
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes
 
 _MANY_OPS = 30
@@ -25,8 +25,6 @@ _GROUPS = 8
 
 def plainer_arguments(problem: Problem) -> None:
     """Give every argument the plainest form with which it still fails."""
-    if problem.best.place is Place.BEFORE_CAPTURE:
-        return
     slots = _possible(problem.best, slots_of(problem.best))
     for form in range(_FORMS):
         slots = [slot for slot in slots if len(slot.choices) > form]

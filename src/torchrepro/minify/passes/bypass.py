@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes
 
 _CHOICES = 2
@@ -28,7 +28,7 @@ _FEW_OPS = 20
 
 def pass_ops_by(problem: Problem) -> None:
     """The fewest ops that still fail, where an operand takes the place of those that are left out."""
-    if problem.best.place is Place.BEFORE_CAPTURE or problem.best_size.ops <= 1:
+    if problem.best_size.ops <= 1:
         return
     for kind in (_size_and_dtype, _dtype):
         for choice in range(_CHOICES):

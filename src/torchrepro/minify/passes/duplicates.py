@@ -1,4 +1,4 @@
-"""Equal ops on equal operands become one: whoever reads the second reads the first.
+"""Merge equal ops on equal operands: readers of the second read the first.
 
 Two `arange(8)` cannot be cut, because their readers would get inputs where they need what the compiler
 computes. That random draws become one draw, too, is for the oracle to judge.
@@ -6,25 +6,19 @@ computes. That random draws become one draw, too, is for the oracle to judge.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
-
 from torch.fx import Graph, Node, map_arg
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
 
 
 def merge_duplicates(problem: Problem) -> None:
     """The fewest ops that have to be computed a second time."""
-    if problem.best.place is Place.BEFORE_CAPTURE:
-        return
     best = problem.best
     firsts = duplicates(best.graph.graph)
-    if firsts:
-        problem.minimise(list(firsts), partial(_merged, best, firsts))
+    problem.leave_out(list(firsts), lambda gone: _merged(best, {name: firsts[name] for name in gone}))
 
 
 def duplicates(graph: Graph) -> dict[str, str]:
@@ -50,13 +44,12 @@ def _call(node: Node, merged: dict[str, str]) -> str:
     return f"{node.op} {node.target!r} {call!r}"
 
 
-def _merged(repro: Repro, firsts: dict[str, str], apart: Collection[str]) -> Repro:
-    """The repro with one op for all equal ones, but for those that stay apart."""
+def _merged(repro: Repro, firsts: dict[str, str]) -> Repro:
+    """The repro in which the readers of each op read another op that computes the same."""
 
     def edit(graph: Graph) -> None:
         nodes = {node.name: node for node in graph.nodes}
         for name, first in firsts.items():
-            if name not in apart:
-                put_in_place_of(nodes[name], nodes[first])
+            put_in_place_of(nodes[name], nodes[first])
 
     return edited(repro, edit)

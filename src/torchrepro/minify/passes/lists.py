@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -15,7 +14,7 @@ from torch.fx import Graph, Node
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import edited
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.ops import HigherOrderOperator
 
 
@@ -30,12 +29,9 @@ class Item:
 
 def shorten_lists(problem: Problem) -> None:
     """The fewest operands in lists with which it still fails."""
-    if problem.best.place is Place.BEFORE_CAPTURE:
-        return
     best = problem.best
     items = items_of(best.graph.graph)
-    if items:
-        problem.minimise(items, partial(_with_items, best, items))
+    problem.leave_out(items, lambda gone: _without_items(best, gone))
 
 
 def items_of(graph: Graph) -> list[Item]:
@@ -51,9 +47,9 @@ def items_of(graph: Graph) -> list[Item]:
     ]
 
 
-def _with_items(repro: Repro, items: Collection[Item], kept: Collection[Item]) -> Repro:
+def _without_items(repro: Repro, items: Collection[Item]) -> Repro:
     gone: dict[str, dict[int | str, set[int]]] = {}
-    for item in set(items) - set(kept):
+    for item in items:
         gone.setdefault(item.node, {}).setdefault(item.argument, set()).add(item.index)
 
     def edit(graph: Graph) -> None:

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 from torchrepro.edit.outputs import Output, is_flat, outputs_of, returning, taken_apart, with_single_results
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place
 
 
 def drop_outputs(problem: Problem) -> None:
     """Return only what shows the failure, in a plain tuple."""
     best = problem.best
-    if best.place is Place.BEFORE_CAPTURE:
-        return
     outputs = outputs_of(best)
     if len(outputs) < 2:
         if not is_flat(best):
@@ -39,10 +36,4 @@ def _wrong(problem: Problem, outputs: Sequence[Output]) -> list[Output]:
 def single_results(problem: Problem) -> None:
     """One op where an op has several results and one of them is used."""
     best = problem.best
-    if best.place is Place.BEFORE_CAPTURE:
-        return
-    names = taken_apart(best)
-    if names:
-        problem.minimise(
-            names, lambda kept: with_single_results(best, [name for name in names if name not in kept])
-        )
+    problem.leave_out(taken_apart(best), lambda gone: with_single_results(best, gone))

@@ -1,29 +1,29 @@
-"""Nested graphs: the ops in them in the place of the higher-order op, so that other passes can cut there.
+"""Open ops that are made of others: higher-order ops, whose graphs take their place, and composite ops.
 
-Where the higher-order op itself is guilty, its graphs are shrunk in their place.
+If `layer_norm` fails because of its `rsqrt`, the repro is an `rsqrt`. The ops inside a composite are more
+than before, so they are searched on the side, and only what is smaller in the end is adopted. Where the
+higher-order op itself is the culprit, its graphs are shrunk in their place.
 """
 
 from __future__ import annotations
 
 from torchrepro.cut.record_values import NotRecorded
+from torchrepro.edit.composites import expanded_everywhere
 from torchrepro.edit.nested_bodies import branches, bypasses, inlined, nested_calls, without_ops
+from torchrepro.minify.passes.nodes import cut_nodes
+from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 
 def open_nested(problem: Problem) -> None:
     """Do without every higher-order op that the failure does not need; shrink the graphs of the others."""
-    if problem.best.place is Place.BEFORE_CAPTURE:
-        return
     names = nested_calls(problem.best)
     if names:
         _inline(problem, names)
-    passed = bypasses(problem.best)
-    if passed:
-        best = problem.best
-        problem.minimise(
-            passed, lambda kept: without_ops(best, [item for item in passed if item not in kept])
-        )
+    best = problem.best
+    problem.leave_out(bypasses(best), lambda gone: without_ops(best, gone))
 
 
 def _inline(problem: Problem, names: list[str]) -> None:
@@ -34,9 +34,7 @@ def _inline(problem: Problem, names: list[str]) -> None:
     if choices:
         whole.append(inlined(best, names, choices.keys() - second))
     if problem.accept_first(whole) is None and len(names) > 1:
-        problem.minimise(
-            names, lambda kept: inlined(best, [n for n in names if n not in kept], second) or best
-        )
+        problem.leave_out(names, lambda gone: inlined(best, gone, second) or best)
 
 
 def _second_branches(problem: Problem, choices: dict[str, str]) -> set[str]:
@@ -56,3 +54,28 @@ def _second_branches(problem: Problem, choices: dict[str, str]) -> set[str]:
         if not bool(value):
             found.add(name)
     return found
+
+
+_FEW_OPS = 8
+_FEW_TO_CUT = 3
+"""Of more ops, all of them needed, one that is opened is at best one op again: 31 questions for nothing."""
+_OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
+
+
+def open_composites(problem: Problem) -> None:
+    """Look for the guilty op among those of which the ops are made."""
+    if problem.best_size.ops > _FEW_OPS or problem.best.symbols:
+        return
+    # One compilation tells of wrong values where they come from; other failures are bisected, so that it is
+    # better to know first that there is something to find.
+    told_at_once = problem.failure.signature.kind in _OF_VALUES
+    for opened in expanded_everywhere(problem.best):
+        if not told_at_once and not problem.fails(opened):
+            continue
+        side = problem.search_in(opened)
+        single_windows(side)
+        several = 1 < problem.best_size.ops <= _FEW_TO_CUT
+        if side.best is opened and several and problem.fails(opened):
+            cut_nodes(side)
+        if side.best is not opened and problem.accept(side.best):
+            return

@@ -15,14 +15,16 @@ from torch.fx import Node
 from torchrepro.cut.record_values import Recording
 from torchrepro.cut.subgraph import piece, without_symbols
 from torchrepro.cut.units import Unit, units_of
-from torchrepro.minify.first_wrong import first_wrong
+from torchrepro.cut.watched_values import first_wrong as first_among
+from torchrepro.cut.watched_values import values_in, watched, watched_in
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 
 def cut_nodes(problem: Problem) -> None:
     """The fewest ops that still fail, with recorded values for all that they read from the others."""
-    if problem.best.place is Place.BEFORE_CAPTURE or problem.best_size.ops <= 1:
+    if problem.best_size.ops <= 1:
         return
     recording = problem.recording()
     if recording is None:
@@ -83,3 +85,26 @@ class _Distance:
         if one is not None and other is not None and one is not other:
             self._neighbours[one].append(other)
             self._neighbours[other].append(one)
+
+
+_FEW = 8
+"""Ops that are told apart as quickly by trying."""
+
+
+def first_wrong(problem: Problem, repro: Repro, recording: Recording) -> str | None:
+    """The name of its node, where values are wrong; None where all are right once they can all be seen.
+
+    To return a value can change what is fused, and the failure can vanish: then nothing is known.
+    """
+    values_are_wrong = problem.failure.signature.kind in (Kind.MISMATCH, Kind.NON_FINITE)
+    if not values_are_wrong or repro.ops <= _FEW:
+        return None
+    names = values_in(repro.graph.graph, recording)
+    seen = watched(repro, names, recording)
+    if not problem.fails(seen):
+        return None
+    verdict = problem.verdict_on(seen)
+    if verdict is None or verdict.comparison is None:
+        return None
+    leaves = watched_in(verdict.comparison, seen, names)
+    return first_among(repro.graph.graph, {name for name, leaf in leaves.items() if not leaf.same})

@@ -1,4 +1,4 @@
-"""Settings around the graph back to torch's defaults: ambient state, compiler options, earlier calls.
+"""Reset what surrounds the graph to torch's defaults: ambient state, options, earlier calls, dynamic sizes.
 
 Gradients belong to the ambient state. A call under `no_grad` whose inputs ask for gradients is no simpler
 without `no_grad`: then a backward comes along. So inputs lose their `requires_grad` in the same query.
@@ -6,10 +6,10 @@ without `no_grad`: then a backward comes along. So inputs lose their `requires_g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
+from torchrepro.edit.fixed_sizes import numbers_of, with_numbers
 from torchrepro.edit.settings import (
-    Setting,
     ambient_settings,
     call_settings,
     compiler_settings,
@@ -24,21 +24,32 @@ def reset_ambient(problem: Problem) -> None:
     settings = ambient_settings(problem.best)
     if problem.failure.places != {"grad"}:  # else it is a gradient that is wrong
         settings += gradient_settings(problem.best)
-    _keep_needed(problem, settings)
+    best = problem.best
+    problem.leave_out(settings, lambda gone: without(best, gone))
 
 
 def reset_compiler(problem: Problem) -> None:
     """Keep only the compiler options that the failure needs: mode, options, dynamic, fullgraph."""
-    _keep_needed(problem, compiler_settings(problem.best))
+    best = problem.best
+    problem.leave_out(compiler_settings(best), lambda gone: without(best, gone))
 
 
 def shorten_sequence(problem: Problem) -> None:
     """Keep only the earlier calls of the compiled function that the failure needs."""
-    _keep_needed(problem, call_settings(problem.best))
-
-
-def _keep_needed(problem: Problem, settings: Sequence[Setting]) -> None:
-    """Remove every setting that the failure does not need; a single query if it needs none."""
     best = problem.best
-    if settings:
-        problem.minimise(settings, lambda kept: without(best, [s for s in settings if s not in kept]))
+    problem.leave_out(call_settings(best), lambda gone: without(best, gone))
+
+
+def make_static(problem: Problem) -> None:
+    """Keep only the symbols that the failure needs."""
+    best = problem.best
+    known = numbers_of(best)
+    names = [symbol.name for symbol in best.symbols if symbol.name in known]
+    if not names:
+        return
+    static = with_numbers(best, names)
+    # A reader who sees no symbol expects none to be asked for.
+    plain = replace(static, compiler=replace(static.compiler, dynamic=None))
+    if problem.accept_first([plain] if best.compiler.dynamic is None else [plain, static]) is not None:
+        return
+    problem.leave_out(names, lambda gone: with_numbers(best, gone))

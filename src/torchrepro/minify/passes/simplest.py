@@ -12,9 +12,8 @@ from torchrepro.edit.held_tensors import held_tensors
 from torchrepro.edit.plain_values import plainest
 from torchrepro.edit.settings import ambient_settings, compiler_settings, gradient_settings, without
 from torchrepro.edit.validity import why_invalid
-from torchrepro.minify.layouts import all_contiguous, squeezed
-from torchrepro.minify.passes.dtypes import unusual_dtypes, with_usual_dtypes
-from torchrepro.minify.passes.values import with_form
+from torchrepro.minify.passes.shapes import all_contiguous, squeezed
+from torchrepro.minify.passes.values import unusual_dtypes, with_form, with_usual_dtypes
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 

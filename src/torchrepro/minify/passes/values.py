@@ -1,4 +1,4 @@
-"""Values: every tensor something that is made in one line, as far as the failure allows.
+"""Plain values, and the usual dtypes: every tensor something that is made in one line, as far as possible.
 
 All tensors take the same plain form at once. Those that need values of their own are then found, and keep as
 few of them as they need, in as few digits. Values that matter (an overflow, a NaN, a permutation) stay.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from torchrepro.edit.arguments import Literal, literals_of, with_literals
 from torchrepro.edit.cost import OWN_VALUES, cost_of_values
 from torchrepro.edit.coupling import dimension_table
 from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
@@ -22,7 +23,7 @@ from torchrepro.edit.plain_values import (
     rounder_values,
 )
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Place, Repro
 
 _FEW = 64
 """Elements up to which it is found out which of them need values of their own."""
@@ -100,3 +101,49 @@ def _fewer_values(problem: Problem, held: Held) -> None:
 def _now(problem: Problem, held: Held) -> torch.Tensor:
     """The tensor that stands there in the best."""
     return next(each.tensor for each in held_tensors(problem.best) if each == held)
+
+
+Unusual = Held | Literal
+
+
+def usual_dtypes(problem: Problem) -> None:
+    """Keep only the unusual dtypes that the failure needs."""
+    best = problem.best
+    problem.leave_out(unusual_dtypes(best), lambda gone: with_usual_dtypes(best, gone))
+
+
+def unusual_dtypes(repro: Repro) -> list[Unusual]:
+    """Tensors and arguments whose dtype a reader would not expect."""
+    items: list[Unusual] = [
+        each for each in held_tensors(repro) if usual(each.tensor.dtype) is not each.tensor.dtype
+    ]
+    if repro.place is not Place.BEFORE_CAPTURE:
+        for node in repro.graph.graph.nodes:
+            items += [at for at, dtype in literals_of(node, torch.dtype) if usual(dtype) is not dtype]
+    return items
+
+
+def with_usual_dtypes(repro: Repro, chosen: Sequence[Unusual]) -> Repro:
+    """The repro with the usual dtype in these places; the values stay as near as they can."""
+    others = {}
+    for each in chosen:
+        if isinstance(each, Held):
+            values = each.tensor.detach().to(usual(each.tensor.dtype))
+            others[each] = made_like(laid_out_like(values, each.tensor), each.tensor)
+    places = {each for each in chosen if isinstance(each, Literal)}
+    literals = {
+        at: usual(dtype)
+        for node in repro.graph.graph.nodes
+        for at, dtype in literals_of(node, torch.dtype)
+        if at in places
+    }
+    return with_literals(with_tensors(repro, others), literals)
+
+
+def usual(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that a reader expects for this kind of values."""
+    if dtype is torch.bool:
+        return dtype
+    if dtype.is_complex:
+        return torch.complex64
+    return torch.float32 if dtype.is_floating_point else torch.int64

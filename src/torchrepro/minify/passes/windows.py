@@ -15,7 +15,7 @@ from torchrepro.cut.subgraph import without_symbols
 from torchrepro.cut.units import Unit
 from torchrepro.cut.windows import Window, alone, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind
 
 _SUSPECTS = 2
@@ -24,7 +24,7 @@ _OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 def single_windows(problem: Problem) -> None:
     """Make the best one op, if one op alone fails."""
-    if problem.best.place is Place.BEFORE_CAPTURE or problem.best_size.ops <= 1:
+    if problem.best_size.ops <= 1:
         return
     recording = problem.recording()
     if recording is None:
