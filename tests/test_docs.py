@@ -22,7 +22,7 @@ RUNNER = """
 import contextlib, io, json, runpy, sys, traceback
 answers = {}
 for path in sys.argv[1:]:
-    out, error = io.StringIO(), ""
+    sys.argv, out, error = [path], io.StringIO(), ""
     with contextlib.redirect_stdout(out):
         try:
             runpy.run_path(path, run_name="__main__")

@@ -26,7 +26,7 @@ from torchrepro.nouns.located import (
 from torchrepro.nouns.minified import Adoption, Minified
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
-from torchrepro.report.contents import Contents, ErrorMap, Node, Picture, Step
+from torchrepro.report.contents import Contents, ErrorMap, Node, Picture
 from torchrepro.report.contents import Difference as Line
 
 LEAF = LeafComparison(
@@ -167,7 +167,7 @@ def contents_of(foreign: str) -> Contents:
         minimal=Picture("minimal graph", (node,)),
         original=Picture("original graph", (node,)),
         errors=(ErrorMap(foreign, (2,), edges=(-1.0, 0.0), eager=(1,), compiled=(2,), rows=((1.0, None),)),),
-        steps=(Step(1, 0.5, 3, 2, 1, foreign),),
+        steps=(Adoption(1, 0.5, 3, 2, 1, foreign),),
         explained=(f"any {foreign}",),
         environment=Environment(torch="2.13.0", python="3.11", cpu=foreign),
         differences=(Line(foreign, foreign, foreign),),

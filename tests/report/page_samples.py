@@ -27,6 +27,7 @@ from torchrepro.nouns.located import (
     Way,
     Workaround,
 )
+from torchrepro.nouns.minified import Adoption
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.report import contents as report
 
@@ -168,7 +169,7 @@ def error_map(path: str, rows: int = 64, columns: int = 64) -> report.ErrorMap:
     )
 
 
-def steps() -> tuple[report.Step, ...]:
+def steps() -> tuple[Adoption, ...]:
     sizes = [
         (1, 612, 201, 85_000_000),
         (4, 301, 99, 41_000_000),
@@ -177,9 +178,7 @@ def steps() -> tuple[report.Step, ...]:
     ]
     sizes += [(22, 12, 4, 98_304), (31, 5, 2, 98_304), (40, 2, 1, 98_304), (55, 1, 1, 4_096), (71, 1, 1, 17)]
     return tuple(
-        report.Step(
-            query, query * 0.31, ops, inputs, elements, "windows" if ops > 10 else "shrink_dimensions"
-        )
+        Adoption(query, query * 0.31, ops, inputs, elements, "windows" if ops > 10 else "shrink_dimensions")
         for query, ops, inputs, elements in sizes
     )
 

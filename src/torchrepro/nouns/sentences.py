@@ -60,7 +60,7 @@ _MESSAGE = 100
 
 
 def title_of(verdict: Verdict | None, *, compiler: str, op: str, devices: frozenset[str]) -> str:
-    """A line for an issue. Only plain characters: it is pasted where nothing is escaped."""
+    """Write the title of an issue in plain characters: it is pasted where nothing is escaped."""
     way = "torch.compile" if compiler == "inductor" else f"torch.compile(backend={compiler})"
     if verdict is None or not verdict.fails:
         return plain(f"{way}: no failure recorded")
@@ -79,12 +79,12 @@ def title_of(verdict: Verdict | None, *, compiler: str, op: str, devices: frozen
 
 
 def plain(text: str) -> str:
-    """Words, numbers and harmless marks alone, on one line: no mention, no issue number, no markup."""
+    """Keep words, numbers and harmless marks, on one line: no mention, no issue number, no markup."""
     return " ".join(re.sub(r"[^A-Za-z0-9_ .,:;()=+/'\[\]-]", " ", text).split())
 
 
 def sentence_of(verdict: Verdict | None, *, compiler: str) -> str:
-    """What happened, in one sentence. It quotes the bundle: a format has to escape it."""
+    """Say what happened in one sentence. It quotes the bundle: a format has to escape it."""
     if verdict is None:
         return "It has not been judged yet whether the compiled function is right."
     with_ = f"With torch.compile ({compiler})"
@@ -189,7 +189,7 @@ def _wrong_leaf(leaf: LeafComparison) -> str:
 
 
 def counted(number: int, word: str) -> str:
-    """`1 op`, `1,204 ops`."""
+    """Write `1 op`, `1,204 ops`."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
@@ -201,12 +201,12 @@ def error(value: float | None, unknown: str = "–") -> str:
 
 
 def index_of(leaf: LeafComparison) -> str:
-    """` at index (0, 5)`; empty where there is no worst element."""
+    """Write ` at index (0, 5)`; empty if there is no worst element."""
     return f" at index ({', '.join(map(str, leaf.index))})" if leaf.index else ""
 
 
 def _how_far(leaf: LeafComparison) -> str:
-    """How many times further from the truth than eager, where that says something."""
+    """Say how many times further from the truth than eager it is, if that is at least twice."""
     if not leaf.rmse_ref or not leaf.rmse_res or not math.isfinite(leaf.rmse_res / leaf.rmse_ref):
         return ""
     times = leaf.rmse_res / leaf.rmse_ref

@@ -1,4 +1,4 @@
-"""From a bundle to the contents of its report: what is recorded there and around it, read and never run.
+"""Collect the contents of a report from what is recorded in a bundle and around it.
 
 What is missing is left out, and the command that adds it is named.
 """
@@ -19,10 +19,10 @@ from torchrepro.engine.processes.fresh_process import run_isolated, verdict_of
 from torchrepro.engine.processes.reports import Outcome, run_without_reference_if_it_dies
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.located import Located
-from torchrepro.nouns.minified import Minified
+from torchrepro.nouns.minified import Adoption, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.report.contents import Contents, ErrorMap, Node, Picture, Step
+from torchrepro.report.contents import Contents, ErrorMap, Node, Picture
 from torchrepro.report.environments import Surrounding, differences, settings_of
 from torchrepro.report.graph_picture import picture_of
 from torchrepro.report.privacy import shareable
@@ -31,7 +31,7 @@ from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_i
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has shown; `verdict` is None where nothing came of it, and the note says why."""
+    """The result of a run; `verdict` is None if there is none, and the note says why."""
 
     verdict: Verdict | None = None
     errors: tuple[ErrorMap, ...] = ()
@@ -39,13 +39,13 @@ class Measured:
 
 
 Measure = Callable[[Path, Manifest], Measured]
-"""Runs a bundle for the values that are not recorded (`measuring.py`)."""
+"""Runs a bundle for the values that are not recorded (`measured`)."""
 
 _HAS_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
 def collect(target: Path, *, measure: Measure | None = None, other: Surrounding | None = None) -> Contents:
-    """All that is known of a bundle, a minifying run or its minimal bundle; paths of this machine are cut."""
+    """Return all that is known of a bundle or a minify run, without paths of this machine."""
     around = surroundings_of(target)
     manifest = read_manifest(around.bundle)
     verdict = verdict_in(manifest.verdict)
@@ -100,7 +100,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
 
 
 def _notes_on(measured: Measured, recorded: Verdict | None) -> list[str]:
-    """What running it has shown beside the values."""
+    """Return what the run says in addition to the values."""
     if measured.verdict is None:
         return [f"no map of the errors: {measured.note}"]
     if recorded is not None and not measured.verdict.fails:
@@ -111,7 +111,7 @@ def _notes_on(measured: Measured, recorded: Verdict | None) -> list[str]:
 
 
 def _pictures(around: Surroundings, notes: list[str]) -> tuple[Picture | None, Picture | None]:
-    """The graph of the bundle and the minimal one, with the guilty op marked."""
+    """Return the graph of the bundle and the minimal one, with the culprit marked."""
     if around.minimal == around.bundle:
         return None, _picture("minimal graph", around.bundle, around.located, notes)
     if around.guilty_graph is not None:
@@ -136,7 +136,7 @@ def _picture(title: str, bundle: Path, located: Located | None, notes: list[str]
 
 
 def _marked(nodes: tuple[Node, ...], located: Located | None) -> tuple[Node, ...]:
-    """The guilty op in a minimal graph that nobody has looked at: the only op, or the only one of its kind.
+    """Mark the culprit in a minimal graph that was not located: the only op, or the only one of its kind.
 
     Minifying gives nodes other names, so a name says nothing.
     """
@@ -155,19 +155,16 @@ def _guilty_op(located: Located | None, minimal: Picture | None) -> str:
     return guilty[0] if len(guilty) == 1 else ""
 
 
-def _steps(minified: Minified | None) -> tuple[Step, ...]:
-    """How the size fell, from the original on; nothing where it was not recorded."""
+def _steps(minified: Minified | None) -> tuple[Adoption, ...]:
+    """Return how the size fell, from the original on; empty if it was not recorded."""
     if minified is None or not minified.history:
         return ()
-    start = Step(0, 0.0, minified.start_ops, minified.start_inputs, minified.start_elements, "original")
-    return start, *(
-        Step(one.query, one.seconds, one.ops, one.inputs, one.elements, one.pass_name)
-        for one in minified.history
-    )
+    sizes = minified.start_ops, minified.start_inputs, minified.start_elements
+    return Adoption(0, 0.0, *sizes, "original"), *minified.history
 
 
 def _next_steps(around: Surroundings, verdict: Verdict | None, shown: str) -> tuple[str, ...]:
-    """The commands that would add what is missing."""
+    """Return the commands that would add what is missing."""
     if verdict is None:
         return (f"torchrepro check {shown} tells whether it fails",)
     if not verdict.fails:
@@ -183,7 +180,7 @@ def _next_steps(around: Surroundings, verdict: Verdict | None, shown: str) -> tu
 
 
 def _shown(bundle: Path, target: Path) -> str:
-    """The bundle as the user named it, unless that tells where on their machine it is."""
+    """Return the bundle as the user named it, without an absolute path."""
     path = target if bundle == target else bundle
     return path.name if os.path.isabs(path) else str(path)
 
@@ -196,7 +193,7 @@ def measured(
     environ: Mapping[str, str] | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Measured:
-    """Run a bundle. Whatever goes wrong is a note: a report is made of what there is."""
+    """Run a bundle in a fresh process; an error becomes a note, because the rest of the report stands."""
     payload = {"bundle": str(bundle.resolve()), "trusted": list(trusted)}
 
     def ran(**more: Any) -> Outcome:

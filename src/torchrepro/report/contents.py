@@ -1,4 +1,4 @@
-"""Contents: all that a report says, as plain data. Every format is made of this and of nothing else."""
+"""Contents: all that a report says, as plain data: the only input of every format."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.located import Located
+from torchrepro.nouns.minified import Adoption
 from torchrepro.nouns.verdict import Verdict
 
 
@@ -61,20 +62,8 @@ class ErrorMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One improvement while minifying."""
-
-    query: int
-    seconds: float
-    ops: int
-    inputs: int
-    elements: int
-    pass_name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
-    """A line of an environment that is another one elsewhere."""
+    """A line of an environment that differs in another place."""
 
     name: str
     here: str
@@ -92,7 +81,7 @@ class Contents:
     bundle: str
     verdict: Verdict | None = None
     script: str = ""
-    """The minimal script, or the bundle's own where nothing was minified."""
+    """The minimal script, or the bundle's own if nothing was minified."""
     script_is_minimal: bool = False
     script_verified: bool = False
     guilt: str = ""
@@ -101,7 +90,8 @@ class Contents:
     minimal: Picture | None = None
     original: Picture | None = None
     errors: tuple[ErrorMap, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Adoption, ...] = ()
+    """Each best while minifying, the original first."""
     explained: tuple[str, ...] = ()
     environment: Environment | None = None
     differences: tuple[Difference, ...] = ()
@@ -123,6 +113,6 @@ class Contents:
         return html(Section(self.sentence, (told, script)))
 
     @property
-    def explained_beside(self) -> tuple[str, ...]:
-        """What the script does not say already in its first lines."""
+    def explained_elsewhere(self) -> tuple[str, ...]:
+        """The lines that the header of the script does not contain."""
         return tuple(line for line in self.explained if line not in self.script)

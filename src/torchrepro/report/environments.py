@@ -1,4 +1,4 @@
-"""Two environments side by side: the lines that differ between where it failed and another place."""
+"""Compare two environments: where it failed, and another place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.manifest import Manifest
-from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler
@@ -33,18 +32,15 @@ class Surrounding:
 
 
 def settings_of(manifest: Manifest) -> dict[str, Any]:
-    """What a reader must set up that is not torch's default: compiler, configs, modes, switches."""
-    return settings_from(manifest.compiler, manifest.ambient)
-
-
-def settings_from(compiler: Compiler, ambient: Ambient) -> dict[str, Any]:
+    """Return the settings that are not torch's default: compiler, configs, modes, switches."""
+    compiler, ambient = manifest.compiler, manifest.ambient
     chosen = {} if compiler == Compiler() else {"compiler": str(compiler)}
     threads = {} if ambient.threads is None else {"threads": ambient.threads}
     return {**chosen, **ambient.non_default, **threads, **shareable_environ(ambient.environ)}
 
 
 def other_place(against: str) -> Surrounding:
-    """What `--against` names: `here`, another bundle, or a report written with `--format json`."""
+    """Read what `--against` names: `here`, another bundle, or a report written with `--format json`."""
     if against == HERE:
         return _here()
     path = Path(against)
@@ -57,7 +53,7 @@ def other_place(against: str) -> Surrounding:
 
 
 def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]:
-    """Every line that is another one there, in the order of an environment, settings last."""
+    """Return every line that differs, in the order of an environment, settings last."""
     left, right = _lines(ours), _lines(other)
     # Not every way to take a bundle notes the threads: then there is nothing to compare.
     unknown = {"threads"} - (left.keys() & right.keys())
@@ -70,7 +66,7 @@ def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]
 
 
 def lines_of(environment: Environment) -> dict[str, str]:
-    """What is known of an environment, a line each."""
+    """Return what is known of an environment, a line each."""
     return {
         name: ", ".join(value) if isinstance(value, tuple) else str(value)
         for name, value in asdict(environment).items()
@@ -94,7 +90,7 @@ def _lines(place: Surrounding) -> dict[str, str]:
 
 
 def _here() -> Surrounding:
-    """Asked in a process of its own: importing torch takes seconds, and asking for GPUs starts CUDA."""
+    """Ask in a fresh process: importing torch takes seconds, and asking for GPUs starts CUDA."""
     import os
 
     from torchrepro.engine.processes.fresh_process import result_in_isolation

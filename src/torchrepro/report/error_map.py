@@ -11,7 +11,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from torchrepro.bundle.load import load_bundle
 from torchrepro.execute.judge_repro import subject_of_repro
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase, Phases, judge
-from torchrepro.judge.randomness import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.environment import Environment
@@ -49,7 +47,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
         subject,
         eager=runs.kept("eager", subject.eager),
         compiled=runs.kept("compiled", subject.compiled),
-        truth=runs.kept_truth(subject.truth) if subject.truth else None,
+        truth=runs.kept("truth", subject.truth) if subject.truth else None,
     )
     rule = Rule(strict=repro.strict, tol=repro.tolerance)
     with applied_settings(repro.ambient):
@@ -60,7 +58,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
 
 
 def environment_here(payload: dict[str, Any], phase: Phase) -> Any:
-    """The versions, the hardware and the telling environment variables of this machine now."""
+    """Return the versions, the hardware and the relevant environment variables of this machine."""
     if torch.cuda.is_available():
         torch.cuda.init()  # nothing is forked from here, and the names of the devices are wanted
     settings = {"threads": torch.get_num_threads(), **payload["environ"]}
@@ -73,28 +71,18 @@ class _Runs:
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
 
-    def kept(
-        self, side: str, run: Callable[[AbstractContextManager[Any]], Run]
-    ) -> Callable[[AbstractContextManager[Any]], Run]:
-        def running(around: AbstractContextManager[Any]) -> Run:
-            found = run(around)
-            self._runs.setdefault(side, found)
+    def kept(self, side: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a run so that its first result is kept; that of the truth comes with notes."""
+
+        def running(argument: Any) -> Any:
+            found = run(argument)
+            self._runs.setdefault(side, found[0] if isinstance(found, tuple) else found)
             return found
 
         return running
 
-    def kept_truth(
-        self, run: Callable[[Draws], tuple[Run, tuple[str, ...]]]
-    ) -> Callable[[Draws], tuple[Run, tuple[str, ...]]]:
-        def running(draws: Draws) -> tuple[Run, tuple[str, ...]]:
-            found, notes = run(draws)
-            self._runs["truth"] = found
-            return found, notes
-
-        return running
-
     def maps(self, comparison: Comparison) -> list[Any]:
-        """Of the worst tensors that differ, as plain data."""
+        """Return the maps of the worst tensors that differ, as plain data."""
         sides = {side: _tensors_of(run) for side, run in self._runs.items()}
         found: list[Any] = []
         for leaf in sorted(comparison.differing, key=_badness):
@@ -109,13 +97,13 @@ class _Runs:
 
 
 def _badness(leaf: LeafComparison) -> tuple[float, float]:
-    """Most elements wrong first, as a share of all."""
+    """Sort by the share of wrong elements, largest first."""
     error = leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
     return -leaf.mismatched / max(leaf.elements, 1), -error
 
 
 def _tensors_of(run: Run) -> dict[str, torch.Tensor]:
-    """Every tensor that a run left, by the path that the judge has for it (`judge/compare.py`)."""
+    """Return every tensor of a run by its path, as the judge writes it (`judge/compare.py`)."""
     parts = {"out": run.outputs, "grad": run.gradients, "inputs": run.inputs, "state": run.state}
     return {path: tensor for name, value in parts.items() for path, tensor in _walk(value, name)}
 
@@ -152,7 +140,7 @@ _FINE = 4
 def error_map(
     path: str, eager: torch.Tensor, compiled: torch.Tensor, truth: torch.Tensor | None
 ) -> ErrorMap | None:
-    """How far both are from the truth, element by element; None where elements cannot be set side by side.
+    """Map how far both are from the truth, element by element; None if elements cannot be compared.
 
     Without a truth it is the compiled result's distance to eager's.
     """
@@ -214,13 +202,13 @@ def _errors(tensor: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, t
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64 on the CPU; integers beyond 2**53 lose a digit that no picture shows."""
+    """Convert to float64 on the CPU; integers beyond 2**53 lose a digit that no picture shows."""
     moved = tensor.cpu().resolve_conj().resolve_neg()
     return moved.to(torch.complex128 if moved.is_complex() else torch.float64)
 
 
 def _count(bins: torch.Tensor, errors: torch.Tensor) -> None:
-    """Add the errors that are there and finite to bins of a quarter of a power of ten."""
+    """Add finite non-zero errors to bins of a quarter of a power of ten."""
     there = errors[(errors > 0) & errors.isfinite()]
     number = ((there.log10() - _LOWEST) * _FINE).floor().long().clamp_(0, len(bins) - 1)
     bins += torch.bincount(number, minlength=len(bins))
@@ -229,7 +217,7 @@ def _count(bins: torch.Tensor, errors: torch.Tensor) -> None:
 def _histogram(
     eager: torch.Tensor, compiled: torch.Tensor
 ) -> tuple[tuple[float, ...], tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Edges and counts of the part where anything is, in at most 40 bins."""
+    """Return edges and counts of the range that is not empty, in at most 40 bins."""
     filled = (eager + compiled).nonzero().reshape(-1).tolist()
     if not filled:
         return (), ((), ())
@@ -266,7 +254,7 @@ class _Layout:
 
 
 def _crookedness(shape: tuple[int, ...], cut: int) -> float:
-    """How far from a square a map is that is cut here into rows and columns; of equals the last cut."""
+    """Measure how far from a square a map split here is; ties go to the last split."""
     return abs(math.log(math.prod(shape[:cut]) / math.prod(shape[cut:]))) - cut * 1e-9
 
 

@@ -1,4 +1,4 @@
-"""From the text of a graph to its picture. The text is parsed as Python, never run, and needs no torch.
+"""Turn the text of a graph into its picture. The text is parsed as Python, never run, and needs no torch.
 
 A reader of graphs (`graph_text/parser.py`) wants the operators themselves, a picture only their names. So a
 stranger's bundle, with operators that are not installed here, is drawn like any other, in milliseconds.
@@ -53,7 +53,7 @@ def _node(line: Line, names: dict[str, str], prefix: str, guilty: str) -> Node:
 
 
 def _label(found: Operation) -> tuple[str, str]:
-    """What a node computes, in the words of `GuiltyOp.op`, and its kind."""
+    """Return what a node computes, as `GuiltyOp.op` names it, and its kind."""
     match found:
         case Operation(op="placeholder"):
             return "input", "input"
@@ -67,14 +67,14 @@ def _label(found: Operation) -> tuple[str, str]:
 
 
 def _reads(value: ast.expr, names: dict[str, str]) -> tuple[str, ...]:
-    """The nodes that an expression reads, in their order, each once."""
+    """Return the nodes that an expression reads, in order, each once."""
     found = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in names]
     found.sort(key=lambda node: (node.lineno, node.col_offset))
     return tuple(dict.fromkeys(names[node.id] for node in found))
 
 
 def _shape(annotation: ast.expr | None) -> str:
-    """`f32[8, 64].stride(1, 8)` as a person writes it: `float32[8, 64]`."""
+    """Write `f32[8, 64].stride(1, 8)` as `float32[8, 64]`."""
     match annotation:
         case None | ast.Constant():
             return ""
@@ -109,12 +109,12 @@ ROOM = 24
 LONGEST = 30
 """A level of more nodes and groups than this is divided into runs of neighbours."""
 DEEPEST = 40
-"""No module is nested deeper than this; a longer path is a hostile one, and its rest one word."""
+"""No module is nested deeper than this; the rest of a longer (hostile) path is one word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A module, or a run of neighbours where a module has too many parts to be looked at."""
+    """A module, or a run of neighbours if a module has too many parts."""
 
     label: str
     parent: int
@@ -152,7 +152,7 @@ class _Branch:
 
 
 def grouped(nodes: Sequence[Node]) -> Grouping:
-    """The tree by module path, with what leads to a guilty node open."""
+    """Group nodes by module path, with the groups around a culprit open."""
     whole = _by_module(nodes, _paths(nodes))
     _fold(whole)
     if len(nodes) > SMALL:
@@ -162,7 +162,7 @@ def grouped(nodes: Sequence[Node]) -> Grouping:
 
 
 def _paths(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
-    """The module path of each node.
+    """Return the module path of each node.
 
     A parameter is an input of the graph without a path of its own: in a large graph it is shown where it is
     read, or hundreds of them would hide everything else.
@@ -205,12 +205,12 @@ def _by_module(nodes: Sequence[Node], paths: Sequence[tuple[str, ...]]) -> _Bran
 
 
 def _run_label(path: tuple[str, ...]) -> str:
-    """The last word of a path; a number says nothing without the list that it counts in."""
+    """Return the last word of a path, with the list's name before a number."""
     return ".".join(path[-2:]) if path[-1].isdigit() else path[-1]
 
 
 def _fold(whole: _Branch) -> None:
-    """Join a group with the group that is all of it; put a node that is alone in its group outside."""
+    """Merge a group with its only subgroup; move a node that is alone in its group outside."""
     order = [whole]
     for branch in order:
         order.extend(part for part in branch.parts if isinstance(part, _Branch))
@@ -231,7 +231,7 @@ def _joined(outer: str, inner: str) -> str:
 
 
 def _divide(whole: _Branch, nodes: Sequence[Node]) -> None:
-    """Runs of neighbours, again and again until each level is short enough."""
+    """Divide long levels into runs of neighbours until each is short enough."""
     waiting = [whole]
     while waiting:
         branch = waiting.pop()
@@ -254,7 +254,7 @@ def _run(parts: list[_Branch | int], nodes: Sequence[Node]) -> _Branch:
 
 
 def _open(whole: _Branch, nodes: Sequence[Node]) -> None:
-    """All of a small graph; of a large one the way to the guilty, and outer groups while there is room."""
+    """Open all of a small graph; of a large one the way to the culprit, and outer groups that fit."""
     whole.open = True
     order = [whole]
     for branch in order:

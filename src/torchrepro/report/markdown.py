@@ -90,7 +90,7 @@ def github_issue(contents: Contents) -> str:
         "### 🐛 Describe the bug",
         prose(contents.sentence),
         _culprit(contents.located),
-        *(f"- {prose(line)}" for line in contents.explained_beside),
+        *(f"- {prose(line)}" for line in contents.explained_elsewhere),
         _script(contents),
         "### Error logs",
         _logs(contents.verdict, contents.traceback),

@@ -1,4 +1,4 @@
-"""What a report leaves out because it is shared: where on their machine a user keeps things.
+"""Remove paths of the user's machine from a report, because it is shared.
 
 A path says the user's name more often than not. What helps a reader is kept: the name of a file, and for code
 that is installed the path inside its package.
@@ -30,7 +30,7 @@ _BARE = re.compile(
 
 
 def without_paths(text: str) -> str:
-    """The text with every absolute path cut down to what a stranger may know."""
+    """Shorten every absolute path to what may be shared."""
     if not _MAY_BE_A_PATH.search(text):
         return text
     # First, because a home with a blank in its name is two words to the patterns.
@@ -46,19 +46,19 @@ def _home() -> re.Pattern[str]:
 
 
 def script_without_paths(text: str) -> str:
-    """The same for code, in which `a /b/c` may be a division: only what stands in quotes is looked at."""
+    """Do the same for code, in quotes only: elsewhere `a /b/c` may be a division."""
     return _QUOTED.sub(lambda found: f"{found['quote']}{_shortened(found['path'])}{found['quote']}", text)
 
 
 def shareable(contents: Contents) -> Contents:
-    """The contents without paths of this machine, wherever a text stands in them."""
+    """Return the contents without paths of this machine, in every text."""
     data = msgspec.to_builtins(contents)
     cleaned = {name: _cleaned(value) for name, value in data.items() if name != "script"}
     return msgspec.convert({**cleaned, "script": script_without_paths(contents.script)}, Contents)
 
 
 def shareable_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Switches of torch and its compilers; none that names a file or a program."""
+    """Return the switches of torch and its compilers, without those that name a file or a program."""
     return {
         name: value
         for name, value in telling_environment(environ).items()

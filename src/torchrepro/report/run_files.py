@@ -1,4 +1,4 @@
-"""What lies around a bundle: the directory in which it was minified, the smallest one, what was located.
+"""Find the results around a bundle: its minify run, the minimal bundle, what was located.
 
 A user names whichever they have at hand: the failing bundle, the directory that `minify` has made, or the
 minimal bundle in it. Only paths that follow from that one are read: a result may come from a stranger, and
@@ -34,7 +34,7 @@ _FIELDS = {json_name: name for name, json_name in JSON_NAMES.items()}
 
 
 def verdict_in(data: Mapping[str, Any] | None) -> Verdict | None:
-    """The verdict that `Verdict.to_dict` has written; of its values only those that differ are kept there."""
+    """Read a verdict that `Verdict.to_dict` wrote; it has only the values that differ."""
     if data is None:
         return None
     comparison = data.get("comparison")
@@ -52,7 +52,7 @@ def _renamed(leaf: Any) -> Any:
 
 
 def located_at(bundle: Path) -> Located | None:
-    """What `torchrepro locate` has found out about a bundle: in it, or beside it where it is a file."""
+    """Read the answer of `torchrepro locate` in a bundle, or next to a zip."""
     for directory in located_directories(bundle):
         found = _converted(_json_in(directory / "result.json"), Located)
         if found is not None:
@@ -61,14 +61,14 @@ def located_at(bundle: Path) -> Located | None:
 
 
 def located_directories(bundle: Path) -> tuple[Path, ...]:
-    """Where `torchrepro locate` may have put its answer: in the bundle, beside it, or where we are."""
+    """Return where `torchrepro locate` may have put its answer: in the bundle, next to it, or here."""
     whole = bundle.absolute()
     name = f"{whole.stem if whole.suffix == '.zip' else whole.name}.{LOCATED}"
     return whole / LOCATED, whole.with_name(name), Path.cwd() / name
 
 
 def minified_in(directory: Path) -> Minified | None:
-    """The result of `torchrepro minify` in its directory."""
+    """Read the result of `torchrepro minify` in its directory."""
     return _converted(_json_in(directory / "result.json"), Minified)
 
 
@@ -99,11 +99,11 @@ class Surroundings:
     minified: Minified | None = None
     minimal: Path | None = None
     script: str = ""
-    """Of the minimal one where there is one, else the bundle's own."""
+    """Of the minimal bundle if there is one, else the bundle's own."""
     located: Located | None = None
     located_in_minimal: Located | None = None
     guilty_graph: Path | None = None
-    """Of a whole call, which is one node: the graph of it that `locate` has found guilty."""
+    """Of a whole call, which is one node: its failing graph, as `locate` saved it."""
     notes: tuple[str, ...] = ()
 
 
@@ -142,7 +142,7 @@ def _found(bundle: Path, run: Path | None, *notes: str) -> Surroundings:
 
 
 def _run_directory_of(target: Path) -> Path | None:
-    """The directory of a minifying run, if that or the minimal bundle in it is what was named."""
+    """Return the directory of a minify run, if that or the minimal bundle in it was named."""
     if target.is_dir() and not (target / MANIFEST).exists() and minified_in(target) is not None:
         return target
     around = target.absolute().parent
@@ -152,7 +152,7 @@ def _run_directory_of(target: Path) -> Path | None:
 
 
 def _beside(bundle: Path) -> Path | None:
-    """Where `minify` puts its results for a bundle: beside it, or here where it may not write there."""
+    """Return where `minify` puts its results: next to the bundle, or here if it may not write there."""
     name = (bundle.stem if bundle.suffix == ".zip" else bundle.name) + SUFFIX
     for directory in (bundle.absolute().with_name(name), Path.cwd() / name):
         if minified_in(directory) is not None:
@@ -161,7 +161,7 @@ def _beside(bundle: Path) -> Path | None:
 
 
 def _original(run: Path, minified: Minified | None) -> Path | None:
-    """The bundle that was minified: beside its run directory, or caught in it."""
+    """Return the bundle that was minified: next to its run directory, or caught in it."""
     if minified is None:
         return None
     name = Path(minified.original).name
@@ -182,6 +182,6 @@ def _is_bundle(path: Path) -> bool:
 
 
 def _script(bundle: Path, name: str) -> str:
-    """A script in a bundle; empty where it has none of this name."""
+    """Read a script in a bundle; empty if there is none of this name."""
     with open_bundle_files(bundle) as files:
         return text_of(files, name) if name in files else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torchrepro.nouns.located import Growth, Located
+from torchrepro.nouns.minified import Adoption
 from torchrepro.nouns.sections import (
     Code,
     Facts,
@@ -20,7 +21,7 @@ from torchrepro.nouns.sections import (
     values_table,
 )
 from torchrepro.nouns.sentences import counted, error
-from torchrepro.report.contents import Contents, ErrorMap, Picture, Step
+from torchrepro.report.contents import Contents, ErrorMap, Picture
 from torchrepro.report.environments import lines_of, settings_lines
 
 Item = TypeVar("Item")
@@ -47,7 +48,7 @@ def sections_of(contents: Contents, limits: Limits) -> Iterator[Section]:
     if contents.script:
         minimal = "the minimal script" if contents.script_is_minimal else "the script, not minimal"
         seen = "it fails in a fresh process" if contents.script_verified else "not verified"
-        yield Section(f"{minimal} ({seen})", (_script(contents, limits), Lines(contents.explained_beside)))
+        yield Section(f"{minimal} ({seen})", (_script(contents, limits), Lines(contents.explained_elsewhere)))
     if located is not None:
         facts = Facts.of(culprit_facts(located))
         yield Section("the culprit", (Lines((contents.guilt,)), facts, ladder_table(located)))
@@ -152,7 +153,7 @@ def _graph(picture: Picture, limit: int) -> Section:
     return Section(title, (_with_range(table, first, len(shown), len(ops)),))
 
 
-def _steps(steps: Sequence[Step], limit: int) -> Table:
+def _steps(steps: Sequence[Adoption], limit: int) -> Table:
     """Show the first step, the last, and some in between."""
     chosen = sorted({round(index * (len(steps) - 1) / (limit - 1)) for index in range(limit)})
     rows = (

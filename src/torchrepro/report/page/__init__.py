@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing but a browser: no file beside it, no request."""
+"""The report as one HTML page that is self-contained: no other file, no request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From contents to HTML: the template filled in, with a script, a style and the policy that allows only them.
+"""Render a report as one HTML page: template, script, style and the policy that allows only them.
 
 Everything in a bundle is written by strangers. Jinja escapes what goes into the template. What the script
 draws is JSON, and reaches the page only as text: a policy of trusted types makes the browser refuse anything
@@ -27,8 +27,9 @@ from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 
 from torchrepro.nouns.located import Growth
+from torchrepro.nouns.minified import Adoption
 from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS, error
-from torchrepro.report.contents import Contents, ErrorMap, Picture, Step
+from torchrepro.report.contents import Contents, ErrorMap, Picture
 from torchrepro.report.environments import lines_of, settings_lines
 from torchrepro.report.graph_picture import grouped
 from torchrepro.report.sections import growth_rows
@@ -40,11 +41,11 @@ _LEXERS = {
 }
 _FORMATTER: HtmlFormatter[str] = HtmlFormatter(nowrap=True)
 _LIMIT = 60_000
-"""Characters: 0.1 s. Beyond it colours help nobody, and each word costs an element."""
+"""Characters: 0.1 s. Each coloured word costs an element."""
 
 
 def highlighted(source: str, language: str) -> Markup:
-    """Source with a `span` for each word that has a colour; as it is where the language has no lexer."""
+    """Colour source with a `span` for each word; unchanged if the language has no lexer."""
     lexer = _LEXERS.get(language)
     if lexer is None or len(source) > _LIMIT:
         return escape(source)
@@ -52,7 +53,7 @@ def highlighted(source: str, language: str) -> Markup:
 
 
 def page_of(contents: Contents) -> str:
-    """The whole page, ready to be written as UTF-8."""
+    """Return the whole page, valid as UTF-8."""
     page = _template().render(
         report=contents,
         assets=assets(),
@@ -94,7 +95,7 @@ def _template() -> jinja2.Template:
 
 
 def begun(text: str) -> str:
-    """With a capital letter, and the rest as it is."""
+    """Begin a text with a capital letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -109,14 +110,14 @@ def duration(seconds: float) -> str:
 
 
 def times_worse(eager: float | None, compiled: float | None) -> str:
-    """`4,000 times`; empty where no such number can be given."""
+    """Write a ratio as `4,000 times`; empty if there is none."""
     if not eager or not compiled or not math.isfinite(compiled / eager) or compiled <= eager:
         return ""
     return f"{float(f'{compiled / eager:.2g}'):,.0f} times"
 
 
 def shortened(text: str, limit: int = 200_000) -> str:
-    """The output of a C++ compiler can have megabytes: its beginning, and how much is left out."""
+    """Shorten a text, and say how much is left out: a C++ compiler can print megabytes."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n… {len(text) - limit:,} more characters"
@@ -141,7 +142,7 @@ _SCRIPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """What is put into every page."""
+    """The parts that every page has."""
 
     style: Markup
     script: Markup
@@ -182,7 +183,7 @@ _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 
 
 class Strings:
-    """Each text once: op names, module paths and source lines come back hundreds of times."""
+    """A table of texts: op names, module paths and source lines repeat hundreds of times."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
@@ -195,7 +196,7 @@ class Strings:
 
 
 def payload_of(contents: Contents) -> str:
-    """The data of the pictures and plots. Texts are places in `strings`."""
+    """Return the data of the pictures and plots as JSON. Texts are indices into `strings`."""
     strings = Strings()
     located = contents.located
     data = {
@@ -209,7 +210,7 @@ def payload_of(contents: Contents) -> str:
 
 
 def pictures_of(contents: Contents) -> dict[str, Picture]:
-    """Those that have something to draw."""
+    """Return the pictures that have nodes."""
     pictures = {"minimal": contents.minimal, "original": contents.original}
     return {name: picture for name, picture in pictures.items() if picture is not None and picture.nodes}
 
@@ -261,7 +262,7 @@ def _error_map(error: ErrorMap) -> dict[str, Any]:
     }
 
 
-def _steps(steps: Iterable[Step]) -> list[list[Any]]:
+def _steps(steps: Iterable[Adoption]) -> list[list[Any]]:
     return [
         [step.query, round(step.seconds, 3), step.ops, step.inputs, step.elements, step.pass_name]
         for step in steps
@@ -269,7 +270,7 @@ def _steps(steps: Iterable[Step]) -> list[list[Any]]:
 
 
 def number_or_word(value: float | None) -> float | str | None:
-    """JSON has no infinity: it is said in a word. Three digits are what a plot can show."""
+    """Round to the three digits that a plot shows; JSON has no infinity, so that is a word."""
     if value is None:
         return None
     if math.isfinite(value):
