@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.interpreter.frame import bind_arguments
 
 NAMES = ["a", "b", "c", "d", "e"]
 

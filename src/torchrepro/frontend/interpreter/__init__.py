@@ -1,1 +1,1 @@
-"""Steps CPython bytecode in Python. Knows nothing of torch."""
+"""Interpret CPython bytecode in Python. Knows nothing of torch."""

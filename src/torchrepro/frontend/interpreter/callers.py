@@ -33,7 +33,7 @@ def locals_of(frame: Frame) -> Any:
 
 
 def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call what is not stepped, with the globals of the stepped frame: `type` reads `__module__` there."""
+    """Call what is not interpreted, with the globals of the frame: `type` reads `__module__` there."""
     return FunctionType(_CALL, frame.globals)(function, args, kwargs)
 
 
@@ -93,7 +93,7 @@ def _compile(
     optimize: int = -1,
     **options: Any,
 ) -> Any:
-    """With the `from __future__ import` of the stepped function, not of this file."""
+    """With the `from __future__ import` of the interpreted function, not of this file."""
     if not dont_inherit:
         flags = index(flags) | (frame.program.code.co_flags & _FUTURE)
     return compile(source, filename, mode, flags, True, optimize, **options)

@@ -1,4 +1,4 @@
-"""SteppedGenerator: what a stepped generator function returns. Its body is stepped on demand."""
+"""SteppedGenerator: what an interpreted generator function returns. Its body is run on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AFTER_YIELD_FROM = 2
 
 
 class SteppedGenerator:
-    """Passes everything on to a generator of CPython that steps the frame, and so has its exact protocol.
+    """Passes everything on to a generator of CPython that runs the frame, and so has its exact protocol.
 
     That one checks what is sent first and re-entry, closes when it is forgotten, and does not let a
     `StopIteration` of the body out.

@@ -21,6 +21,11 @@ from torchrepro.frontend.interpreter.operations import Attributes, Calls, Items,
 class Interpreter:
     """Owns the parts that instructions ask, and the frames."""
 
+    variables: Variables
+    attributes: Attributes
+    operators: Operators
+    items: Items
+    calls: Calls
     frame: Frame | None = None
     """The innermost frame that is running."""
 

@@ -16,9 +16,8 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.bytecode.program import program_of
-from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
-from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter

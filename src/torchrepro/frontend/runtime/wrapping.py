@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.interpreter.binding import bind_arguments
+from torchrepro.frontend.interpreter.frame import bind_arguments
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Settings

@@ -1,1 +1,1 @@
-"""The symbolic executor: steps real Python values, records what happens to tensors."""
+"""The symbolic executor: runs Python on real values and records what happens to tensors."""

@@ -1,4 +1,4 @@
-"""Attributes: `object.name` as Python finds it, with properties, `__getattr__` and the like stepped, not run.
+"""Attributes: `object.name` as Python finds it, with properties, `__getattr__` and the like inlined.
 
 The order is Python's: data descriptors of the class, the instance, the rest of the class, `__getattr__`.
 What is found in an old object is adopted from there; that a name is *not* in it is guarded as well.
@@ -98,9 +98,7 @@ class TracedAttributes(Attributes):
         if name == "__dict__":
             space = self.world.expose_instance(value)
             if space is None:
-                raise AttributeError(
-                    f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value
-                )
+                raise _lacks(value, name)
             return space
         found = self.tracer.classes.lookup(kind, name)
         if found is _CLASS:
@@ -112,7 +110,7 @@ class TracedAttributes(Attributes):
             return inside
         if found is not MISSING:
             return self.bind(found, value, kind, name)
-        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=value)
+        raise _lacks(value, name)
 
     def _member(self, module: torch.nn.Module, name: str) -> Any:
         for table in TABLES:
@@ -123,9 +121,7 @@ class TracedAttributes(Attributes):
             for table in TABLES:
                 self.values.guards.add(lacks_member(self.values.home_of(module), table, name))
             self.tracer.classes.guard_lack(type(module), name)
-        raise AttributeError(
-            f"'{type(module).__name__}' object has no attribute '{name}'", name=name, obj=module
-        )
+        raise _lacks(module, name)
 
     def bind(self, found: Any, value: Any, kind: type, name: str) -> Any:
         """What a class's entry gives when it is read through an instance."""
@@ -267,7 +263,7 @@ class TracedAttributes(Attributes):
         """Attributes of what is written in C: found by C, and constant as long as the object is."""
         if self.values.is_opaque(value):
             raise Break(
-                BreakKind.OPAQUE, f"attribute {name!r} of a {type(value).__qualname__}, which is not followed"
+                BreakKind.OPAQUE, f"attribute {name!r} of a {type(value).__qualname__}, which is not traced"
             )
         if is_a(value, types.FunctionType):
             return self._function(value, name)
@@ -386,29 +382,20 @@ class TracedAttributes(Attributes):
             self.tracer.calls.call(remover, (value, name), {})
 
     def plain_delete(self, value: Any, name: str) -> None:
-        """What `object.__delattr__` does."""
-        found = self.tracer.classes.lookup(type(value), name)
-        if is_a(found, property):
-            if found.fdel is None:
-                raise property_without("deleter", type(value), name)
-            self.tracer.calls.call(found.fdel, (value,), {})
-        elif is_a(remover := self.tracer.classes.lookup(type(found), "__delete__"), types.FunctionType):
-            self.tracer.calls.call(remover, (found, value), {})
-        elif self.values.is_fresh(value):
+        """Do what `object.__delattr__` does; where the class has the name too, Python does it."""
+        if self.tracer.classes.lookup(type(value), name) is not MISSING:
+            raise Break(BreakKind.UNSUPPORTED, f"deletion of {name!r}, which {type(value).__name__} defines")
+        if self.values.is_fresh(value):
             object.__delattr__(value, name)
-        elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
-            slots = self.world.slots_of(value)
-            if self.dicts.get(slots, name) is MISSING:
-                self.guard_empty_slot(value, name)
-                raise AttributeError(name, name=name, obj=value)
-            self.dicts.delete(slots, name)
         elif self.world.has_instance_value(value, name):
             space: Any = self.world.instance_of(value)
             self.dicts.delete(space, name)
         else:
-            raise AttributeError(
-                f"'{type(value).__name__}' object has no attribute '{name}'", name=name, obj=value
-            )
+            raise _lacks(value, name)
+
+
+def _lacks(value: Any, name: str) -> AttributeError:
+    return AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name, obj=value)
 
 
 def property_without(function: str, kind: type, name: str) -> AttributeError:

@@ -16,9 +16,8 @@ from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
-from torchrepro.frontend.interpreter.binding import bind_arguments
 from torchrepro.frontend.interpreter.callers import super_of
-from torchrepro.frontend.interpreter.frame import Frame
+from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 from torchrepro.frontend.interpreter.operations import Calls
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item

@@ -60,7 +60,7 @@ def _is_python_class(kind: Any) -> bool:
     if not kind.__flags__ & _HEAP_TYPE or kind in _CLASSES_IN_C or issubclass(kind, torch.Tensor):
         return False
     if kind.__module__.startswith(OWN_MODULES):
-        return False  # what the trace puts in place of an object is not stepped itself
+        return False  # what the trace puts in place of an object is not traced itself
     # A class in C has no namespace that Python code filled: every one made by `class` knows its module by a
     # plain entry and can be subclassed without a `tp_new` of its own, or has a function of Python in it.
     space = kind.__dict__

@@ -1,4 +1,4 @@
-"""Foreign code: what a call that is not stepped does by itself.
+"""Foreign code: what a call that is not traced does by itself.
 
 It runs Python of the user's (an `__eq__` while a list is searched); or, in a library, a function in C that
 does more than compute (it writes, it looks at frames). What such code reads is not guarded, and what it
@@ -35,12 +35,12 @@ _HARMLESS = frozenset({id, compile, exec, eval, globals, locals})
 
 
 class RunsForeignCode(Break):
-    """A call that is not stepped was about to call a function of the user's."""
+    """A call that is not traced was about to call a function of the user's."""
 
 
 @contextmanager
 def no_foreign_code(name: str, *, library: bool = False) -> Iterator[None]:
-    """Raises `Break` where the body, a call of `name`, would run a function of the user's.
+    """Raise `Break` where the body, a call of `name`, would run a function of the user's.
 
     `library`: it is in Python, so that functions in C are seen too which it calls.
     """
@@ -97,18 +97,18 @@ class _Watch:
     def __init__(self, name: str, library: bool) -> None:
         self._name = name
         self._library = library
-        self._stepping = 0
+        self._tracing = 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         own = str(frame.f_globals.get("__name__", "")).startswith(OWN_MODULES)
         if own:
-            # A stepped callable or iterator: what it runs is followed.
+            # A traced callable or iterator: what it runs is traced.
             # (The first return is that of the function which began to watch.)
-            self._stepping = max(0, self._stepping + (event == "call") - (event == "return"))
-        elif event == "call" and not self._stepping and not _is_apart(frame):
-            told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not followed"
+            self._tracing = max(0, self._tracing + (event == "call") - (event == "return"))
+        elif event == "call" and not self._tracing and not _is_apart(frame):
+            told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not traced"
             raise RunsForeignCode(BreakKind.OPAQUE, told)
-        elif event == "c_call" and self._library and not self._stepping:
+        elif event == "c_call" and self._library and not self._tracing:
             self._in_library(frame, argument)
 
     def _in_library(self, frame: FrameType, function: Any) -> None:

@@ -27,10 +27,10 @@ from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace import python_builtins
-from torchrepro.frontend.trace.classes import MISSING, is_trusted_class
+from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_trusted_class
 from torchrepro.frontend.trace.fakes import unseen
 from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
-from torchrepro.frontend.trace.operators import binary_candidates, checked_length
+from torchrepro.frontend.trace.operators import checked_length
 from torchrepro.torch_api.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -205,44 +205,12 @@ handle(issubclass)(_checked(issubclass, "__subclasscheck__"))
 # Numbers and text
 
 
-def _by_method(kind: type, *names: str) -> Callable[..., Any]:
-    """Ask the object's class, where it is written in Python. C says what is wrong with what it gives."""
-
-    def handler(tracer: Tracer, value: Any, *more: Any) -> Any:
-        for name in names:
-            result = tracer.calls.special(value, name, *more)
-            if result is not MISSING:
-                return result if kind is object or type(result) is kind else NotImplemented
-        return NotImplemented
-
-    return handler
-
-
-def _of_numbers(function: Any) -> Callable[..., Any]:
-    return lambda tracer, *args: function(*map(tracer.items.as_index, args))
-
-
 def _as_text(conversion: str) -> Callable[..., Any]:
     return lambda tracer, value: tracer.operators.format(value, conversion, "")
 
 
 def _as_operator(method: str, name: str) -> Callable[..., Any]:
     return lambda tracer, left, right: getattr(tracer.operators, method)(name, left, right)
-
-
-def _pow(tracer: Tracer, base: Any, exponent: Any, *modulo: Any) -> Any:
-    if not modulo:
-        return tracer.operators.binary("POWER", base, exponent)
-    result = tracer.calls.special(base, "__pow__", exponent, *modulo)
-    return NotImplemented if result is MISSING else result
-
-
-def _divmod(tracer: Tracer, left: Any, right: Any) -> Any:
-    for receiver, name in binary_candidates(tracer.classes.lookup, "DIVMOD", left, right):
-        result = tracer.calls.special(receiver, name, left if name == "__rdivmod__" else right)
-        if result is not MISSING and result is not NotImplemented:
-            return result
-    return NotImplemented
 
 
 @handle(str.format, str.format_map)
@@ -255,21 +223,9 @@ def _format_fields(tracer: Tracer, text: str, *args: Any, **kwargs: Any) -> Any:
 handle_all({function: _as_operator("binary", name) for name, function in BINARY.items()})
 handle_all({function: _as_operator("compare", name) for name, function in COMPARE.items()})
 handle_all({conversion: _as_text(conversion.__name__) for conversion in (str, repr, ascii)})
-handle_all({number: _of_numbers(number) for number in (hex, oct, bin, chr, range)})
 handle_all(
     {
-        abs: _by_method(object, "__abs__"),
-        round: _by_method(object, "__round__"),
-        int: _by_method(int, "__int__", "__index__"),
-        float: _by_method(float, "__float__"),
-        complex: _by_method(complex, "__complex__"),
-        bytes: _by_method(bytes, "__bytes__"),
-        operator.index: _by_method(int, "__index__"),
-        math.trunc: _by_method(object, "__trunc__"),
-        math.floor: _by_method(object, "__floor__"),
-        math.ceil: _by_method(object, "__ceil__"),
-        pow: _pow,
-        divmod: _divmod,
+        pow: _as_operator("binary", "POWER"),
         format: lambda tracer, value, spec="": tracer.operators.format(value, "", spec),
         bool: lambda tracer, value: tracer.operators.is_true(value),
         operator.truth: lambda tracer, value: tracer.operators.is_true(value),
@@ -330,9 +286,13 @@ def _any_with(tracer: Tracer, items: Sequence[Any], *names: str) -> bool:
     return any(tracer.classes.python_method(item, name) is not None for item in items for name in names)
 
 
+def _inline(tracer: Tracer, python: Any, *args: Any) -> Any:
+    return tracer.calls.inline(python, args, {})
+
+
 def _in_python(python: Any) -> Callable[..., Any]:
     """Trace a Python function in the builtin's place."""
-    return lambda tracer, iterable: tracer.calls.inline(python, (iterable,), {})
+    return lambda tracer, iterable: _inline(tracer, python, iterable)
 
 
 def _search(python: Any) -> Callable[..., Any]:
@@ -342,7 +302,7 @@ def _search(python: Any) -> Callable[..., Any]:
         items = list(elements(owner))
         if not _any_with(tracer, (value, *items), "__eq__"):
             return NotImplemented
-        return tracer.calls.inline(python, (owner, items, value, *bounds), {})
+        return _inline(tracer, python, owner, items, value, *bounds)
 
     return handler
 
@@ -401,13 +361,25 @@ def _extreme(function: Any, python: Any) -> Callable[..., Any]:
         if not items:
             return function(items, **default)
         keys = items if key is None else [tracer.calls.call(key, (item,), {}) for item in items]
-        return tracer.calls.inline(python, (items, keys), {})
+        return _inline(tracer, python, items, keys)
 
     return handler
 
 
 handle(min)(_extreme(min, python_builtins.smallest))
 handle(max)(_extreme(max, python_builtins.largest))
+
+
+@handle(sum)
+def _sum(tracer: Tracer, values: Any, *start: Any, **named: Any) -> Any:
+    """By C where no item is of a class in Python: it rounds in a way of its own."""
+    if named.keys() - {"start"} or len(start) + len(named) > 1:
+        return NotImplemented
+    first = (*start, *named.values(), 0)[0]
+    items = list(tracer.items.unpack(values))
+    if not any(is_python_class(type(item)) for item in (first, *items)):
+        return sum(items, first)
+    return _inline(tracer, python_builtins.total, items, first)
 
 
 @handle(reversed)
@@ -417,8 +389,7 @@ def _reversed(tracer: Tracer, value: Any) -> Any:
         return result
     if any(tracer.classes.python_method(value, name) is None for name in ("__getitem__", "__len__")):
         return NotImplemented
-    python: Any = python_builtins.backwards
-    return tracer.calls.inline(python, (value,), {})
+    return _inline(tracer, python_builtins.backwards, value)
 
 
 def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

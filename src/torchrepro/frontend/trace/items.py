@@ -29,7 +29,7 @@ class TracedItems(Items):
         self.values, self.dicts = tracer.values, tracer.dicts
 
     def as_keys(self, values: Sequence[Any]) -> None:
-        """What their own `__hash__` and `__eq__` read is guarded by stepping them, before C runs them."""
+        """Guard what their own `__hash__` and `__eq__` read by tracing them, before C runs them."""
         for value in values:
             if type(value) is tuple:
                 self.as_keys(value)
@@ -60,7 +60,7 @@ class TracedItems(Items):
         return container[key]
 
     def as_index(self, key: Any) -> Any:
-        """A key in which objects with an `__index__` of their own are numbers."""
+        """Return a key in which objects with an `__index__` of their own are numbers."""
         if type(key) is tuple:
             return tuple(map(self.as_index, key))
         if type(key) is slice:
@@ -74,7 +74,7 @@ class TracedItems(Items):
         return self.plain_get(container, key) if result is MISSING else result
 
     def plain_get(self, container: Any, key: Any) -> Any:
-        """What `dict.__getitem__` does, `__missing__` and factories included."""
+        """Do what `dict.__getitem__` does, `__missing__` and factories included."""
         self.as_keys((key,))
         value = self.dicts.get(container, key)
         if value is not MISSING:
@@ -97,8 +97,10 @@ class TracedItems(Items):
             return
         if is_a(container, dict):
             self.plain_set(container, key, new)
+        elif is_a(key, slice):
+            natively("an assignment", operator.setitem, container, self.as_index(key), self.iterable(new))
         else:
-            container[self.as_index(key)] = self.iterable(new) if is_a(key, slice) else new
+            container[self.as_index(key)] = new
 
     def plain_set(self, container: dict[Any, Any], key: Any, new: Any) -> None:
         self.as_keys((key,))
@@ -184,7 +186,7 @@ class TracedItems(Items):
         return iterator if is_native_iterator(iterator) else SteppedIterator(self.tracer, iterator)
 
     def pairs(self, value: Any) -> Any:
-        """The value as code in C can make a dict of it."""
+        """Return the value as code in C can make a dict of it."""
         if not is_python_class(type(value)):
             return value
         return self.mapping(value) if self.tracer.attributes.has(value, "keys") else self.iterable(value)

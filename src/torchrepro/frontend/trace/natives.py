@@ -45,7 +45,7 @@ class NativeCalls:
         self.values, self.dicts = tracer.values, tracer.dicts
 
     def answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A question to torch about constants, modes or the process."""
+        """Answer a question to torch about constants, modes or the process."""
         answer = torch_rules.answer(function, args, kwargs)
         if torch_rules.needs_guard(function):
             if kwargs or not all(map(is_constant, (*args, answer))):
@@ -54,13 +54,13 @@ class NativeCalls:
         return answer
 
     def call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A function of torch: called; the recorder sees what it does."""
+        """Call a function of torch; the recorder sees what it does."""
         self.dicts.complete_all((*args, *kwargs.values()))
         result = function(*args, **kwargs)
         return iter(list(result)) if type(result) is types.GeneratorType else result
 
     def call_library(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A function of Python's library that is as good as written in C."""
+        """Call a function of Python's library as if it were written in C."""
         for value in (*args, *kwargs.values()):
             kind: Any = type(value)
             if is_python_class(kind) and is_trusted_class(kind):
@@ -115,7 +115,7 @@ class NativeCalls:
         return result
 
     def allocate(self, maker: Any, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A new object, by a `__new__` in C."""
+        """Return a new object, by a `__new__` in C."""
         self.dicts.complete_all((*args, *kwargs.values()))
         full, kwargs = self._for_native(maker, maker, (kind, *args), kwargs)
         return self.values.mark_fresh(_run(maker, full, full, kwargs))
@@ -123,7 +123,7 @@ class NativeCalls:
     def _for_native(
         self, function: Any, plain: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Arguments as C can use them: iterables and functions of the user's own are stepped."""
+        """Return arguments as C can use them: iterables and functions of the user are traced."""
         own = 1 if is_a(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
         args = [*args[:own], *self._with_iterables(plain, args[own:])]
         if plain is filter and args and args[0] is None:
@@ -131,7 +131,7 @@ class NativeCalls:
         if plain in HIGHER_ORDER or plain is list.sort:
             first = args[0] if args else None
             args = [self._callback(value) for value in args]
-            if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)) and first in HANDLERS:
+            if plain in FUNCTION_FIRST and is_a(first, (*IN_C, type)):
                 args[0] = SteppedCallable(self.tracer, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         return args, kwargs

@@ -24,37 +24,35 @@ from torchrepro.torch_api.tensors import is_functional, is_in_transform
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _READS_VALUES = {
-    "numpy": "NumPy works on the data of a tensor",
-    "__array__": "NumPy works on the data of a tensor",
-    "__array_wrap__": "NumPy works on the data of a tensor",
+    **dict.fromkeys(("numpy", "__array__", "__array_wrap__"), "NumPy works on the data of a tensor"),
     "__dlpack__": "another library works on the data of a tensor",
-    "__repr__": "printing a tensor needs its values",
-    "__str__": "printing a tensor needs its values",
-    "__format__": "printing a tensor needs its values",
+    **dict.fromkeys(("__repr__", "__str__", "__format__"), "printing a tensor needs its values"),
     "tolist": "numbers of Python are made of the values of a tensor",
 }
 """Methods that fakes answer, or refuse with an error of another kind."""
 
 _OF_AUTOGRAD = "gradients are computed outside of graphs"
-_OF_MEMORY = "a graph has no memory of its own to look at"
-_OF_METADATA = "it changes what a tensor is, not what it holds"
-_OF_PYTHON = "it runs code that the graph cannot hold"
-_QUANTIZED = "a fake of what it gives would not be quantized"
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("backward", "grad", "retain_grad", "register_hook", "grad_fn"), _OF_AUTOGRAD),
-    **dict.fromkeys(("register_post_accumulate_grad_hook", "_backward_hooks"), _OF_AUTOGRAD),
-    **dict.fromkeys(("_grad", "_grad_fn", "_post_accumulate_grad_hooks"), _OF_AUTOGRAD),
-    **dict.fromkeys(("data_ptr", "untyped_storage", "storage"), _OF_MEMORY),
-    **dict.fromkeys(("_typed_storage", "storage_type", "share_memory_", "is_shared"), _OF_MEMORY),
-    **dict.fromkeys(("is_set_to", "is_pinned", "_is_view", "_version", "_base", "_cdata"), _OF_MEMORY),
-    **dict.fromkeys(("set_", "resize_", "resize_as_", "resize", "resize_as", "detach_"), _OF_METADATA),
-    **dict.fromkeys(("as_subclass", "_make_subclass", "rename_", "swap_tensors"), _OF_METADATA),
-    **dict.fromkeys(("apply_", "map_", "map2_", "__deepcopy__", "__reduce_ex__", "__setstate__"), _OF_PYTHON),
-    **dict.fromkeys(
-        ("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"), _QUANTIZED
-    ),
-    **dict.fromkeys(("from_file", "save", "from_dlpack", "frombuffer", "set_printoptions"), _OF_PYTHON),
+_REFUSALS = {
+    _OF_AUTOGRAD: """
+        backward grad retain_grad register_hook grad_fn register_post_accumulate_grad_hook _backward_hooks
+        _grad _grad_fn _post_accumulate_grad_hooks
+    """,
+    "a graph has no memory of its own to look at": """
+        data_ptr untyped_storage storage _typed_storage storage_type share_memory_ is_shared is_set_to
+        is_pinned _is_view _version _base _cdata
+    """,
+    "it changes what a tensor is, not what it holds": """
+        set_ resize_ resize_as_ resize resize_as detach_ as_subclass _make_subclass rename_ swap_tensors
+    """,
+    "it runs code that the graph cannot hold": """
+        apply_ map_ map2_ __deepcopy__ __reduce_ex__ __setstate__ from_file save from_dlpack frombuffer
+        set_printoptions
+    """,
+    "a fake of what it gives would not be quantized": """
+        quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel
+    """,
 }
+REFUSED: Mapping[str, str] = {name: reason for reason, names in _REFUSALS.items() for name in names.split()}
 """Functions, methods and attributes by name, with the reason."""
 
 

@@ -193,7 +193,7 @@ def binary_candidates(
 ) -> list[tuple[Any, str]]:
     """Who is asked, in order: (object, method), the object being `left` for all but the reflected method."""
     inplace = name.startswith("INPLACE_")
-    stem = BINARY_METHODS.get(name.removeprefix("INPLACE_"), name.lower())
+    stem = BINARY_METHODS[name.removeprefix("INPLACE_")]
     asked = [(left, f"__i{stem}__")] if inplace else []
     plain, reflected = (left, f"__{stem}__"), (right, f"__r{stem}__")
     if type(right) is not type(left) and issubclass(type(right), type(left)):

@@ -36,6 +36,12 @@ def largest(items: Sequence[Any], keys: Sequence[Any]) -> Any:
     return items[best]
 
 
+def total(items: Sequence[Any], start: Any) -> Any:
+    for item in items:
+        start = start + item
+    return start
+
+
 def index(owner: Any, items: Sequence[Any], value: Any, start: Any = 0, stop: Any = None) -> int:
     for place in range(len(items))[start:stop]:
         if items[place] is value or items[place] == value:

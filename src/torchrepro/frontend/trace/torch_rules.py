@@ -132,7 +132,7 @@ _RULES = (
     _Rule(_UNSUPPORTED, "it changes a setting of the process", _SETTINGS, "nn.attention"),
     _Rule(_UNSUPPORTED, "the recorder does not see the tensor that it makes", _UNSEEN),
 )
-_STEPPED = frozenset(
+_INLINED = frozenset(
     {"torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call"}
 )
 """Modules and functions in Python like the user's: they only set modes, or swap what a module holds."""
@@ -239,7 +239,7 @@ def _is_hidden_setter(function: Any) -> bool:
 def _rule_of_module(function: Any) -> _Rule | None:
     """The rule of the nearest module that has one."""
     module = _module_of(function)
-    if not _STEPPED.isdisjoint((module, _written(function))):
+    if not _INLINED.isdisjoint((module, _written(function))):
         return None
     if not isinstance(function, types.FunctionType | types.BuiltinFunctionType | type):
         return None

@@ -1,4 +1,4 @@
-"""Tracer: the symbolic executor of a frame. Steps it on values of the world until it returns or must stop."""
+"""Tracer: runs a frame symbolically, on values of the trace, until it returns or must stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Outcome = Returned | Stopped | Failed
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A function that was stepped as part of its caller."""
+    """A function that was inlined into its caller."""
 
     name: str
     file: str
@@ -109,7 +109,7 @@ class Tracer(Interpreter):
         self._modules: list[tuple[str, torch.nn.Module]] = []
 
     def trace(self, index: int, state: FrameState) -> Outcome:
-        """Step the function from an instruction on, with the recorder active."""
+        """Run the function from an instruction on, with the recorder active."""
         self.log.restart()
         frame = self.root = self._entered(index, state)
         try:
@@ -154,11 +154,11 @@ class Tracer(Interpreter):
         return Failure(reason, frames[-1], inside, frames, position)
 
     def close(self) -> None:
-        """Nothing is stepped any more."""
+        """End the trace: no frame runs any more."""
         self.closed = True
 
     def forget(self) -> None:
-        """Let go of the user's objects: they are to die when they would have died without a trace."""
+        """Release references to the user's objects, so that finalisers run on time."""
         self.world.forget()
         self.recorder.forget()
         if self.root is not None:

@@ -36,8 +36,7 @@ from torchrepro.frontend.guards.kinds import (
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, ModuleMember, Source
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_single
-from torchrepro.frontend.trace.dicts import Dicts
-from torchrepro.frontend.trace.values import Values, clear_tables
+from torchrepro.frontend.trace.values import Dicts, Values, clear_tables
 
 _MANY = 256
 """Elements of a set: of more than that the order is not guarded."""
@@ -63,7 +62,7 @@ class World:
             clear_tables(owner)
 
     def adopt(self, value: Any, source: Source) -> Any:
-        """The value that tracing uses for what is at `source`, guarded."""
+        """Return the value that tracing uses for what is at `source`, guarded."""
         if is_constant(value):
             if source in self.changing:
                 told = f"{source} changes on every call"

@@ -293,7 +293,7 @@ def attributes_and_methods(a, b):
     return base.forward(a), base.value is b, Base.scale, base.scale
 
 
-@case
+@case(breaks=1)
 def properties(a, b):
     base = Base(a)
     before = base.doubled
@@ -325,7 +325,7 @@ def multiple_inheritance(a, b):
     return Mixed(a, 1).forward(b), [c.__name__ for c in Mixed.__mro__[:3]]
 
 
-@case
+@case(breaks=1)
 def operators_of_the_user(a, b):
     v, w = Vector(a), Vector(b)
     return (v + w).x, (v + 1).x, (1 + v).x, (v * 2).x, (3 - v).x, (-v).x, (v @ w).x, abs(v).x, ~v

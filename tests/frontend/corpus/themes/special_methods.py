@@ -223,7 +223,7 @@ class Attributes:
         del self.table[name]
 
 
-@case
+@case(breaks=9)
 def conversions(a, b):
     n = Number(2)
     return (
@@ -240,13 +240,13 @@ def conversions(a, b):
     )
 
 
-@case
+@case(breaks=2)
 def index_where_a_number_is_wanted(a, b):
     n = Number(1)
     return [5, 6, 7][n], range(5)[n], hex(n), "abc"[n], [1, 2, 3][: Number(2)], bin(Number(3)), a[Number(0)]
 
 
-@case
+@case(breaks=3)
 def arithmetic_of_two_kinds(a, b):
     n = Number(3)
     return divmod(n, 2), divmod(7, n), pow(n, 2), pow(n, 2, 5), n**4, a

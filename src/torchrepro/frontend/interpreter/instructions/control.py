@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import CellType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -27,46 +28,23 @@ def jump(op: Interpreter, frame: Frame, target: int) -> int:
     return target
 
 
-@instruction("POP_JUMP_IF_TRUE")
-def pop_jump_if_true(op: Interpreter, frame: Frame, target: int) -> int | None:
-    value = frame.stack.pop()
-    if value is True or (value is not False and op.operators.is_true(value)):
-        return target
-    return None
+def _jump_if(name: str, test: Callable[[Interpreter, Any], bool], *, keeps: bool = False) -> None:
+    """Enter a jump that is taken where a test holds of the top of the stack; `keeps`: it stays there then."""
+
+    @instruction(name)
+    def jump_if(op: Interpreter, frame: Frame, target: int) -> int | None:
+        taken = test(op, frame.stack[-1])
+        if not (keeps and taken):
+            frame.stack.pop()
+        return target if taken else None
 
 
-@instruction("POP_JUMP_IF_FALSE")
-def pop_jump_if_false(op: Interpreter, frame: Frame, target: int) -> int | None:
-    value = frame.stack.pop()
-    if value is True or (value is not False and op.operators.is_true(value)):
-        return None
-    return target
-
-
-@instruction("POP_JUMP_IF_NONE")
-def pop_jump_if_none(op: Interpreter, frame: Frame, target: int) -> int | None:
-    return target if frame.stack.pop() is None else None
-
-
-@instruction("POP_JUMP_IF_NOT_NONE")
-def pop_jump_if_not_none(op: Interpreter, frame: Frame, target: int) -> int | None:
-    return None if frame.stack.pop() is None else target
-
-
-@instruction("JUMP_IF_TRUE_OR_POP")
-def jump_if_true_or_pop(op: Interpreter, frame: Frame, target: int) -> int | None:
-    if op.operators.is_true(frame.stack[-1]):
-        return target
-    frame.stack.pop()
-    return None
-
-
-@instruction("JUMP_IF_FALSE_OR_POP")
-def jump_if_false_or_pop(op: Interpreter, frame: Frame, target: int) -> int | None:
-    if not op.operators.is_true(frame.stack[-1]):
-        return target
-    frame.stack.pop()
-    return None
+_jump_if("POP_JUMP_IF_TRUE", lambda op, value: op.operators.is_true(value))
+_jump_if("POP_JUMP_IF_FALSE", lambda op, value: not op.operators.is_true(value))
+_jump_if("POP_JUMP_IF_NONE", lambda op, value: value is None)
+_jump_if("POP_JUMP_IF_NOT_NONE", lambda op, value: value is not None)
+_jump_if("JUMP_IF_TRUE_OR_POP", lambda op, value: op.operators.is_true(value), keeps=True)
+_jump_if("JUMP_IF_FALSE_OR_POP", lambda op, value: not op.operators.is_true(value), keeps=True)
 
 
 @instruction("RETURN_VALUE")
@@ -210,14 +188,10 @@ def load_build_class(op: Interpreter, frame: Frame, argument: Any) -> None:
     frame.stack.append(frame.builtins["__build_class__"])
 
 
-enter_all(
-    2,
-    {
-        "IMPORT_NAME": lambda op, name, level, fromlist: op.variables.import_name(
-            op.frame, name, fromlist, level
-        )
-    },
-)
+@instruction("IMPORT_NAME")
+def import_name(op: Interpreter, frame: Frame, name: str) -> None:
+    level, fromlist = take(frame.stack, 2)
+    frame.stack.append(op.variables.import_name(frame, name, fromlist, level))
 
 
 @instruction("IMPORT_FROM")
@@ -361,10 +335,13 @@ def _without_stop_iteration(error: BaseException) -> BaseException:
 # Generators: what their body does. What they are to others is in `generator.py`.
 
 
-@instruction("RETURN_GENERATOR")
-def return_generator(op: Interpreter, frame: Frame, argument: Any) -> None:
-    """The generator exists already when its frame is first run; what is sent first is None."""
-    frame.stack.append(None)
+enter_all(
+    {
+        # A generator exists already when its frame is first run; what is sent first is None.
+        "RETURN_GENERATOR": lambda op, argument: None,
+        "END_SEND": lambda op, argument, inner, value: value,
+    }
+)
 
 
 @instruction("YIELD_VALUE")
@@ -392,12 +369,6 @@ def send(op: Interpreter, frame: Frame, end: int) -> int | None:
         stack.append(stop.value)
         return end
     return None
-
-
-@instruction("END_SEND")
-def end_send(op: Interpreter, frame: Frame, argument: Any) -> None:
-    value = frame.stack.pop()
-    frame.stack[-1] = value
 
 
 @instruction("CLEANUP_THROW")

@@ -45,13 +45,13 @@ def take(stack: list[Any], count: int) -> list[Any]:
     return values
 
 
-def enter_all(count: int, steps: Mapping[str, Callable[..., Any]], *, pushes: bool = True) -> None:
-    """Enter instructions that pop `count` values and push what a function makes of them.
+def enter_all(steps: Mapping[str, Callable[..., Any]], *, pushes: bool = True) -> None:
+    """Enter instructions that pop values and push what a function makes of them.
 
-    The function is called with the interpreter, the instruction's argument and the values, deepest first.
+    The function has as parameters the interpreter, the instruction's argument and the values, deepest first.
     """
 
-    def enter(name: str, function: Callable[..., Any]) -> None:
+    def enter(name: str, function: Callable[..., Any], count: int) -> None:
         @instruction(name)
         def step(op: Interpreter, frame: Frame, argument: Any) -> None:
             result = function(op, argument, *take(frame.stack, count))
@@ -59,4 +59,4 @@ def enter_all(count: int, steps: Mapping[str, Callable[..., Any]], *, pushes: bo
                 frame.stack.append(result)
 
     for name, function in steps.items():
-        enter(name, function)
+        enter(name, function, function.__code__.co_argcount - 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bytecode import BinaryOp, Compare
@@ -28,16 +29,10 @@ _MISSING = object()
 _CLASS = "type" if sys.version_info < (3, 12) else "class"
 
 enter_all(
-    0,
     {
         "LOAD_CONST": lambda op, value: value,
         "LOAD_ASSERTION_ERROR": lambda op, argument: AssertionError,
         "PUSH_NULL": lambda op, argument: NULL,
-    },
-)
-enter_all(
-    1,
-    {
         "UNARY_NEGATIVE": lambda op, argument, value: op.operators.unary("UNARY_NEGATIVE", value),
         "UNARY_INVERT": lambda op, argument, value: op.operators.unary("UNARY_INVERT", value),
         "UNARY_POSITIVE": lambda op, argument, value: op.operators.unary("UNARY_POSITIVE", value),
@@ -48,11 +43,7 @@ enter_all(
         "LIST_TO_TUPLE": lambda op, argument, value: tuple(value),
         "CONVERT_VALUE": lambda op, conversion, value: op.calls.call(_CONVERT[conversion], (value,), {}),
         "FORMAT_SIMPLE": lambda op, argument, value: op.operators.format(value, "", ""),
-    },
-)
-enter_all(
-    2,
-    {
+        "FORMAT_WITH_SPEC": lambda op, argument, value, spec: op.operators.format(value, "", spec),
         "BINARY_OP": lambda op, which, left, right: op.operators.binary(_BINARY[which], left, right),
         "COMPARE_OP": lambda op, which, left, right: op.operators.compare(_COMPARE[which], left, right),
         "IS_OP": lambda op, negated, left, right: (left is right) != bool(negated),
@@ -60,40 +51,19 @@ enter_all(
             op.items.contains(container, value) != bool(negated)
         ),
         "BINARY_SUBSCR": lambda op, argument, container, key: op.items.get(container, key),
-        "FORMAT_WITH_SPEC": lambda op, argument, value, spec: op.operators.format(value, "", spec),
-    },
+        "BINARY_SLICE": lambda op, argument, value, start, stop: op.items.get(value, slice(start, stop)),
+    }
 )
 enter_all(
-    3,
-    {"BINARY_SLICE": lambda op, argument, value, start, stop: op.items.get(value, slice(start, stop))},
-)
-enter_all(
-    1,
     {
         "POP_TOP": lambda op, argument, value: None,
-        "DELETE_ATTR": lambda op, name, value: op.attributes.delete(value, name),
-    },
-    pushes=False,
-)
-enter_all(
-    2,
-    {
         "STORE_ATTR": lambda op, name, new, value: op.attributes.store(value, name, new),
+        "DELETE_ATTR": lambda op, name, value: op.attributes.delete(value, name),
+        "STORE_SUBSCR": lambda op, argument, new, container, key: op.items.set(container, key, new),
         "DELETE_SUBSCR": lambda op, argument, container, key: op.items.delete(container, key),
-    },
-    pushes=False,
-)
-enter_all(
-    3,
-    {"STORE_SUBSCR": lambda op, argument, new, container, key: op.items.set(container, key, new)},
-    pushes=False,
-)
-enter_all(
-    4,
-    {
         "STORE_SLICE": lambda op, argument, new, container, start, stop: op.items.set(
             container, slice(start, stop), new
-        )
+        ),
     },
     pushes=False,
 )
@@ -129,24 +99,16 @@ def format_value(op: Interpreter, frame: Frame, flags: int) -> None:
 # Collections
 
 
-@instruction("BUILD_SLICE")
-def build_slice(op: Interpreter, frame: Frame, count: int) -> None:
-    frame.stack.append(slice(*take(frame.stack, count)))
+def _build(name: str, made_of: Callable[[list[Any]], Any]) -> None:
+    @instruction(name)
+    def build(op: Interpreter, frame: Frame, count: int) -> None:
+        frame.stack.append(made_of(take(frame.stack, count)))
 
 
-@instruction("BUILD_STRING")
-def build_string(op: Interpreter, frame: Frame, count: int) -> None:
-    frame.stack.append("".join(take(frame.stack, count)))
-
-
-@instruction("BUILD_TUPLE")
-def build_tuple(op: Interpreter, frame: Frame, count: int) -> None:
-    frame.stack.append(tuple(take(frame.stack, count)))
-
-
-@instruction("BUILD_LIST")
-def build_list(op: Interpreter, frame: Frame, count: int) -> None:
-    frame.stack.append(take(frame.stack, count))
+_build("BUILD_SLICE", lambda values: slice(*values))
+_build("BUILD_STRING", "".join)
+_build("BUILD_TUPLE", tuple)
+_build("BUILD_LIST", list)
 
 
 @instruction("BUILD_SET")
@@ -284,19 +246,17 @@ def unpack_ex(op: Interpreter, frame: Frame, counts: int) -> None:
 # The `match` statement
 
 
-@instruction("GET_LEN")
-def get_len(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(op.calls.call(len, (frame.stack[-1],), {}))
+def _push_about(name: str, fact: Callable[[Interpreter, Any], Any]) -> None:
+    """Enter an instruction that pushes a fact about the top of the stack."""
+
+    @instruction(name)
+    def push(op: Interpreter, frame: Frame, argument: Any) -> None:
+        frame.stack.append(fact(op, frame.stack[-1]))
 
 
-@instruction("MATCH_SEQUENCE")
-def match_sequence(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(bool(type(frame.stack[-1]).__flags__ & _SEQUENCE))
-
-
-@instruction("MATCH_MAPPING")
-def match_mapping(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(bool(type(frame.stack[-1]).__flags__ & _MAPPING))
+_push_about("GET_LEN", lambda op, value: op.calls.call(len, (value,), {}))
+_push_about("MATCH_SEQUENCE", lambda op, value: bool(type(value).__flags__ & _SEQUENCE))
+_push_about("MATCH_MAPPING", lambda op, value: bool(type(value).__flags__ & _MAPPING))
 
 
 @instruction("MATCH_KEYS")
