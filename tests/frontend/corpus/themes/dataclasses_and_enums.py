@@ -149,7 +149,7 @@ def derived_data_class(a, b):
     return a, derived, isinstance(derived, Config)
 
 
-@case
+@case(breaks=None)
 def ordered_data_class(a, b):
     return (
         Ranked(1, "b") < Ranked(2, "a"),

@@ -392,7 +392,7 @@ def hash_and_equality_in_containers(a, b):
     )
 
 
-@case
+@case(breaks=None)
 def class_body_with_logic(a, b):
     class Local:
         values = [i * 2 for i in range(3)]

@@ -133,7 +133,7 @@ def attributes_put_onto_a_result(x):
     return {"made": made, "parts": made.parts}, hasattr(made, "gone"), hasattr(made * 1, "tag")
 
 
-@case(breaks=1)
+@case(breaks=4)
 def attributes_across_a_break(x):
     made = x * 2
     made.tag = 1
@@ -168,7 +168,7 @@ def mixed_precision_as_a_decorator(x):
     return _in_mixed_precision(x), x @ x.T
 
 
-@case(breaks=1)
+@case(breaks=3)
 def mixed_precision_from_before_the_call(x):
     with _MIXED:
         one = x @ x.T
