@@ -41,7 +41,7 @@ from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict, as_data
 from torchrepro.script.standalone import kept_apart, no_script, standalone_script
 from torchrepro.user_code.graph_source import write_with_source
-from torchrepro.user_code.operators import operators_in
+from torchrepro.user_code.operators import operators_of
 
 
 def save_bundle(
@@ -94,8 +94,9 @@ def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> 
     }
     if written.source:
         files[SOURCE] = written.source.encode()
-    if operators_in(written).text:
-        files[OPERATORS] = operators_in(written).text.encode()
+    operators = operators_of(written.custom_ops, written.kernels)
+    if operators.text:
+        files[OPERATORS] = operators.text.encode()
     return files
 
 
@@ -123,6 +124,7 @@ def manifest_of(
 ) -> Manifest:
     """The manifest of a repro whose graph and values have been turned into data."""
     left_out = tuple(f"the setting {name} is not data and was left out" for name in repro.ambient.left_out)
+    operators = operators_of(written.custom_ops, written.kernels)
     return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         run_id=run_id or new_run_id(),
@@ -141,7 +143,7 @@ def manifest_of(
         earlier=len(repro.earlier),
         values=packed.entries,
         needs_trust=written.needs_trust,
-        custom_ops=operators_in(written).entries,
+        custom_ops=operators.entries,
         kernels=tuple(written.kernels),
         ops=repro.ops,
         elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
@@ -149,9 +151,7 @@ def manifest_of(
         origin=repro.origin,
         verdict=None if verdict is None else as_data(verdict.to_dict()),
         notes=tuple(
-            dict.fromkeys(
-                (*repro.notes, *packed.notes, *left_out, *written.notes, *operators_in(written).notes)
-            )
+            dict.fromkeys((*repro.notes, *packed.notes, *left_out, *written.notes, *operators.notes))
         ),
     )
 

@@ -15,7 +15,7 @@ import mmap
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.graph_text.printer import GraphText
 from torchrepro.graph_text.triton_kernels import autotuner_text
 from torchrepro.nouns.errors import BundleError, CannotSerialise
 from torchrepro.nouns.repro import SOURCE_TRUST, CustomOpEntry
@@ -35,7 +34,7 @@ from torchrepro.torch_api.ops import (
     registry_entry,
     schema_of,
 )
-from torchrepro.user_code.closure import SourceClosure, load_source, source_closure
+from torchrepro.user_code.closure import load_source, source_closure
 from torchrepro.user_code.closure.origin import is_installed_module
 
 Registrations = Callable[[], dict[str, Callable[[], Any]]]
@@ -59,28 +58,6 @@ class Operators:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Written:
-    """Functions on their way into the source: by operator and role, and kernels by name."""
-
-    functions: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
-    kernels: Mapping[str, Any] = field(default_factory=dict)
-    around: Mapping[str, str] = field(default_factory=dict)
-    """For kernels that no name leads to: the call that makes them of what is in `kernels`."""
-
-    @property
-    def objects(self) -> list[Any]:
-        return [
-            *(item for roles in self.functions.values() for item in roles.values()),
-            *self.kernels.values(),
-        ]
-
-
-def operators_in(written: GraphText) -> Operators:
-    """Return who registers the operators and kernels that a graph's text calls, and their source."""
-    return operators_of(written.custom_ops, written.kernels)
-
-
 def operators_of(ops: Sequence[OpOverload], kernels: Mapping[str, Any]) -> Operators:
     """Describe the operators of a graph and keep the source of what no installed package registers."""
     entries = tuple(describe_op(op) for op in ops)
@@ -89,17 +66,31 @@ def operators_of(ops: Sequence[OpOverload], kernels: Mapping[str, Any]) -> Opera
     if not functions and not kernels:
         return Operators(entries)
     try:
-        written = _Written(functions, *_kernels(kernels))
-        closure = source_closure(written.objects)
+        found, around = _kernels(kernels)
+        given = [function for roles in functions.values() for function in roles.values()]
+        closure = source_closure([*given, *found])
         if closure.tensors:
             raise CannotSerialise(f"it needs the tensors {', '.join(closure.tensors)}")
     except CannotSerialise as failure:
         named = ", ".join([*functions, *kernels])
         return Operators(entries, notes=(f"the source of {named} was not kept: {failure}",))
-    entries = tuple(
-        msgspec.structs.replace(entry, in_source=entry.op in written.functions) for entry in entries
-    )
-    return Operators(entries, _text(closure, entries, written), closure.notes)
+    entries = tuple(msgspec.structs.replace(entry, in_source=entry.op in functions) for entry in entries)
+    names = iter(closure.names)
+    blocks, registering = [], []
+    for entry in entries:
+        if entry.in_source:
+            blocks.append(registration_text(entry, {role: next(names) for role in functions[entry.op]}))
+            registering.append(f"    {entry.op!r}: {registration_name(entry)},")
+    called = [
+        f"    {name!r}: {call.format(next(names))}," for name, call in zip(kernels, around, strict=True)
+    ]
+    imports = ["import torch"] * bool(registering) + ["import triton"] * any(call != "{}" for call in around)
+    blocks += [
+        "\n".join([f"{OPERATORS} = {{", *registering, "}"]),
+        "\n".join([f"{KERNELS} = {{", *called, "}"]),
+    ]
+    text = "\n\n\n".join(part for part in (closure.text.rstrip(), "\n".join(imports), *blocks) if part)
+    return Operators(entries, f"{text}\n", closure.notes)
 
 
 def run_registrations(text: str) -> dict[str, Callable[[], Any]]:
@@ -118,14 +109,15 @@ def run_kernels(text: str) -> dict[str, Any]:
     return dict(getattr(load_source(text), KERNELS))
 
 
-def _kernels(kernels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Kernels that the user's code has a name for, and the calls around those that it has not."""
-    named, around = dict(kernels), {}
-    for name, kernel in kernels.items():
+def _kernels(kernels: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """Return what the user's code has a name for of each kernel, and how the kernel is made of that."""
+    found, around = [], []
+    for kernel in kernels.values():
         tuning = autotuner_text(kernel)
-        if tuning is not None and not _has_source(kernel):
-            named[name], around[name] = kernel.fn, tuning
-    return named, around
+        inside = tuning is not None and not _has_source(kernel)
+        found.append(kernel.fn if inside else kernel)
+        around.append(tuning.replace("{", "{{").replace("}", "}}") + "({})" if inside and tuning else "{}")
+    return found, around
 
 
 def _has_source(kernel: Any) -> bool:
@@ -134,29 +126,6 @@ def _has_source(kernel: Any) -> bool:
     except CannotSerialise:
         return False
     return True
-
-
-def _text(closure: SourceClosure, entries: Sequence[CustomOpEntry], written: _Written) -> str:
-    names = iter(closure.names)
-    registering, blocks = [], []
-    for entry in entries:
-        if entry.in_source:
-            roles = {role: next(names) for role in written.functions[entry.op]}
-            blocks.append(registration_text(entry, roles))
-            registering.append(f"    {entry.op!r}: {registration_name(entry)},")
-    kernels = []
-    for name in written.kernels:
-        kernel = next(names)
-        kernel = f"{written.around[name]}({kernel})" if name in written.around else kernel
-        kernels.append(f"    {name!r}: {kernel},")
-    tables = [
-        "\n".join([f"{table} = {{", *lines, "}"])
-        for table, lines in ((OPERATORS, registering), (KERNELS, kernels))
-    ]
-    own_import = "\n".join(["import torch"] * bool(registering) + ["import triton"] * bool(written.around))
-    return (
-        "\n\n\n".join(part for part in (closure.text.rstrip(), own_import, *blocks, *tables) if part) + "\n"
-    )
 
 
 def describe_op(op: OpOverload) -> CustomOpEntry:
