@@ -30,7 +30,7 @@ from tests.frontend.corpus.facts import Facts, facts_of, first_difference
 from tests.frontend.corpus.registry import Case
 from torchrepro.frontend.runtime.capture import Region
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.frontend.runtime.wrapping import traced_callable
+from torchrepro.frontend.runtime.wrapping import TracedModule, traced_callable
 
 # Ways
 
@@ -80,7 +80,10 @@ def traced(function: Callable[..., Any], counting: Counting, whole: bool) -> Cal
             )
 
     counting.breaks = lambda: reasons
-    return traced_callable(function, Settings(counting, fullgraph=whole, watchers=(note,)))
+    settings = Settings(counting, fullgraph=whole, watchers=(note,))
+    if isinstance(function, torch.nn.Module):
+        return TracedModule(function, settings)
+    return traced_callable(function, settings)
 
 
 WAYS: dict[str, Way] = {"eager": eager, "dynamo": dynamo, "traced": traced}
