@@ -26,7 +26,7 @@ _CONTAINERS = (list, tuple, OrderedDict, dict, deque)
 
 
 def bare(source: Source, value: Any) -> Source:
-    """Where the items of a container are read from: the object itself, unless its class has other ideas."""
+    """Return where the items of a container are read from: the object, unless its class overrides reading."""
     kind = type(value)
     if all(is_a(getattr(kind, name, None), _IN_C) for name in _READING):
         return source

@@ -63,7 +63,7 @@ class Agreement:
         return "\n".join(self._lines())
 
     def error(self) -> RankFailed:
-        """What a rank that has not failed itself raises."""
+        """Return what a rank that has not failed itself raises."""
         return RankFailed(
             f"{self.describe()}\nthis rank stops here: in its next collective it would wait for them",
             failed=tuple(self.failed),

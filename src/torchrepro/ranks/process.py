@@ -35,7 +35,7 @@ class Process:
 
 
 def place() -> str:
-    """Where a process number means the same process: a running machine, and a container on it.
+    """Return where a process number means the same process: a running machine, and a container on it.
 
     The name of the host would not do: two containers that share a network share it too.
     """
@@ -56,7 +56,7 @@ def _fields(pid: int) -> list[str] | None:
 
 
 def answers(pid: int) -> bool:
-    """Whether a process has this number, a zombie included."""
+    """Return whether a process has this number, a zombie included."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

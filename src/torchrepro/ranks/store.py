@@ -50,7 +50,7 @@ class JobStore:
         return int(self._do(lambda store: store.add(key, amount)))
 
     def first(self, key: str, value: str) -> str:
-        """The value that the first to come has set; ours if that is us."""
+        """Return the value that the first to come has set; ours if that is us."""
         found: bytes = self._do(lambda store: store.compare_set(key, "", value))
         return found.decode()
 
@@ -59,7 +59,7 @@ class JobStore:
         return bool(self._do(lambda store: store.check(list(keys))))
 
     def get(self, key: str) -> str | None:
-        """The value, or None if nobody has set it. Never waits for it: torch prints warnings about waits."""
+        """Return the value, or None if it is not set. Never waits: torch prints warnings about waits."""
 
         def read(store: Any) -> str | None:
             return store.get(key).decode() if store.check([key]) else None
@@ -89,7 +89,7 @@ class JobStore:
 
 
 def default_store() -> Store | None:
-    """The store of the default process group; None for a backend that needs none (MPI).
+    """Return the store of the default process group; None for a backend that needs none (MPI).
 
     `_get_default_store`: Checked on torch 2.11 to 2.15.
     """
@@ -99,7 +99,7 @@ def default_store() -> Store | None:
 
 
 def _way_to(store: Store) -> Callable[[], Store | None]:
-    """How to reach the store later, without keeping it alive.
+    """Return how to reach the store later, without keeping it alive.
 
     A TCP store gets a second connection: the first may be held by a thread that waits on it, and the program
     may set time limits on it. A store that outlives its process group would keep the port, or the file, with

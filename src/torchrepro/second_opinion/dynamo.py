@@ -52,7 +52,7 @@ def outcome_of(
 
 
 def agreement(who: str, eager: Outcome, other: Outcome) -> Agreement:
-    """Whether a call did what Python's did, by the judge; errors are the same if they are of one type."""
+    """Compare a call with Python's by the judge; errors are the same if they are of one type."""
     if type(eager.error) is not type(other.error):
         told = [f"it {'raised ' + each.raised if each.error else 'returned'}" for each in (other, eager)]
         return Agreement(who, False, f"{told[0]}, where Python {told[1].removeprefix('it ')}")

@@ -41,7 +41,7 @@ Call = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
 
 def explain_capture(function: Any, *args: Any, dynamo: bool = False, **kwargs: Any) -> CaptureExplanation:
-    """How a call becomes graphs: what each holds, what ended it, and what to write instead.
+    """Return how a call becomes graphs: what each holds, what ended it, and what to write instead.
 
     The function really runs, once, on these arguments: it prints, draws and changes what it does. Its result
     is kept. `dynamo=True` asks TorchDynamo for a second opinion, on copies of function and arguments; then it
@@ -199,7 +199,7 @@ def _inlined(regions: Sequence[Region]) -> tuple[InlinedFunction, ...]:
 
 
 def _readable(graph: torch.fx.GraphModule) -> str:
-    """The graph's code without the lines that FX adds for the garbage collector."""
+    """Return the graph's code without the lines that FX adds for the garbage collector."""
     lines = (re.sub(r";  [\w = ]+ = None$", "", line.rstrip()) for line in graph.code.splitlines())
     return "\n".join(line for line in lines if line)
 
@@ -216,7 +216,7 @@ def _place_of(where: Where) -> Place:
 
 
 def _expression_at(file: str, position: Position | None) -> tuple[str, int]:
-    """The text that a traceback would underline, and the column it begins at; empty where that is unknown."""
+    """Return the text that a traceback would underline and its column; empty where that is unknown."""
     if position is None or position.column is None or position.end_column is None:
         return "", 0
     last = position.end_line or position.line

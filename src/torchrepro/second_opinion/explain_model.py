@@ -19,7 +19,7 @@ from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 
 def explain_model(request: ModelRequest, *, verify: bool, dynamo: bool, phase: Phase) -> dict[str, Any]:
-    """The explanation as data, with `verified`: the agreement with a plain run (None: not asked for)."""
+    """Return the explanation as data, with `verified`: the agreement with a plain run, if asked for."""
     phase("build")
     trial = load_trial(request)
     options, compiler = trial.factory.options, trial.compiler

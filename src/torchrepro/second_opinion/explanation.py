@@ -178,13 +178,13 @@ class CaptureExplanation:
         return summary(self)
 
     def table(self) -> Table:
-        """The regions, a row each, for rich."""
+        """Return the regions, a row each, for rich."""
         from torchrepro.second_opinion.rendering import table
 
         return table(self)
 
     def render(self, *, guards: bool = False, graphs: bool = False, code: bool = False) -> Group:
-        """All of it for rich, with as much detail as is asked for."""
+        """Return all of it for rich, with as much detail as is asked for."""
         from torchrepro.second_opinion.rendering import rendered
 
         return rendered(self, guards=guards, graphs=graphs, code=code)

@@ -244,7 +244,7 @@ class AgreeingRanks:
 
 
 def entry_of(function: FunctionType, index: int) -> str:
-    """A place that is traced from, in words that are the same on all ranks."""
+    """Return a place that is traced from, in words that are the same on all ranks."""
     where = where_of(program_of(function.__code__), index)
     return f"{where.function} ({Path(where.file).name}:{where.line}, instruction {index})"
 
@@ -255,7 +255,7 @@ def _elsewhere(function: FunctionType, index: int) -> Failure:
 
 
 def _end(log: SpeculationLog, finish: bool) -> str:
-    """What comes after the graph: part of what has to be the same."""
+    """Return what comes after the graph: part of what has to be the same."""
     if not log.path or log.current not in log.failures:
         return "the function returns"
     return f"Python runs {'the rest from ' if finish else ''}instruction {log.current.index}"

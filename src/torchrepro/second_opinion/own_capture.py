@@ -14,7 +14,7 @@ from torchrepro.nouns.repro import Compiler
 def compile_with_own_capture(
     compiler: Compiler, model: Callable[..., Any], backend: Callable[..., Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """The model with `torchrepro.trace` in the place of `torch.compile`."""
+    """Return the model with `torchrepro.trace` in the place of `torch.compile`."""
     from torchrepro.frontend.runtime.capture import CaptureError
     from torchrepro.second_opinion.api import trace
 
@@ -42,7 +42,7 @@ class NotCaptured(Exception):
 
 
 def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """The backend, whose compilations are told to whoever follows those of Dynamo (`compilation`).
+    """Return the backend, whose compilations are told to whoever follows those of Dynamo (`compilation`).
 
     Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
     """

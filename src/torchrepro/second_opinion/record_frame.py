@@ -134,7 +134,7 @@ def record_frame(
 
 
 def _naming_the_value(frame: _Frame, refused: CannotSerialise) -> CannotSerialise:
-    """The refusal in words of the frame: which of its variables it was."""
+    """Return the refusal in words of the frame: which of its variables it was."""
     for where, value in frame.values():
         alone = repro_of_call(torch.clone, (value,), {}, compiler=Compiler("eager"), ambient=Ambient())
         try:
@@ -154,7 +154,7 @@ def _globals_named_by(function: FunctionType) -> dict[str, Any]:
 
 
 def _line_of(function: FunctionType, error: BaseException | None) -> int:
-    """The innermost line of the function itself that an error came through."""
+    """Return the innermost line of the function itself that an error came through."""
     code = function.__code__
     trace = [] if error is None else traceback.extract_tb(error.__traceback__)
     lines = [

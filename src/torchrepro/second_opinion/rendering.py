@@ -53,7 +53,7 @@ _ROWS = 30
 
 
 def spoken_reason(text: str) -> str:
-    """The fact, in words of who wrote the line."""
+    """Return the fact, in words of who wrote the line."""
     return _LOOP if _ITERATOR.fullmatch(text) else text
 
 
@@ -64,18 +64,18 @@ def hint_of(reason: BreakReason) -> str:
 
 
 def _why(found: GraphBreak) -> str:
-    """Why no graph can contain this kind of thing."""
+    """Return why no graph can contain this kind of thing."""
     return "" if found.reason == _LOOP else f" {_WHY[found.kind]}"
 
 
 def spoken_source(text: str, *, midway: bool) -> str:
-    """A source, as a sentence about it begins. In the middle of a function a local is not an argument."""
+    """Return a source as a sentence about it begins. Midway in a function a local is not an argument."""
     text = re.sub(r"<stack \d+>", "the value that Python just made", text)
     return re.sub(r"\bargument (?=\w)", "variable ", text) if midway else text
 
 
 def _is_installed(file: str) -> bool:
-    """Whether it is of a package or of Python's library, and not the user's own."""
+    """Return whether it is of a package or of Python's library, and not the user's own."""
     path = Path(file)
     made = file.startswith(("<frozen ", "<string>"))
     return made or _PACKAGES in path.parts or path.is_relative_to(_LIBRARY)
@@ -97,7 +97,7 @@ def _at(place: Place) -> str:
 
 
 def summary(explanation: CaptureExplanation) -> str:
-    """The headline, and the first breaks in a sentence each."""
+    """Return the headline, and the first breaks in a sentence each."""
     breaks = explanation.breaks
     told = [_told(each) for each in breaks[:_TOLD]]
     told += [f"And {counted(len(breaks) - _TOLD, 'more place')}."] if len(breaks) > _TOLD else []
@@ -105,7 +105,7 @@ def summary(explanation: CaptureExplanation) -> str:
 
 
 def _headline(explanation: CaptureExplanation) -> str:
-    """What the call became."""
+    """Return what the call became."""
     name, breaks, graphs = explanation.name, explanation.breaks, len(explanation.graphs)
     ops = f"with {counted(explanation.ops, 'operation')}"
     begun = f"The call raised {explanation.raised}. Up to there {name}" if explanation.raised else name
@@ -201,7 +201,7 @@ def _break(found: GraphBreak) -> Iterator[RenderableType]:
 
 
 def _quoted(found: GraphBreak) -> Iterator[RenderableType]:
-    """The line, with what Python runs underlined as in a traceback."""
+    """Yield the line, with what Python runs underlined as in a traceback."""
     line = found.place.text
     text = line.strip()
     if not text:

@@ -176,7 +176,7 @@ def _observed(
 
 
 def _shown(value: Any, seen: dict[int, Any]) -> Any:
-    """What can be compared of a value and its copy: modules as their state, other objects by their class."""
+    """Return what can be compared of a value and its copy: modules as their state, objects by their class."""
     if isinstance(value, torch.Tensor | int | float | complex | str | bytes | None):
         return value
     if id(value) in seen:

@@ -65,14 +65,14 @@ class Assembler:
         return self.at.setdefault(index, Label())
 
     def code(self, arguments: tuple[str, ...], stack_size: int) -> CodeType:
-        """A function of positional arguments with the name, file and variables of the program's."""
+        """Return a function of positional arguments with the name, file and variables of the program's."""
         code, made = self.program.code, self.made
         made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
         made.first_lineno = code.co_firstlineno
         made.flags = CompilerFlags(code.co_flags) & ~(CompilerFlags.VARARGS | CompilerFlags.VARKEYWORDS)
         made.argnames, made.argcount = list(arguments), len(arguments)
         made.cellvars, made.freevars = list(code.co_cellvars), list(code.co_freevars)
-        # Depths computed anew start from an empty stack: wrong code where a frame is entered midway.
+        # Recomputed depths start from an empty stack: wrong code where a frame is entered midway.
         return made.to_code(stacksize=stack_size, compute_exception_stack_depths=False)
 
     def _native(

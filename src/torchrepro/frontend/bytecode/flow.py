@@ -23,7 +23,7 @@ class Edge(NamedTuple):
 
 
 def edges(program: Program, index: int) -> tuple[Edge, ...]:
-    """What may run next if nothing is raised; of a conditional jump, the place behind it first."""
+    """Return what may run next if nothing is raised; of a conditional jump, the place behind it first."""
     instruction = program.instructions[index]
     if instruction.name in _ENDS:
         return ()
@@ -77,7 +77,7 @@ _READERS_OF_FRAMES: Final = frozenset(
 
 
 def live_before(program: Program, index: int) -> frozenset[str]:
-    """Names of locals and cells whose value may be read from `index` on, be it by a handler."""
+    """Return names of locals and cells whose value may be read from `index` on, be it by a handler."""
     return _live(program)[index]
 
 
@@ -109,7 +109,7 @@ def _overwrites(instruction: Instruction) -> frozenset[str]:
 
 
 def _read_by_frame(program: Program) -> frozenset[str]:
-    """What is read without an instruction that says so: `super()` and `locals()` look into the frame."""
+    """Return what is read without an instruction of its own: `super()` and `locals()` look into the frame."""
     code = program.code
     if _READERS_OF_FRAMES.intersection(code.co_names):
         return frozenset(program.locals + program.cells)

@@ -11,7 +11,7 @@ What differs from what `dis` shows:
     CALL_KW (n, names)     one instruction; up to 3.12 it was `KW_NAMES; [PRECALL;] CALL`, in 3.13
                            `LOAD_CONST; CALL_KW`. n counts all arguments, the last `len(names)` are by keyword
     LOAD_ATTR name         never a method load: that is `LOAD_ATTR; PUSH_NULL; [SWAP 2]`
-    LOAD_GLOBAL name       never with NULL: that is `PUSH_NULL` beside it
+    LOAD_GLOBAL name       never with NULL: that is `PUSH_NULL` next to it
     LOAD_SUPER_ATTR name   never a method load; pops super, class, self (3.12, 3.13)
     LOAD_FAST name         is `LOAD_FAST_CHECK` too: the slot, or `UnboundLocalError`. The slot of a variable
                            in `co_cellvars` may hold its cell, which is then what is loaded. From 3.12
@@ -155,7 +155,7 @@ class Simple(NamedTuple):
 
 
 def written_out(name: str, argument: object) -> tuple[Simple, ...]:
-    """What an instruction of `bytecode` stands for. Calls with keywords are put together in `reading`."""
+    """Return what an instruction of `bytecode` stands for. `_Reader` puts calls with keywords together."""
     name = _JUMPS.get(name, name)
     match name, argument:
         case ("PRECALL", _):
@@ -192,13 +192,13 @@ def written_out(name: str, argument: object) -> tuple[Simple, ...]:
 
 
 def _null_beside_top() -> tuple[Simple, ...]:
-    """A NULL where a call expects it, once the callable is on top."""
+    """Return a NULL where a call expects it, once the callable is on top."""
     null = Simple("PUSH_NULL", None)
     return (null,) if NULL_AFTER_CALLABLE else (null, Simple("SWAP", 2))
 
 
 def program_of(code: CodeType) -> Program:
-    """The program of a code object; the same one each time, as long as it is in use."""
+    """Return the program of a code object; the same one each time, as long as it is in use."""
     return _read(_ByIdentity(code))
 
 

@@ -49,7 +49,7 @@ class Reached:
 
 
 def reached_from(program: Program, point: Point, bound: frozenset[str]) -> tuple[Reached, ...]:
-    """Where the instruction at `point` may lead, the place behind it first. The start runs up to `RESUME`.
+    """Return where the instruction at `point` may lead, the next place first. The start runs up to `RESUME`.
 
     Exact, since it starts from a frame as it is: all that an instruction does to NULLs and to bound variables
     can be told from the NULLs and the bound variables before it.
@@ -86,7 +86,7 @@ def depth_before(program: Program) -> tuple[int | None, ...]:
 
 
 def body_start(program: Program) -> int:
-    """The first instruction behind those that set a frame up."""
+    """Return the first instruction behind those that set a frame up."""
     return next(index for index, each in enumerate(program.instructions) if each.name == "RESUME") + 1
 
 
@@ -166,12 +166,12 @@ def point_of(index: int, state: FrameState) -> Point:
 
 
 def bound_in(program: Program, state: FrameState) -> frozenset[str]:
-    """The slots of a frame that are taken, by a value or a cell."""
+    """Return the slots of a frame that are taken, by a value or a cell."""
     return frozenset(state.locals).union(name for name in program.code.co_cellvars if name in state.cells)
 
 
 def why_not_enterable(program: Program, index: int) -> str | None:
-    """Why a frame cannot be entered at an instruction; None where it can."""
+    """Return why a frame cannot be entered at an instruction; None where it can."""
     code = program.code
     if code.co_flags & _GENERATORS:
         return "the frame of a generator or coroutine belongs to its object"

@@ -52,7 +52,7 @@ IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
 
 
 def tuple_text(r: Rebuilder, values: tuple[Any, ...]) -> str:
-    """A display; the comma is for a tuple of one."""
+    """Return the display of a tuple; the comma is for a tuple of one."""
     return f"({r.sequence(values)}{',' if len(values) == 1 else ''})"
 
 
@@ -100,7 +100,7 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
 
 
 def attributes(value: Any) -> dict[Any, Any]:
-    """The instance's `__dict__`, past any `__getattribute__`; empty where it has none."""
+    """Return the instance's `__dict__`, past any `__getattribute__`; empty where it has none."""
     try:
         held: dict[Any, Any] = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -138,7 +138,7 @@ def slot_descriptors(cls: type) -> dict[str, Any]:
 
 
 def slots(value: Any) -> Iterator[tuple[str, Any]]:
-    """The slots that are set."""
+    """Yield the slots that are set."""
     for name, descriptor in slot_descriptors(type(value)).items():
         try:
             yield name, descriptor.__get__(value)
@@ -189,7 +189,7 @@ def _dict_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
 
 
 def _error_contents(r: Rebuilder, name: str, value: BaseException) -> list[str]:
-    """A traceback is not among them: it would show the frames of the tracer."""
+    """Return what sets an error's fields, but no traceback: it would show frames of the tracer."""
     base = r.held(_builtin_base(type(value)))
     links = [(link, getattr(value, link)) for link in ("__cause__", "__context__")]
     return [
@@ -217,7 +217,7 @@ KNOWN_BASES = {object, tuple, frozenset, SimpleNamespace, *IMMUTABLE, *CONTENTS}
 
 
 def _builtin_base(cls: type) -> type:
-    """The type that allocates: the first with a `__new__` in C. One whose fields are not known is refused."""
+    """Return the type that allocates: the first with a `__new__` in C. Refuse one with unknown fields."""
     for base in cls.__mro__:
         if base in KNOWN_BASES or _is_builtin_error(base) or hasattr(base, "n_sequence_fields"):
             return base
@@ -231,7 +231,7 @@ def _is_builtin_error(cls: type) -> bool:
 
 
 def _is_record(cls: type) -> bool:
-    """A named tuple, or a struct sequence: immutable, so that a copy will do."""
+    """Return whether it is a named tuple or a struct sequence: immutable, so that a copy will do."""
     return (
         issubclass(cls, tuple)
         and cls.__dictoffset__ == 0

@@ -63,7 +63,7 @@ NUMBER_LIBRARIES = frozenset({"builtins", "decimal", "fractions", "numpy"})
 
 
 def literal(value: Any) -> str | None:
-    """The text of a value that Python has a literal for."""
+    """Return the text of a value that Python has a literal for."""
     kind = type(value)
     if kind is int and abs(value) > LONGEST_INT:
         return None
@@ -75,7 +75,7 @@ def literal(value: Any) -> str | None:
 
 
 def is_constant(value: Any) -> bool:
-    """An immutable value, all through. Sharing one object between calls is not seen (but by `is`)."""
+    """Return whether a value is immutable, all through: sharing it between calls is seen by `is` alone."""
     kind = type(value)
     if kind in LITERALS or kind is range:
         return True
@@ -158,7 +158,7 @@ class Rebuilder:
         return ", ".join(f"{self.expression(key)}: {self.expression(value)}" for key, value in items)
 
     def held(self, value: Any) -> str:
-        """The name of a global object."""
+        """Return the name of a global object."""
         hint = str(getattr(value, "__name__", None) or type(value).__name__)
         return self.writer.held(value, hint if hint.isascii() else "held")
 
@@ -175,7 +175,7 @@ class Rebuilder:
         self._alive.append(value)  # or its id might come to mean another object
 
     def _known(self, value: Any) -> str | None:
-        """What needs no making: old objects, tensors, constants, global objects."""
+        """Return the text for what need not be made: old objects, tensors, constants, global objects."""
         source = self.world.source_of(value)
         if issubclass(type(value), torch.Tensor):
             source = source or self.world.tensor_input(value) or self._left_alone(value)
@@ -196,7 +196,7 @@ class Rebuilder:
         return self.writer.read(source) if source else None
 
     def _left_alone(self, value: Any) -> Source | None:
-        """The place of an old object in a copied container: it may have been moved without being read."""
+        """Return where an old object was in a copied container: it may have been moved without being read."""
         if self._untouched is None:
             self._untouched = {}
             for shadow in self.world.shadows:
@@ -232,7 +232,7 @@ class Rebuilder:
         return self._names[key]
 
     def _made_early(self, value: Any) -> str:
-        """An object that is asked for while its parts are being made: empty for now."""
+        """Make an object that is asked for while its parts are being made: empty for now."""
         recipe = self._open[id(value)]
         if recipe.whole is None:
             raise Pending(id(value))
@@ -289,7 +289,7 @@ class RegionText:
 def frame_state(
     rebuilder: Rebuilder, locals: Mapping[str, Any], cells: Mapping[str, CellType], stack: Sequence[Any]
 ) -> str:
-    """The result of a region that ends at a break."""
+    """Return the result of a region that ends at a break."""
     slots = "".join(f"{text}, " for text in rebuilder.expressions(stack))
     return (
         f"{rebuilder.held(FrameState)}({{{rebuilder.mapping(locals.items())}}}, "

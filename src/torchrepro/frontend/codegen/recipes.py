@@ -73,7 +73,7 @@ def _bytearray(r: Rebuilder, value: bytearray) -> Recipe:
 
 
 def dict_behind(view: Any) -> dict[Any, Any] | None:
-    """The dict that a view or an iterator refers to; only the garbage collector tells."""
+    """Return the dict that a view or an iterator refers to; only the garbage collector tells."""
     return next((it for it in gc.get_referents(view) if is_a(it, dict)), None)
 
 
@@ -152,7 +152,7 @@ def _cell(r: Rebuilder, value: CellType) -> Recipe:
 
 
 def _builtin_method(r: Rebuilder, value: Any) -> Recipe:
-    """`[].append`, `x.__add__`: bound anew from the descriptor, so that no `__getattribute__` runs."""
+    """`[].append`, `x.__add__`: bound again from the descriptor, so that no `__getattribute__` runs."""
     owner, name = value.__self__, value.__name__
     found = (vars(base)[name] for base in type(owner).__mro__ if name in vars(base))
     bound = (it for it in found if is_a(it, DESCRIPTORS) and it.__get__(owner, type(owner)) == value)
@@ -236,7 +236,7 @@ def _iterator(r: Rebuilder, value: Any) -> Recipe:
 
 
 def _dict_iterator(start: Any, method: str) -> Callable[[Rebuilder, Any], Recipe]:
-    """An iterator of a dict sees later changes of values, so it is made of the dict and moved on."""
+    """Make an iterator of the dict itself and move it on: it sees later changes of values."""
 
     def recipe(r: Rebuilder, value: Any) -> Recipe:
         container = dict_behind(value)

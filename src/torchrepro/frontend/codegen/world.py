@@ -38,7 +38,7 @@ class Shadow:
     stand_in: Any
     kind: ShadowKind
     before: dict[Any, Any] | None = None
-    """Of a dict or attributes: what was there when it was copied. Code beside the trace may change the
+    """Of a dict or attributes: what was there when it was copied. Code outside of the trace may change the
     original meanwhile (a lazy import adds to the globals of a module): that is no effect of the trace. What
     the trace has written unread stands for nothing here, to be written back; a written cell has {}."""
 
@@ -54,19 +54,19 @@ class World(Protocol):
         """In the order in which they were first touched."""
 
     def source_of(self, value: Any) -> Source | None:
-        """Where an object (or what a shadow stands for) was before the call; `None` for a new one."""
+        """Return where an object (or what a shadow stands for) was before the call; `None` for a new one."""
 
     def tensor_input(self, value: torch.Tensor) -> Source | None:
-        """Where a tensor is read that is an input of the graph."""
+        """Return where a tensor is read that is an input of the graph."""
 
     def output_index(self, value: torch.Tensor) -> int:
         """Makes a tensor an output of the graph; the same index for the same tensor."""
 
     def is_fresh(self, value: Any) -> bool:
-        """Whether an object, function or class was made while tracing by code that was followed."""
+        """Return whether an object, function or class was made while tracing by code that was followed."""
 
     def is_opaque(self, value: Any) -> bool:
-        """Whether nothing but its type is known of an object."""
+        """Return whether nothing but its type is known of an object."""
 
     def stand_in(self, original: Any) -> Any:
-        """What tracing used in place of an old object: its shadow, its fake tensor, or the object itself."""
+        """Return what stood for an old object in the trace: its shadow, its fake tensor, or the object."""

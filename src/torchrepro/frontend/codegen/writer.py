@@ -63,7 +63,7 @@ class Writer:
         self.lines.append(text)
 
     def variable(self, hint: str) -> str:
-        """A name that is not in use, made of `hint`."""
+        """Return a name that is not in use, made of `hint`."""
         base = re.sub(r"[^A-Za-z0-9_]+", "_", hint).strip("_").lower() or "value"
         base = f"_{base}" if base[0].isdigit() or keyword.iskeyword(base) else base
         name, count = base, 1
@@ -74,7 +74,7 @@ class Writer:
         return name
 
     def held(self, value: Any, hint: str) -> str:
-        """The name of an object that generated code refers to as such."""
+        """Return the name of an object that generated code refers to as such."""
         if id(value) not in self._held:
             name = self.variable(hint)
             self._held[id(value)] = name
@@ -82,7 +82,7 @@ class Writer:
         return self._held[id(value)]
 
     def constant(self, value: Any, hint: str = "constant") -> str:
-        """A literal where Python has one, a held object otherwise."""
+        """Return a literal where Python has one, a held object otherwise."""
         if type(value) in LITERALS:
             return "..." if value is ... else repr(value)
         if type(value) is tuple and all(type(item) in LITERALS for item in value):
@@ -90,7 +90,7 @@ class Writer:
         return self.held(value, hint)
 
     def read(self, source: Source) -> str:
-        """The variable that holds what is at `source`, read by now."""
+        """Return the variable that holds what is at `source`, read by now."""
         if source not in self._read:
             if isinstance(source, Held):
                 self._read[source] = self.held(self.kept[source], source.label)
@@ -102,7 +102,7 @@ class Writer:
         return self._read[source]
 
     def expression(self, source: Source) -> str:
-        """How Python reads `source`, given that what it is part of has been read."""
+        """Return how Python reads `source`, given that what it is part of has been read."""
         match source:
             case Local(name):
                 return f"L[{name!r}]"

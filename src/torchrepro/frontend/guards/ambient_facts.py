@@ -65,7 +65,7 @@ class AmbientFacts(NamedTuple):
 
 
 def user_modes_active() -> bool:
-    """Whether somebody listens to each operation of this thread: to the operations of a capture, too."""
+    """Return whether a mode of the user's sees each operation of this thread, those of a capture included."""
     return bool(_C._len_torch_dispatch_stack()) or any(
         type(_C._get_function_stack_at(index)) is not DeviceContext
         for index in range(_C._len_torch_function_stack())

@@ -39,12 +39,12 @@ _BY_VALUE = frozenset({int, str, bytes, torch.device})
 
 
 def by_identity(value: Any) -> bool:
-    """Whether `is` is the right comparison. Asks the type, as `isinstance` may run code of the user's."""
+    """Return whether `is` is the right comparison, by the type: `isinstance` may run code of the user's."""
     return type(value) in ONE_OF_A_KIND or issubclass(type(value), enum.Enum)
 
 
 def token(value: Any) -> Hashable:
-    """What two constants have in common if and only if no program can tell them apart (but by `is`).
+    """Return what two constants have in common if and only if no program can tell them apart (but by `is`).
 
     Raises `TypeError` for what is no constant. A NaN is like any other NaN.
     """
@@ -85,14 +85,14 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
-    """Whether a dict has these keys, in this order, of these types."""
+    """Return whether a dict has these keys, in this order, of these types."""
     keys = tuple(found)
     # Types first: what follows then runs no `__eq__` of the user's.
     return len(keys) == len(expected) and all(map(same, keys, expected))
 
 
 def same_members(found: Any, expected: frozenset[Any]) -> bool:
-    """Whether a set has these members, of these types; objects count by identity."""
+    """Return whether a set has these members, of these types; objects count by identity."""
     if type(found) not in (set, frozenset) or len(found) != len(expected):
         return False
     return set(map(token_or_identity, found)) == set(map(token_or_identity, expected))

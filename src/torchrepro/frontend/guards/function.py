@@ -61,7 +61,7 @@ class GuardFunction:
         return cls(tuple(ordered), kept, text, define("holds", text, namespace, "guards"))
 
     def miss(self, state: FrameState) -> str | None:
-        """The first guard that fails, as a sentence; None if all hold."""
+        """Return the first guard that fails, as a sentence; None if all hold."""
         result = self._search(state)
         if result is None:
             return None
@@ -69,7 +69,7 @@ class GuardFunction:
         return self.guards[index].miss_sentence(values, error)
 
     def failing(self, state: FrameState) -> Guard | None:
-        """The first guard that fails."""
+        """Return the first guard that fails."""
         result = self._search(state)
         return None if result is None else self.guards[result[0]]
 
@@ -89,7 +89,7 @@ def _in_order(guards: Iterable[Guard]) -> list[Guard]:
     tensors = {guard.source for guard in guards if isinstance(guard, TensorLike)}
 
     def rank(guard: Guard) -> tuple[bool, int]:
-        """What is read from tensors goes last, so that all other tensors are checked at once."""
+        """Rank what is read from tensors last, so that all other tensors are checked at once."""
         return any(base in tensors for source in guard.reads for base in _bases(source)), guard.cost
 
     guards.sort(key=rank)

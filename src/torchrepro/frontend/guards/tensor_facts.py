@@ -16,7 +16,7 @@ _ATTEMPTS = 4
 
 
 def no_torch_function() -> Any:
-    """A context in which looking at a tensor runs no mode or subclass of the user's. Torch 2.13."""
+    """Return a context in which looking at a tensor runs no mode or subclass of the user's. Torch 2.13."""
     return DisableTorchFunction()
 
 
@@ -63,7 +63,7 @@ class TensorFacts(NamedTuple):
 
 
 def storage_places(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The number of each one's storage, in the order of appearance, and how far each is from the first in it.
+    """Return each one's storage, numbered in the order of appearance, and how far it is from the first in it.
 
     Storages that overlap count as one; distances are in bytes.
     """
@@ -86,7 +86,7 @@ def storage_places(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tu
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int, int, int]:
-    """Where its storage begins and ends, which storage it is, and where in it the tensor begins."""
+    """Return where its storage begins and ends, which storage it is, and where in it the tensor begins."""
     if tensor.layout is not torch.strided:
         return 0, 0, id(tensor), 0
     storage = tensor.untyped_storage()

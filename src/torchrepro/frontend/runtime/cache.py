@@ -33,7 +33,7 @@ def is_number(value: Any) -> bool:
 
 
 def changing_for(guards: Iterable[GuardFunction], state: FrameState) -> Sources:
-    """The numbers for which guards of a place do not hold, and others that were never the same twice."""
+    """Return the numbers for which guards of a place fail, and those that were never the same twice."""
     guards = list(guards)
     failing = [each.failing(state) for each in guards]
     found = {guard.source for guard in failing if isinstance(guard, Equal) and is_number(guard.value)}
@@ -50,7 +50,7 @@ def relies_on(guards: GuardFunction, changing: Sources) -> bool:
 
 
 def further_on(changing: Sources) -> Sources:
-    """Those that are found in the same way at later places of the function."""
+    """Return those that are found in the same way at later places of the function."""
     return frozenset(source for source in changing if not _on_stack(source))
 
 
@@ -59,13 +59,13 @@ def _on_stack(source: Source | None) -> bool:
 
 
 def has_new_number(stack: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Whether a number has come onto a stack."""
+    """Return whether a number has come onto a stack."""
     kept = zip_longest(stack, before[: len(stack)], fillvalue=NULL)
     return any(is_number(value) and value is not old for value, old in kept)
 
 
 def variable_of(instruction: Instruction) -> Sources:
-    """The variable that an instruction reads a number from or keeps it in."""
+    """Return the variable that an instruction reads a number from or keeps it in."""
     known = instruction.name in ("LOAD_FAST", "STORE_FAST")
     return frozenset({Local(str(instruction.argument))} if known else ())
 
@@ -129,7 +129,7 @@ class FrameCache(Generic[E]):
         self._to_front(entry)
 
     def misses(self, state: FrameState) -> list[str]:
-        """Why each entry does not fit, the last used first."""
+        """Return why each entry does not fit, the last used first."""
         return [
             entry.guards.miss(state) or "fits now: something changed in between" for entry in self._entries
         ]
@@ -177,7 +177,7 @@ _caches: dict[int, tuple[weakref.ref[CodeType], dict[Hashable, FrameCache[Any]]]
 
 
 def caches_of(code: CodeType) -> dict[Hashable, FrameCache[Any]]:
-    """The caches of all places in `code`. They go when it does, if no entry refers to it."""
+    """Return the caches of all places in `code`. They go when it does, if no entry refers to it."""
     found = _caches.get(id(code))
     if found is None:
         key = id(code)

@@ -52,7 +52,7 @@ class Region:
     then: Then
     captured: Captured
     inlined: Mapping[Inlined, int]
-    """Functions that were stepped as part of it, and how often each."""
+    """Functions that were inlined in it, and how often each."""
     entry: int = 0
     """Index of the instruction that it begins at; 0: at the start of the function."""
     end: Point | None = None
@@ -75,7 +75,7 @@ class CaptureError(TorchReproError):
 
 
 def not_whole(function: types.FunctionType, failure: Failure) -> CaptureError:
-    """The error for a function that was to be one graph."""
+    """Return the error for a function that was to be one graph."""
     where = f"{failure.where}, called at {failure.frames[0]}" if len(failure.frames) > 1 else failure.where
     return CaptureError(
         f"{short_name(function.__qualname__)} is not one graph: at {where}: {failure.reason.text}",
@@ -90,7 +90,7 @@ def capture(
     settings: Settings,
     changing: Sources = frozenset(),
 ) -> Region:
-    """The region that begins at an instruction of a function, compiled."""
+    """Return the region that begins at an instruction of a function, compiled."""
     return _Capture(function, index, state, settings, changing).run()
 
 
@@ -107,7 +107,7 @@ class _Draft:
 
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
-    """A call that is stepped takes several of the interpreter's own."""
+    """Raise the recursion limit: an inlined call takes several calls of the interpreter's own."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
@@ -182,7 +182,7 @@ class _Capture:
         if self.settings.fullgraph and not raises:
             raise not_whole(self.function, failure)
         position = self.log.position - 1
-        # With fullgraph an error of the user's is left to Python, which is to raise it and do nothing else.
+        # With fullgraph Python raises an error of the user's itself and does nothing else.
         self.finish = self.finish or failure.reason.frames or self.settings.fullgraph
         reason = why_not_enterable(self.program, self.log.path[position])
         while position and reason is not None:
@@ -221,7 +221,7 @@ class _Capture:
     # Regions
 
     def _draft(self, tracer: Tracer, outcome: Returned | Stopped) -> _Draft:
-        """What is live at the end, what was changed, and the graph for both."""
+        """Return what is live at the end, what was changed, and the graph for both."""
         writer = Writer(tracer.values.kept)
         rebuilder = Rebuilder(tracer.values, writer)
         effects = Effects(rebuilder)
@@ -282,7 +282,7 @@ class _Capture:
     def compile_and_call_fx_graph(
         self, captured: Captured, lasting: Captured, protected: bool
     ) -> Callable[..., Sequence[Any]] | None:
-        """The compiled graph as generated code calls it; None where nothing was recorded."""
+        """Return the compiled graph as generated code calls it; None where nothing was recorded."""
         if captured.op_count == 0:
             return None
         inputs = [real for _, real in captured.inputs]

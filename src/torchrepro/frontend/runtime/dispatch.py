@@ -138,7 +138,7 @@ def _region(
     settings: Settings,
     changing: Sources,
 ) -> Region | None:
-    """The region for this call; None where there can be none, or too many have been captured already."""
+    """Return the region for this call; None where there can be none, or the cache is full."""
     point = point_of(index, state)
     cache = _cache(function, point, settings)
     region = cache.find(state)
@@ -176,7 +176,7 @@ def _cache(function: types.FunctionType, point: Point, settings: Settings) -> Fr
 
 
 def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
-    """The functions that a closure is about: a decorator's code is one, its wrappers are many."""
+    """Return the functions that a closure is about: a decorator's code is one, its wrappers are many."""
     found = []
     for cell in function.__closure__ or ():
         try:
@@ -201,7 +201,7 @@ def _with_traced_callee(instruction: Instruction, state: FrameState, settings: S
 
 
 def _callable_slot(instruction: Instruction, state: FrameState) -> int | None:
-    """Where on the stack the callable of a call is, from the top."""
+    """Return where on the stack the callable of a call is, from the top."""
     match instruction.name, instruction.argument:
         case ("CALL", int(count)) | ("CALL_KW", (int(count), _)):
             above = count

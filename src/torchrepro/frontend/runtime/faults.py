@@ -28,7 +28,7 @@ class RunByPython(Control):
 
 
 def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Graph:
-    """A compiled graph that raises `RunByPython` in place of an error of the program.
+    """Return a compiled graph that raises `RunByPython` in place of an error of the program.
 
     `protected`: a handler of the user's may see the error, so what the graph changes must be put back.
     An error that the graph has only when it is compiled is an error of the compiler, and is raised as it is.
@@ -75,7 +75,7 @@ class _Before:
         self._rng: RngState = capture_rng_state()
 
     def put_back(self) -> bool:
-        """Whether that could be done: what autograd has noted of a write stays."""
+        """Return whether that could be done: what autograd has noted of a write stays."""
         if any(tensor.requires_grad for tensor, _ in self._copies):
             return False
         for tensor, copy in self._copies:

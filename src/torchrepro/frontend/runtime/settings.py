@@ -66,7 +66,7 @@ class Settings:
     """Called with every region that is captured."""
 
     def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-        """The graph as the backend compiles it."""
+        """Return the graph as the backend compiles it."""
         from torchrepro.execute.compilers import backend_function
 
         named = self.backend if callable(self.backend) else backend_function(Compiler(name=self.backend))

@@ -77,7 +77,7 @@ _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_I
 
 
 def why_python_runs(function: Any) -> str:
-    """Why a function is not captured by itself; empty where it is."""
+    """Return why a function is not captured by itself; empty where it is."""
     flags = function.__code__.co_flags if isinstance(function, types.FunctionType) else 0
     if flags & _ASYNCHRONOUS:
         return "asynchronous functions are not captured"
@@ -88,7 +88,7 @@ def why_python_runs(function: Any) -> str:
 
 
 def not_python(target: Any, verb: str) -> TorchReproError:
-    """The error for what can be called, if at all, but has no Python code."""
+    """Return the error for what can be called, if at all, but has no Python code."""
     a_class = isinstance(target, type)
     return TorchReproError(
         f"{target!r} is {'a class' if a_class else 'not a Python function, method or module'}",
@@ -97,7 +97,7 @@ def not_python(target: Any, verb: str) -> TorchReproError:
 
 
 def untraced(function: Any) -> Any:
-    """What `torch.compile` or `trace` was given; itself where it is no wrapper of theirs."""
+    """Return what `torch.compile` or `trace` was given; itself where it is no wrapper of theirs."""
     if isinstance(function, types.MethodType):
         inner = untraced(function.__func__)
         return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
@@ -106,7 +106,7 @@ def untraced(function: Any) -> Any:
 
 
 def traced_callable(function: Any, settings: Settings) -> Any:
-    """The callable, captured where that is possible; itself where it is not Python."""
+    """Return the callable, captured where that is possible; itself where it is not Python."""
     if isinstance(function, types.FunctionType):
         return TracedFunction(function, settings)
     if isinstance(function, types.MethodType):
