@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.script.literals import Unwritable
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.spelling import SameCall, Speller
 from torchrepro.script.writer import Manner
 from torchrepro.state.fake_run import run_on_fakes

@@ -16,9 +16,8 @@ from torch.amp import autocast_mode
 from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text.syntax import AUGMENTED
-from torchrepro.script.calls import nodes_in
+from torchrepro.script.expressions import Text, Unwritable, Writer, nodes_in
 from torchrepro.script.layout import INDENT, laid_out
-from torchrepro.script.literals import Text, Unwritable, Writer
 from torchrepro.script.names import Names, base_name, names_of_inputs
 from torchrepro.script.spelling import Speller
 from torchrepro.torch_api.ops import OpOverload

@@ -14,7 +14,7 @@ from torchrepro.graph_text.syntax import State, own_path, read_syntax
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Compiler
 from torchrepro.script.document import compile_arguments
-from torchrepro.script.literals import Unwritable
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.writer import RAISING, CompiledCall, Manner, ScriptWriter
 from torchrepro.user_code.graph_source import write_with_source
 

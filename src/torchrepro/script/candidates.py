@@ -16,9 +16,9 @@ from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.script.call_script import CallScript
 from torchrepro.script.document import Entry, Script
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.graph_script import GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
-from torchrepro.script.literals import Unwritable
 from torchrepro.script.names import names_of_inputs
 from torchrepro.script.save_bundle import bundle_members
 from torchrepro.script.writer import Manner, ScriptWriter

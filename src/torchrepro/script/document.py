@@ -11,11 +11,12 @@ from enum import StrEnum
 import torch
 
 from torchrepro.bundle.archive import Content
+from torchrepro.graph_text.literals import quote
 from torchrepro.nouns.ambient import Ambient, Autocast
 from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Repro
 from torchrepro.script.assertions import shortened
-from torchrepro.script.layout import WIDTH, indented, laid_out, quoted
-from torchrepro.script.literals import Text, Unwritable, Writer
+from torchrepro.script.expressions import Text, Unwritable, Writer
+from torchrepro.script.layout import WIDTH, indented, laid_out
 
 _STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
 DRAW_AS_EAGER = "torch._inductor.config.fallback_random = True  # draw as eager does"
@@ -102,7 +103,7 @@ def _quotable(text: str) -> str:
 
 def environment_lines(environ: Mapping[str, str]) -> list[str]:
     """Environment variables: compilers read them when torch is imported."""
-    return [f"os.environ[{quoted(name)}] = {quoted(value)}" for name, value in environ.items()]
+    return [f"os.environ[{quote(name)}] = {quote(value)}" for name, value in environ.items()]
 
 
 def setting_lines(ambient: Ambient) -> list[str]:
@@ -111,7 +112,7 @@ def setting_lines(ambient: Ambient) -> list[str]:
     if ambient.default_dtype != "float32":
         lines.append(f"torch.set_default_dtype(torch.{ambient.default_dtype})")
     if ambient.matmul_precision != "highest":
-        lines.append(f"torch.set_float32_matmul_precision({quoted(ambient.matmul_precision)})")
+        lines.append(f"torch.set_float32_matmul_precision({quote(ambient.matmul_precision)})")
     if ambient.deterministic != "off":
         warn = ", warn_only=True" if ambient.deterministic == "warn" else ""
         lines.append(f"torch.use_deterministic_algorithms(True{warn})")
@@ -155,11 +156,11 @@ def compile_arguments(compiler: Compiler, *, dynamic: bool) -> str:
             raise Unwritable(f"the backend {compiler.name}, which no import finds")
         words.append(f"backend={function if module == SOURCE_TRUST else f'{module}.{function}'}")
     elif compiler.name != "inductor":
-        words.append(f"backend={quoted(compiler.name)}")
+        words.append(f"backend={quote(compiler.name)}")
     if compiler.options:
         words.append(f"options={_data(dict(compiler.options))}")
     elif compiler.mode:
-        words.append(f"mode={quoted(compiler.mode)}")
+        words.append(f"mode={quote(compiler.mode)}")
     if compiler.fullgraph:
         words.append("fullgraph=True")
     if compiler.dynamic is not None:
@@ -176,7 +177,7 @@ def compiler_module(compiler: Compiler) -> str:
 
 
 def _autocast(cast: Autocast) -> str:
-    words = [quoted(cast.device), f"dtype=torch.{cast.dtype}"]
+    words = [quote(cast.device), f"dtype=torch.{cast.dtype}"]
     words += [] if cast.enabled else ["enabled=False"]
     words += [] if cast.cache_enabled else ["cache_enabled=False"]
     return f"torch.autocast({', '.join(words)})"

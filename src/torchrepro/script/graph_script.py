@@ -18,9 +18,9 @@ from torchrepro.nouns.verdict import Kind
 from torchrepro.script.assertions import worst_leaf
 from torchrepro.script.body import Body, BodyWriter
 from torchrepro.script.document import DRAW_AS_EAGER, Entry, compile_arguments
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
-from torchrepro.script.literals import Unwritable
 from torchrepro.script.spelling import SameCall, Speller
 from torchrepro.script.writer import RAISING, CompiledCall, Manner, ScriptWriter, parameter_text
 from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes

@@ -51,14 +51,6 @@ def filled(name: str, before: str, items: Sequence[str], after: str) -> str:
     return "\n".join(["# fmt: off", f"{name} = {before}", *indented(body), after, "# fmt: on"])
 
 
-def quoted(text: str) -> str:
-    """A string literal, in double quotes where that needs no more escapes."""
-    literal = repr(text)
-    if literal.startswith("'") and '"' not in literal and "\\'" not in literal:
-        return f'"{literal[1:-1]}"'
-    return literal
-
-
 def top_level_items(inside: str) -> Iterator[str]:
     """What stands between the commas that no bracket encloses."""
     start = 0

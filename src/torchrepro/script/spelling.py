@@ -1,8 +1,12 @@
-"""The choice between the ways to write a call: the first that reaches the same operator."""
+"""How a call in a graph is written: by the public name that reaches the same operator, else by its own.
+
+Each public name is a guess that is checked on fakes before it is used; a new guess is a row in a table or a
+small function.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +14,57 @@ import torch
 from torch.fx import Node
 
 from torchrepro.graph_text import resolver
+from torchrepro.graph_text.syntax import INFIX
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.script.calls import Spelling, function, nodes_in, operator_call, torch_level
-from torchrepro.script.literals import Text, Unwritable, Writer
-from torchrepro.script.public_names import public_spellings
+from torchrepro.script.expressions import (
+    ATOM,
+    Spelling,
+    Text,
+    Unwritable,
+    Writer,
+    function,
+    infix,
+    method,
+    nodes_in,
+    operator_call,
+    prefix,
+    same_value,
+    subscript,
+    torch_level,
+)
 from torchrepro.state.fake_run import Decompositions, FakeRun, OperatorLog, identity
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchrepro.torch_api.pytree import tree_leaves
+
+_INFIX = {function.__name__: sign for function, sign in INFIX.items()} | {
+    "div": "/",
+    "remainder": "%",
+    "floor_divide": "//",
+    "mm": "@",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+}
+_PREFIX = {"neg": "-", "bitwise_not": "~"}
+_METHODS = frozenset(
+    {
+        *("view", "reshape", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze", "clone"),
+        *("sum", "mean", "prod", "amax", "amin", "max", "min", "any", "all", "argmax", "argmin", "cumsum"),
+        *("contiguous", "repeat", "flatten", "item", "select", "narrow", "index_select", "gather", "scatter"),
+        *("masked_fill", "index_put", "new_zeros", "new_ones", "new_full", "new_empty", "as_strided", "std"),
+        *("var", "norm", "sort", "topk", "diagonal", "unfold", "split", "index_add", "scatter_add"),
+        *("detach", "view_as"),
+    }
+)
+_SIZES = frozenset({"view", "reshape", "permute", "expand", "repeat"})
+"""Methods to which people give sizes one by one, not as a list."""
+_PREFIXES = {"special_": "torch.special", "linalg_": "torch.linalg", "fft_": "torch.fft"}
+_USUAL: dict[str, tuple[Any, ...]] = {
+    "layout": (None, torch.strided),
+    "pin_memory": (None, False),
+    "device": (None, torch.device("cpu"), "cpu"),
+}
+_END = torch.iinfo(torch.int64).max
 
 
 @dataclass
@@ -40,9 +88,9 @@ class Speller:
         if isinstance(node.target, HigherOrderOperator):
             return self._higher_order(node, node.target.name())
         if not isinstance(node.target, OpOverload):
-            found = torch_level(node)
-            self._needs(found.module)
-            return found.spelling
+            spelling, module = torch_level(node)
+            self._needs(module)
+            return spelling
         if self.public:
             for spelling in public_spellings(node):
                 if self._is_same(node, node.target, spelling):
@@ -124,3 +172,212 @@ class SameCall:
                 return log.calls, log.described(tree_leaves(call()))
         except Exception:
             return None  # this way to write it does not take these arguments
+
+
+# Guesses at public names.
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator and its arguments by name, those that are defaults left out."""
+
+    name: str
+    arguments: dict[str, Any]
+    keyword_only: frozenset[str]
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, node: Node) -> Call:
+        """The call of a node. Checked on torch 2.11 to 2.15 (`_schema`, `_opname`)."""
+        target = node.target
+        assert isinstance(target, OpOverload)
+        schema = target._schema.arguments
+        given = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+        given |= node.kwargs
+        kept = {
+            argument.name: given[argument.name]
+            for argument in schema
+            if argument.name in given
+            and not (
+                argument.has_default_value() and same_value(given[argument.name], argument.default_value)
+            )
+        }
+        keyword_only = frozenset(argument.name for argument in schema if argument.kwarg_only)
+        return cls(target._opname, kept, keyword_only, tuple(argument.name for argument in schema))
+
+    def split(self, *, after: int = 0) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and named arguments; from the first one that is left out they are named."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        gap = False
+        for name in self.order[after:]:
+            if name not in self.arguments:
+                gap = True
+            elif gap or name in self.keyword_only or (args and isinstance(self.arguments[name], bool)):
+                gap = True  # `keepdim=True`: a bare True says nothing
+                kwargs[name] = self.arguments[name]
+            else:
+                args.append(self.arguments[name])
+        return args, kwargs
+
+    @property
+    def scalar_dims(self) -> Call:
+        """With `dim=1` for `dim=[1]`."""
+        changed = {
+            name: value[0] if name == "dim" and isinstance(value, list | tuple) and len(value) == 1 else value
+            for name, value in self.arguments.items()
+        }
+        return Call(self.name, changed, self.keyword_only, self.order)
+
+    @property
+    def plain(self) -> Call:
+        """Without what a factory does by itself: a strided tensor on the CPU, not pinned."""
+        kept = {
+            name: value
+            for name, value in self.arguments.items()
+            if name not in _USUAL or not any(same_value(value, usual) for usual in _USUAL[name])
+        }
+        return Call(self.name, kept, self.keyword_only, self.order)
+
+
+def public_spellings(node: Node) -> Iterator[Spelling]:
+    """Guesses how a person would have written an operator, the best first."""
+    call = Call.of(node).plain
+    name, arguments = call.name, call.arguments
+    first = next(iter(arguments.values()), None)
+    if name in _INFIX and len(arguments) == 2:
+        yield infix(_INFIX[name], *arguments.values())
+    if name == "rsub" and len(arguments) == 2:
+        yield infix("-", arguments["other"], first)
+    if name in _PREFIX and len(arguments) == 1:
+        yield prefix(_PREFIX[name], first)
+    if name in _SPECIAL:
+        yield from _SPECIAL[name](arguments)
+    if name.startswith("_"):
+        return
+    for written in [call.scalar_dims, call] if "dim" in arguments else [call]:
+        yield from _by_name(written, first)
+
+
+def _by_name(call: Call, first: Any) -> Iterator[Spelling]:
+    name, arguments = call.name, call.arguments
+    by_method = list(_methods(call, first))
+    if name in _METHODS or name.endswith("_"):
+        yield from by_method
+    args, kwargs = call.split()
+    if name in ("zeros", "ones", "empty", "rand", "randn") and isinstance(first, list | tuple) and first:
+        yield function(f"torch.{name}", [*first, *args[1:]], kwargs)
+    if "dtype" in kwargs and not any(isinstance(value, Node) for value in arguments.values()):
+        untyped = {key: value for key, value in kwargs.items() if key != "dtype"}
+        yield function(f"torch.{name}", args, untyped)
+    if callable(getattr(torch, name, None)):
+        yield function(f"torch.{name}", args, kwargs)
+    if callable(getattr(torch.nn.functional, name, None)):
+        yield function(f"F.{name}", args, kwargs)
+    for start, place in _PREFIXES.items():
+        if name.startswith(start):
+            yield function(f"{place}.{name.removeprefix(start)}", args, kwargs)
+    yield from by_method
+
+
+def _methods(call: Call, first: Any) -> Iterator[Spelling]:
+    if not isinstance(first, Node) or not callable(getattr(torch.Tensor, call.name, None)):
+        return
+    args, kwargs = call.split(after=1)
+    if call.name in _SIZES and len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:
+        yield method(call.name, first, args[0], kwargs)
+    yield method(call.name, first, args, kwargs)
+
+
+def _slice(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    dim, start, end = arguments.get("dim", 0), arguments.get("start"), arguments.get("end")
+    if isinstance(dim, int) and 0 <= dim < 4:
+        ends = (None if start == 0 else start, None if same_value(end, _END) else end)
+        yield subscript(arguments["self"], _at(dim, slice(*ends, arguments.get("step"))))
+
+
+def _select(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    dim = arguments["dim"]
+    if isinstance(dim, int) and 0 <= dim < 4:
+        yield subscript(arguments["self"], _at(dim, arguments["index"]))
+
+
+def _at(dim: int, index: Any) -> Any:
+    return index if dim == 0 else (*[slice(None)] * dim, index)
+
+
+def _index(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    indices = tuple(slice(None) if index is None else index for index in arguments["indices"])
+    yield subscript(arguments["self"], indices[0] if len(indices) == 1 else indices)
+
+
+def _converted(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    owner = next(iter(arguments.values()))
+    kwargs = {name: value for name, value in arguments.items() if name in ("dtype", "device")}
+    if "dtype" in kwargs:
+        yield method("to", owner, [kwargs["dtype"]], {})
+    yield method("to", owner, [], kwargs)
+    yield method("clone", owner, [], {})
+
+
+def _softmax(name: str) -> Callable[[dict[str, Any]], Iterator[Spelling]]:
+    def spellings(arguments: dict[str, Any]) -> Iterator[Spelling]:
+        yield function(f"torch.{name}", [arguments["self"], arguments["dim"]], {})
+
+    return spellings
+
+
+def _convolution(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    dims = len(arguments["stride"])
+    name = f"F.conv_transpose{dims}d" if arguments.get("transposed") else f"F.conv{dims}d"
+    usual = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padding": 0}
+    kwargs = {}
+    for key, default in usual.items():
+        value = arguments.get(key, default)
+        if isinstance(value, list | tuple) and len(set(value)) == 1 and isinstance(value[0], int):
+            value = value[0]
+        if not same_value(value, default):
+            kwargs[key] = value
+    args = [arguments["input"], arguments["weight"]]
+    if "bias" in kwargs:
+        args.append(kwargs.pop("bias"))
+    yield function(name, args, kwargs)
+
+
+def _embedding(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    kwargs = {name: value for name, value in arguments.items() if name not in ("weight", "indices")}
+    yield function("F.embedding", [arguments["indices"], arguments["weight"]], kwargs)
+
+
+def _pad(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    kwargs = {"value": arguments["value"]} if "value" in arguments else {}
+    yield function("F.pad", [arguments["self"], arguments["pad"]], kwargs)
+
+
+def _size(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    owner, dim = arguments["self"], arguments["dim"]
+    yield lambda writer: Text(f"{writer.write(owner).within(ATOM)}.shape[{writer.index(dim)}]")
+
+
+def _iota(arguments: dict[str, Any]) -> Iterator[Spelling]:
+    length, start, step = arguments["length"], arguments.get("start", 0), arguments.get("step", 1)
+    if all(isinstance(number, int) for number in (length, start, step)):
+        ends = [length] if (start, step) == (0, 1) else [start, start + length * step, step]
+        yield function("torch.arange", ends, {})
+        yield function("torch.arange", ends, {"dtype": arguments.get("dtype", torch.int64)})
+
+
+_SPECIAL: dict[str, Callable[[dict[str, Any]], Iterator[Spelling]]] = {
+    "slice": _slice,
+    "select": _select,
+    "index": _index,
+    "_to_copy": _converted,
+    "convert_element_type": _converted,
+    "_softmax": _softmax("softmax"),
+    "_log_softmax": _softmax("log_softmax"),
+    "convolution": _convolution,
+    "embedding": _embedding,
+    "constant_pad_nd": _pad,
+    "sym_size": _size,
+    "iota": _iota,
+}

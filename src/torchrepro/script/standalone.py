@@ -50,8 +50,8 @@ from torchrepro.script.document import (
     within,
 )
 from torchrepro.script.executable import Executable, executable_graph
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.layout import indented
-from torchrepro.script.literals import Unwritable
 from torchrepro.user_code.closure.scopes import bound_names
 
 _TENSOR_FILE = """\

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.script.expressions import complex_text, float_text
 from torchrepro.script.layout import WIDTH
-from torchrepro.script.literals import complex_text, float_text
 
 LITERAL_ELEMENTS = 64
 """Beyond this, numbers written out tell a reader nothing: they go to a file."""

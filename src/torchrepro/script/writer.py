@@ -31,9 +31,9 @@ from torchrepro.script.document import (
     setting_lines,
     within,
 )
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import Inputs
 from torchrepro.script.layout import indented, laid_out
-from torchrepro.script.literals import Unwritable
 from torchrepro.script.tensors import Surroundings
 from torchrepro.user_code.graph_source import SOURCE_PREFIX
 
