@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.cut.batched_inputs import verdicts_of_rounds
+from torchrepro.cut.batches import verdicts_of_rounds
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.verdict import Kind
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.cut.side_by_side import can_be_joined, joined
+from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.cut.batched_inputs import verdicts_of_rounds
+from torchrepro.cut.batches import verdicts_of_rounds
 from torchrepro.engine.queries import Queries
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.explain import Budget, Explanation, explain

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from torchrepro.cut.batched_inputs import verdicts_of_rounds
+from torchrepro.cut.batches import verdicts_of_rounds
 from torchrepro.cut.record_values import Recording, observed_values
 from torchrepro.engine.processes.executor import job_named
 from torchrepro.engine.processes.reports import Outcome

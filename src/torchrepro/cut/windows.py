@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from torchrepro.cut.batches import SideBySide
 from torchrepro.cut.hints import weight_of
 from torchrepro.cut.record_values import NotRecorded, Recording
-from torchrepro.cut.side_by_side import SideBySide
-from torchrepro.cut.subgraph import piece, side_by_side
-from torchrepro.cut.units import Unit, ambient_at, units_of
+from torchrepro.cut.subgraph import Unit, ambient_at, piece, side_by_side, units_of
 from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.comparison import LeafComparison
 from torchrepro.nouns.repro import Repro

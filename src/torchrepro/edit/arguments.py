@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.cost import cost_of
 from torchrepro.edit.surgery import edited, has_effects
 from torchrepro.graph_text.annotations import NOTE_KEY, TensorNote, note_of_node

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.surgery import has_effects, put_in_place_of, rebuilt, remove_dead_nodes, spliced
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchrepro.bundle.storage_digests import remembered
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.plain_values import seeded_noise, short_number
 from torchrepro.nouns.repro import Place, Repro
 

@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.nested_bodies import drop_fixed_inputs
 from torchrepro.edit.surgery import edited, put_in_place_of, rebuilt, with_all_edited
 from torchrepro.graph_text.annotations import (

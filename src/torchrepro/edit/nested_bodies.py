@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.surgery import (
     has_effects,
     put_in_place_of,

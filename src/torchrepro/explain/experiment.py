@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchrepro.cut.side_by_side import can_be_joined, joined
+from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.edit.held_tensors import count_elements
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.queries import Queries

@@ -114,6 +114,28 @@ def subject_of(
     )
 
 
+def keeping_runs(subject: Subject) -> tuple[Subject, dict[str, Run]]:
+    """Return the subject, and a dict that its first runs are put in: `eager`, `compiled` and `truth`."""
+    runs: dict[str, Run] = {}
+
+    def keep(side: str, run: Callable[[AbstractContextManager[Any]], Run]) -> Any:
+        return lambda around: _kept(side, run(around))
+
+    def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
+        assert subject.truth is not None
+        found, notes = subject.truth(draws)
+        return _kept("truth", found), notes
+
+    def _kept(side: str, found: Run) -> Run:
+        runs.setdefault(side, found)
+        return found
+
+    kept = Subject(
+        keep("eager", subject.eager), keep("compiled", subject.compiled), truth if subject.truth else None
+    )
+    return kept, runs
+
+
 def true_run(
     observe: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Run],
     model: Callable[..., Any],

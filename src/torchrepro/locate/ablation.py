@@ -32,54 +32,44 @@ from torchrepro.torch_api.patching import replaced
 
 EVERYTHING = "*"
 """In place of a name: all there are."""
+PASSES, PATTERNS, DECOMPOSITIONS, LOWERINGS = "passes", "patterns", "decompositions", "lowerings"
+"""Kinds of parts that can be left out by name: passes (`remove_noop_ops`, wherever one of that name is run),
+rewrites of a pattern matcher (by the function that does it), decompositions (`aten.gelu.default` stays as it
+is) and lowerings (inductor calls `aten.erf.default` in place of generated code)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Settings that are changed, and passes, rewrites, decompositions and lowerings left out, by name."""
+    """What is turned off in a compiler for one run: settings that are changed, and parts left out by name."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of inductor's config: what a user can write in `torch.compile(options=...)`."""
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of the others, `dynamo` and `functorch`, as `Ambient.configs` has them."""
-    passes: frozenset[str] = frozenset()
-    """`remove_noop_ops`: wherever a pass of that name is run, on the joint graph and after it, for one."""
-    patterns: frozenset[str] = frozenset()
-    """Rewrites of a pattern matcher, by the name of the function that does it."""
-    decompositions: frozenset[str] = frozenset()
-    """`aten.gelu.default`: stays as it is, and the backend calls the operator."""
-    lowerings: frozenset[str] = frozenset()
-    """`aten.erf.default`: inductor calls the operator in place of generated code."""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names by kind (`PASSES` and so on). They are left out in the child process, by `turned_off`."""
 
     def __or__(self, other: Off) -> Off:
-        names = {*self.configs, *other.configs}
-        return Off(
-            {**self.options, **other.options},
-            {name: {**self.configs.get(name, {}), **other.configs.get(name, {})} for name in names},
-            self.passes | other.passes,
-            self.patterns | other.patterns,
-            self.decompositions | other.decompositions,
-            self.lowerings | other.lowerings,
-        )
+        configs = {
+            name: {**self.configs.get(name, {}), **other.configs.get(name, {})}
+            for name in (*self.configs, *other.configs)
+        }
+        parts = {
+            kind: tuple(sorted({*self.names(kind), *other.names(kind)}))
+            for kind in (*self.parts, *other.parts)
+        }
+        return Off({**self.options, **other.options}, configs, parts)
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Return the parts of one kind that are left out."""
+        return self.parts.get(kind, ())
 
     def settings_on(self, repro: Repro) -> Repro:
-        """The repro with the settings changed; what has a name is left to `turning_off.py`, in the child."""
+        """Return the repro with the settings changed."""
         repro = replace(repro, compiler=with_options(repro.compiler, self.options))
-        if not self.configs:
-            return repro
         former = repro.ambient.configs
         changed = {name: {**former.get(name, {}), **values} for name, values in self.configs.items()}
         return replace(repro, ambient=replace(repro.ambient, configs={**former, **changed}))
-
-    def names(self) -> dict[str, list[str]]:
-        """What is left out, by its kind, for the child."""
-        found = {
-            "passes": self.passes,
-            "patterns": self.patterns,
-            "decompositions": self.decompositions,
-            "lowerings": self.lowerings,
-        }
-        return {kind: sorted(names) for kind, names in found.items() if names}
 
 
 def with_options(compiler: Compiler, options: Mapping[str, Any]) -> Compiler:
@@ -100,6 +90,10 @@ def with_options(compiler: Compiler, options: Mapping[str, Any]) -> Compiler:
 _OVERLOAD = re.compile(r"op='([\w.]+)', overload='(\w+)'")
 
 
+IsOff = Callable[[str, str], bool]
+"""(kind, name) -> whether it is left out."""
+
+
 class Met:
     """Notes what a compilation meets, line by line in a file: it is there even if the process dies."""
 
@@ -114,40 +108,33 @@ class Met:
             self._file.flush()
 
 
-class Choice:
-    """What is left out, by kind and name."""
-
-    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
-        self._names = {kind: frozenset(values) for kind, values in names.items()}
-
-    def is_off(self, kind: str, name: str) -> bool:
-        chosen = self._names.get(kind, frozenset())
-        return name in chosen or EVERYTHING in chosen
-
-
 @contextmanager
 def turned_off(names: Mapping[str, Sequence[str]], met: Met) -> Iterator[None]:
     """Leave out what is named, in the body. A spawned worker goes on to other questions afterwards."""
-    choice = Choice(names)
-    with _answering_the_bisector(choice, met), _watching_passes(met), _checking_rewrites(choice, met):
+
+    def is_off(kind: str, name: str) -> bool:
+        chosen = names.get(kind, ())
+        return name in chosen or EVERYTHING in chosen
+
+    with _answering_the_bisector(is_off, met), _watching_passes(met), _checking_rewrites(is_off, met):
         yield
 
 
-def _answering_the_bisector(choice: Choice, met: Met) -> AbstractContextManager[None]:
+def _answering_the_bisector(is_off: IsOff, met: Met) -> AbstractContextManager[None]:
     from torchrepro.torch_api.inductor import CompilerBisector
 
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
         described = debug_info() if debug_info is not None else ""
         if subsystem.endswith("_passes"):
-            return choice.is_off("passes", described)
-        if subsystem == "lowerings":
-            kind, name = "lowerings", _lowered_now()
+            return is_off(PASSES, described)
+        if subsystem == LOWERINGS:
+            kind, name = LOWERINGS, _lowered_now()
         elif subsystem == "decomposition":
-            kind, name = "decompositions", _overload(described)
+            kind, name = DECOMPOSITIONS, _overload(described)
         else:
             return False
         met.note(kind, name)
-        return choice.is_off(kind, name)
+        return is_off(kind, name)
 
     return replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem))
 
@@ -178,10 +165,10 @@ def _watching_passes(met: Met) -> Iterator[None]:
             try:
                 result = apply(self, pass_fn)
             except Exception:
-                met.note("passes", name)
+                met.note(PASSES, name)
                 raise
             if _likeness(self.gm) != before:
-                met.note("passes", name)
+                met.note(PASSES, name)
             return result
 
         return applied
@@ -213,7 +200,7 @@ class _Same:
 
 
 @contextmanager
-def _checking_rewrites(choice: Choice, met: Met) -> Iterator[None]:
+def _checking_rewrites(is_off: IsOff, met: Met) -> Iterator[None]:
     """Have the check of every rewrite ask first; those of a matcher are there when it is first applied."""
     from torchrepro.torch_api.inductor import PatternMatcherPass
 
@@ -224,7 +211,7 @@ def _checking_rewrites(choice: Choice, met: Met) -> Iterator[None]:
         for entry in [entry for entries in self.patterns.values() for entry in entries]:
             if id(entry) not in usual:
                 usual[id(entry)] = entry, entry.extra_check
-                entry.extra_check = _asking(entry.extra_check, _rewrite_of(entry), choice, met)
+                entry.extra_check = _asking(entry.extra_check, _rewrite_of(entry), is_off, met)
         found: int = apply(self, graph)
         return found
 
@@ -236,13 +223,13 @@ def _checking_rewrites(choice: Choice, met: Met) -> Iterator[None]:
             entry.extra_check = check
 
 
-def _asking(check: Callable[[Any], Any], name: str, choice: Choice, met: Met) -> Callable[[Any], Any]:
+def _asking(check: Callable[[Any], Any], name: str, is_off: IsOff, met: Met) -> Callable[[Any], Any]:
     def asked(match: Any) -> Any:
-        if choice.is_off("patterns", name):
+        if is_off(PATTERNS, name):
             return False
         answer = check(match)
         if answer is not False:
-            met.note("patterns", name)
+            met.note(PATTERNS, name)
         return answer
 
     return asked
@@ -306,7 +293,7 @@ class Trials:
             path = Path(directory) / "met.jsonl"
             path.touch()
             verdict = self.inquiry.queries.verdict_on(
-                candidate, job=_JOB, extra={"met": str(path)}, off=off.names()
+                candidate, job=_JOB, extra={"met": str(path)}, off=dict(off.parts)
             )
             for line in path.read_text().splitlines(keepends=True):
                 if line.endswith("\n"):  # a process that dies may leave half a line

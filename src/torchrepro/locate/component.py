@@ -17,7 +17,7 @@ from torchrepro.cut.hints import Evidence
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import LADDER, with_backend
 from torchrepro.locate import switches
-from torchrepro.locate.ablation import Off, Trials
+from torchrepro.locate.ablation import DECOMPOSITIONS, LOWERINGS, PASSES, PATTERNS, Off, Trials
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.switches import Switch, all_off, by_name
 from torchrepro.nouns.located import Part
@@ -59,7 +59,7 @@ def find_part(inquiry: Inquiry, stage: Stage, suspects: Sequence[str] = ()) -> F
 
 def _in_inductor(trials: Trials, suspects: Sequence[str]) -> Found | None:
     named = _named_by_the_error(trials.inquiry.verdict)
-    guess = by_name("lowering", "lowerings", named, "the lowering of")
+    guess = by_name("lowering", LOWERINGS, named, "the lowering of")
     if guess and trials.goes_away(guess[0].off):
         return _found(guess[:1])
     by_option = _narrowed(trials, switches.of_code_generation(trials.repro))
@@ -154,18 +154,18 @@ def _confirmed(found: Found, trials: Trials, backend: str) -> Found:
 
 
 def _lowerings(trials: Trials) -> list[Switch]:
-    return by_name("lowering", "lowerings", trials.met("lowerings"), "the lowering of")
+    return by_name("lowering", LOWERINGS, trials.met(LOWERINGS), "the lowering of")
 
 
 def _passes(trials: Trials) -> list[Switch]:
     return [
-        *by_name("pass", "patterns", trials.met("patterns"), "the rewrite"),
-        *by_name("pass", "passes", trials.met("passes"), "the pass"),
+        *by_name("pass", PATTERNS, trials.met(PATTERNS), "the rewrite"),
+        *by_name("pass", PASSES, trials.met(PASSES), "the pass"),
     ]
 
 
 def _decompositions(trials: Trials) -> list[Switch]:
-    return by_name("decomposition", "decompositions", trials.met("decompositions"), "the decomposition of")
+    return by_name("decomposition", DECOMPOSITIONS, trials.met(DECOMPOSITIONS), "the decomposition of")
 
 
 def _named_by_the_error(verdict: Verdict) -> list[str]:

@@ -8,22 +8,20 @@ is the op's own. This tells error that accumulates from an op that is wrong, ins
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import torch
 
 from torchrepro.cut.record_values import Kept, NotRecorded, Recording, observed_values, raising_node
-from torchrepro.cut.subgraph import piece
-from torchrepro.cut.units import Unit, ambient_at, units_of
+from torchrepro.cut.subgraph import Unit, ambient_at, piece, units_of
 from torchrepro.cut.watched_values import watched_in
 from torchrepro.execute.judge_repro import Prepared, subject_of_repro, truth_of
 from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run
-from torchrepro.judge.models import Phase, Phases, Subject, judge
+from torchrepro.judge.models import Phase, Phases, judge, keeping_runs
 from torchrepro.judge.randomness import RecordRandom
 from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
@@ -34,6 +32,8 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_settings
 
+_REJUDGE_SECONDS = 20.0
+"""For asking of wrong values, in the order of the graph, whether their op is wrong."""
 _BLOCK = 1 << 22
 """Elements that are looked at in one go: three copies of them in float64 are 100 MB."""
 
@@ -162,18 +162,14 @@ def _results(prepared: Prepared, inputs: tuple[Any, ...], random: RecordRandom) 
         return tuple(prepared.observe(graph, graph, prepared.inputs()).outputs)
 
 
-_REJUDGE_SECONDS = 20.0
-"""Seconds for asking of wrong values, in the order of the graph, whether their op is wrong."""
-
-
 def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Run all sides of a repro whose last outputs are the values of the named nodes: a `Sighting`."""
     names: list[str] = payload["names"]
     phases = Phases(phase)
-    runs = _Runs(subject_of_repro(repro, phases, fp64=payload.get("fp64", True)))
+    subject, runs = keeping_runs(subject_of_repro(repro, phases, fp64=payload.get("fp64", True)))
     rule = Rule(strict=repro.strict, tol=repro.tolerance)
     with applied_settings(repro.ambient):
-        verdict = judge(runs.kept_apart, rule=rule, rng=repro.ambient.rng or None, phase=phases, steady=True)
+        verdict = judge(subject, rule=rule, rng=repro.ambient.rng or None, phase=phases, steady=True)
         found = _sighting(repro, names, verdict, runs, rule)
     return msgspec.to_builtins(found)
 
@@ -191,54 +187,22 @@ def raising(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     return raising_node(repro)
 
 
-@dataclass(eq=False)
-class _Runs:
-    """A subject, and what its runs have left behind."""
-
-    subject: Subject
-    found: dict[str, Run] = field(default_factory=dict)
-
-    @property
-    def kept_apart(self) -> Subject:
-        truth = self.subject.truth
-
-        def true(draws: Any) -> tuple[Run, tuple[str, ...]]:
-            assert truth is not None
-            run, notes = truth(draws)
-            self.found["truth"] = run
-            return run, notes
-
-        return Subject(
-            self._keeping("eager", self.subject.eager),
-            self._keeping("compiled", self.subject.compiled),
-            None if truth is None else true,
-        )
-
-    def _keeping(
-        self, name: str, run: Callable[[AbstractContextManager[Any]], Run]
-    ) -> Callable[[AbstractContextManager[Any]], Run]:
-        def kept(around: AbstractContextManager[Any]) -> Run:
-            self.found[name] = run(around)
-            return self.found[name]
-
-        return kept
-
-    def values(self, side: str, count: int) -> list[Any]:
-        """The last outputs of a run; None for each where there was no such run."""
-        run = self.found.get(side)
-        if run is None or not isinstance(run.outputs, tuple | list):
-            return [None] * count
-        return list(run.outputs)[len(run.outputs) - count :]
+def _last_outputs(run: Run | None, count: int) -> list[Any]:
+    """The last outputs of a run; None for each where there was no such run."""
+    if run is None or not isinstance(run.outputs, tuple | list):
+        return [None] * count
+    return list(run.outputs)[len(run.outputs) - count :]
 
 
-def _sighting(repro: Repro, names: list[str], verdict: Verdict, runs: _Runs, rule: Rule) -> Sighting:
-    sides = (runs.values(side, len(names)) for side in ("eager", "compiled", "truth"))
+def _sighting(
+    repro: Repro, names: list[str], verdict: Verdict, runs: Mapping[str, Run], rule: Rule
+) -> Sighting:
+    sides = (_last_outputs(runs.get(side), len(names)) for side in ("eager", "compiled", "truth"))
     values = dict(zip(names, zip(*sides, strict=True), strict=True))
     leaves = {} if verdict.comparison is None else watched_in(verdict.comparison, repro, names)
     wrong = {name for name, leaf in leaves.items() if not leaf.same}
-    guilty = _culprits(
-        repro, {name: compiled for name, (_, compiled, _) in values.items()}, names, wrong, rule
-    )
+    compiled_values = {name: compiled for name, (_, compiled, _) in values.items()}
+    guilty = _culprits(repro, compiled_values, names, wrong, rule) if wrong else {}
     seen = tuple(
         Seen(
             name,
@@ -267,8 +231,6 @@ def _culprits(
     repro: Repro, values: Mapping[str, Any], names: list[str], wrong: set[str], rule: Rule
 ) -> dict[str, bool | None]:
     """Of the wrong values, in order: whether it is their op that is wrong; none is asked after the first."""
-    if not wrong:
-        return {}
     found: dict[str, bool | None] = {}
     tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
     rejudging = Rejudging(repro, tensors, rule)

@@ -16,8 +16,7 @@ from typing import Any
 from torch.fx import Node
 
 from torchrepro.cut.hints import suspects
-from torchrepro.cut.subgraph import piece
-from torchrepro.cut.units import Unit, takes_apart, units_of
+from torchrepro.cut.subgraph import Unit, piece, takes_apart, units_of
 from torchrepro.cut.windows import Window, alone, beside, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts

@@ -181,12 +181,9 @@ def of_capture(repro: Repro) -> list[Switch]:
     return _of_config("dynamo", _CAPTURE, repro)
 
 
-def by_name(kind: str, field_name: str, names: Iterable[str], meaning: str) -> list[Switch]:
+def by_name(kind: str, part: str, names: Iterable[str], meaning: str) -> list[Switch]:
     """A switch for each pass, rewrite, decomposition or lowering that a compilation has met."""
-    return [
-        Switch(kind, name, Off(**{field_name: frozenset({name})}), f"{meaning} {name}")  # type: ignore[arg-type]
-        for name in names
-    ]
+    return [Switch(kind, name, Off(parts={part: (name,)}), f"{meaning} {name}") for name in names]
 
 
 def all_off(switches: Sequence[Switch]) -> Off:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import with_backend
-from torchrepro.locate.ablation import Off
+from torchrepro.locate.ablation import PASSES, PATTERNS, Off
 from torchrepro.locate.component import Found
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import Ladder, captures
@@ -78,11 +78,12 @@ def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
         off = found.off
         if off.options:
             yield off.options
-        if off.passes:
-            yield _without_passes(off.passes)
-        if off.patterns:
+        passes, patterns = off.names(PASSES), off.names(PATTERNS)
+        if passes:
+            yield _without_passes(passes)
+        if patterns:
             yield {"pattern_matcher": False}
-        if off.passes or off.patterns:
+        if passes or patterns:
             yield _ALL_PASSES
     yield _CALL_EVERY_OPERATOR
     yield {**_CALL_EVERY_OPERATOR, **_ALL_PASSES}

@@ -10,8 +10,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from torchrepro.bundle.load import load_bundle
 from torchrepro.execute.judge_repro import subject_of_repro
 from torchrepro.judge.execute import Run
-from torchrepro.judge.models import Phase, Phases, judge
+from torchrepro.judge.models import Phase, Phases, judge, keeping_runs
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.environment import Environment
@@ -41,19 +40,12 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
         sys.path.insert(0, os.getcwd())
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
     phases = Phases(phase)
-    runs = _Runs()
-    subject = subject_of_repro(repro, phases, fp64=payload.get("fp64", True))
-    subject = replace(
-        subject,
-        eager=runs.kept("eager", subject.eager),
-        compiled=runs.kept("compiled", subject.compiled),
-        truth=runs.kept("truth", subject.truth) if subject.truth else None,
-    )
+    subject, runs = keeping_runs(subject_of_repro(repro, phases, fp64=payload.get("fp64", True)))
     rule = Rule(strict=repro.strict, tol=repro.tolerance)
     with applied_settings(repro.ambient):
         verdict = judge(subject, rule=rule, rng=repro.ambient.rng or None, phase=phases)
     # Not by its truth: a comparison is true where nothing differs.
-    maps = runs.maps(verdict.comparison) if verdict.comparison is not None else []
+    maps = _maps(verdict.comparison, runs) if verdict.comparison is not None else []
     return {"verdict": msgspec.to_builtins(verdict.with_notes(*repro.notes)), "maps": maps}
 
 
@@ -65,35 +57,19 @@ def environment_here(payload: dict[str, Any], phase: Phase) -> Any:
     return {"environment": msgspec.to_builtins(Environment.capture()), "settings": settings}
 
 
-class _Runs:
-    """The first run of each side, with all its values."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, Run] = {}
-
-    def kept(self, side: str, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a run so that its first result is kept; that of the truth comes with notes."""
-
-        def running(argument: Any) -> Any:
-            found = run(argument)
-            self._runs.setdefault(side, found[0] if isinstance(found, tuple) else found)
-            return found
-
-        return running
-
-    def maps(self, comparison: Comparison) -> list[Any]:
-        """Return the maps of the worst tensors that differ, as plain data."""
-        sides = {side: _tensors_of(run) for side, run in self._runs.items()}
-        found: list[Any] = []
-        for leaf in sorted(comparison.differing, key=_badness):
-            tensors = [sides.get(side, {}).get(leaf.path) for side in ("eager", "compiled", "truth")]
-            eager, compiled, truth = tensors
-            if eager is None or compiled is None or len(found) == _TENSORS:
-                continue
-            one = error_map(leaf.path, eager, compiled, truth)
-            if one is not None:
-                found.append(as_data(dataclasses.asdict(one)))
-        return found
+def _maps(comparison: Comparison, runs: Mapping[str, Run]) -> list[Any]:
+    """Return the maps of the worst tensors that differ, as plain data."""
+    sides = {side: _tensors_of(run) for side, run in runs.items()}
+    found: list[Any] = []
+    for leaf in sorted(comparison.differing, key=_badness):
+        tensors = [sides.get(side, {}).get(leaf.path) for side in ("eager", "compiled", "truth")]
+        eager, compiled, truth = tensors
+        if eager is None or compiled is None or len(found) == _TENSORS:
+            continue
+        one = error_map(leaf.path, eager, compiled, truth)
+        if one is not None:
+            found.append(as_data(dataclasses.asdict(one)))
+    return found
 
 
 def _badness(leaf: LeafComparison) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro

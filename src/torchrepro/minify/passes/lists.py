@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from torchrepro.cut.units import CALLS
+from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.surgery import edited
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro

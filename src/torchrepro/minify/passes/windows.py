@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.record_values import Recording
-from torchrepro.cut.subgraph import without_symbols
-from torchrepro.cut.units import Unit
+from torchrepro.cut.subgraph import Unit, without_symbols
 from torchrepro.cut.windows import Window, alone, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
