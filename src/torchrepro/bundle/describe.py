@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchrepro.bundle.entries import (
     NestedStridedEntry,
@@ -17,9 +17,6 @@ from torchrepro.bundle.entries import (
 )
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.nouns.repro import CustomOpEntry
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +43,6 @@ class Description:
 
         data: dict[str, Any] = msgspec.to_builtins(self)
         return data
-
-    def table(self, rows: int) -> Table:
-        """Return the first inputs, one a row."""
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
-        for column in ("input", "kind", "shape", "dtype", "device", "remarks"):
-            table.add_column(column, overflow="fold")
-        for line in self.inputs[:rows]:
-            table.add_row(line.name, line.kind, line.shape, line.dtype, line.device, line.remarks)
-        return table
 
 
 def describe_bundle(manifest: Manifest) -> Description:

@@ -10,14 +10,11 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, TimeLimit, Traceback
+from torchrepro.cli.options import Json, ModelTarget, TimeLimit, Traceback
 
 
 def capture(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="FILE.py:FUNCTION", help="Or package.module:FUNCTION.", show_default=False),
-    ],
+    target: ModelTarget,
     backend: Annotated[
         str,
         typer.Option("--backend", "-b", help="What compiles the graphs; eager runs them as captured."),

@@ -12,6 +12,7 @@ from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import (
     FrontendOption,
     Json,
+    ModelTarget,
     Strict,
     TimeLimit,
     Tolerance,
@@ -21,10 +22,7 @@ from torchrepro.cli.options import (
 
 
 def compare(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="FILE.py:FUNCTION", help="Or package.module:FUNCTION.", show_default=False),
-    ],
+    target: ModelTarget,
     backend: Annotated[
         str,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Traceback, Trust
+from torchrepro.cli.options import Json, Quiet, Traceback, Trust
 
 if TYPE_CHECKING:
     from torchrepro.nouns.located import Located
@@ -44,7 +44,7 @@ def locate(
     ] = False,
     trust: Trust = None,
     json_: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
     """Find the culprit of a failure, and a workaround.

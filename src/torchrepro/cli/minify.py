@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Traceback, Trust
+from torchrepro.cli.options import Json, Quiet, Traceback, Trust
 
 if TYPE_CHECKING:
     from torchrepro.nouns.minified import Minified
@@ -63,7 +63,7 @@ def minify(
     trust: Trust = None,
     stats: Annotated[bool, typer.Option("--stats", help="Show the cost and the gain of each pass.")] = False,
     json_: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
     """Make a failure as small as possible, and write the script that shows it.

@@ -11,6 +11,10 @@ from torchrepro.nouns.repro import Frontend
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+ModelTarget = Annotated[
+    str, typer.Argument(metavar="FILE.py:FUNCTION", help="Or package.module:FUNCTION.", show_default=False)
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Any bitwise difference counts.")]
 Tolerance = Annotated[
     float | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, OptionalTimeLimit, Traceback, Trust
+from torchrepro.cli.options import Json, OptionalTimeLimit, Quiet, Traceback, Trust
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.formats import Format
 
@@ -61,7 +61,7 @@ def report(
     trust: Trust = None,
     time_limit: OptionalTimeLimit = None,
     json_: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
     """Show what is known of a failure: the verdict, the minimal script, the culprit, the wrong values.

@@ -25,10 +25,10 @@ def show(
     traceback: Traceback = False,
 ) -> None:
     """Show what is in a bundle: the failure, graph, inputs, compiler, state and machine. Runs none of it."""
-    from rich.console import Console
-
     from torchrepro.bundle.describe import describe_bundle
     from torchrepro.bundle.read import read_graph_text, read_manifest, read_source_text
+    from torchrepro.nouns.sections import Facts, Section, Table, notes
+    from torchrepro.report.text import print_section
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         manifest = read_manifest(bundle)
@@ -38,17 +38,11 @@ def show(
     if json_:
         print(json.dumps({**description.to_dict(), **texts}))
         return
-    console = Console(highlight=False)
-    for name, value in description.facts.items():
-        console.print(f"{name:<12} {value}", markup=False, soft_wrap=True)
-    if description.inputs:
-        console.print()
-        shown = len(description.inputs) if all_ else _INPUTS_SHOWN
-        console.print(description.table(shown))
-        if shown < len(description.inputs):
-            console.print(f"... and {len(description.inputs) - shown} more inputs (--all)")
-    for note in description.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    head = ("input", "kind", "shape", "dtype", "device", "remarks")
+    rows = (tuple(getattr(line, name) for name in ("name", *head[1:])) for line in description.inputs)
+    inputs = Table.of(head, rows, limit=len(description.inputs) if all_ else _INPUTS_SHOWN)
+    print_section(
+        Section(str(bundle), (Facts.of(description.facts.items()), inputs, notes(description.notes)))
+    )
     for name, text in texts.items():
-        console.print()
-        print(text or f"the bundle has no {name} text")
+        print(f"\n{text or f'the bundle has no {name} text'}")

@@ -47,13 +47,13 @@ def compare_model(
     compared = Compared(verdict, Signature.of(verdict))
     if save_to is None or not verdict.fails:
         return compared
-    bundle, notes = save_guilty_graph(
+    bundle, notes = save_failing_graph(
         request, verdict, save_to, size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
     )
     return replace(compared, bundle=bundle, notes=notes)
 
 
-def save_guilty_graph(
+def save_failing_graph(
     request: ModelRequest,
     verdict: Verdict,
     save_to: Path,
@@ -77,7 +77,7 @@ def save_guilty_graph(
         )
         raise_reported(outcome)
         if outcome.result is None:
-            return None, ("no bundle: recording the graphs did not come to an end",)
+            return None, ("no bundle: recording the graphs did not finish",)
         trusted = {path: trust_own(read_manifest(path)) for path in map(Path, outcome.result["bundles"])}
         judged = (
             (path, check_bundle(path, time_limit=time_limit, trusted=names, on_phase=on_phase).verdict)
