@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -106,10 +107,13 @@ def print_minified(minified: Minified, *, stats: bool = False, file: TextIO | No
     from torchrepro.nouns.sections import of_minified
     from torchrepro.report.text import print_section
 
-    print_section(of_minified(minified, stats=stats), file)
     script = Path(minified.script)
-    if script.exists():
-        print(f"\n{script.read_text().rstrip()}\n", file=file)
+    text = script.read_text().rstrip() if script.exists() else ""
+    # The script and its path are printed last, and its header has the explanation.
+    explained = tuple(line for line in minified.explained if line not in text)
+    print_section(of_minified(replace(minified, script="", explained=explained), stats=stats), file)
+    if text:
+        print(f"\n{text}\n", file=file)
     print(script, file=file)
 
 
