@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from torchrepro.nouns.errors import BundleError
-from torchrepro.user_code.closure.writer import ClosureWriter
 
 _PREFIX = "torchrepro_source_"
 _NUMBERS = itertools.count(2)
@@ -47,6 +46,8 @@ def source_closure(objects: Sequence[Any]) -> SourceClosure:
 
     CannotSerialise, naming it, where something has no source or is neither data nor code.
     """
+    from torchrepro.user_code.closure.writer import ClosureWriter  # reading a bundle needs none of it
+
     writer = ClosureWriter()
     names = writer.write(list(objects))
     text, packages = writer.text.finished()
