@@ -10,8 +10,12 @@ import torch
 from torch.fx import Node
 
 from torchrepro.engine.queries import Queries
+from torchrepro.explain import explain as explain_by_script
+from torchrepro.graph_text.printer import write_graph
 from torchrepro.judge.models import verdict_of_comparison
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.explanation import Explanation
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
@@ -78,3 +82,30 @@ def _sources(result: Any) -> list[Node]:
 def on_inductor(fails: Callable[[torch.Tensor], bool]) -> Callable[[list[Any], Repro], bool]:
     """Fails by what the one input is, and with no backend but inductor."""
     return lambda inputs, repro: repro.compiler.name == "inductor" and fails(inputs[0])
+
+
+def plain_text(repro: Repro, verdict: Verdict) -> str:
+    """A repro as text without a script: its graph, its inputs and what stands around them."""
+    lines = [f"compiler = {repro.compiler}"]
+    lines += [f"{name} = {value}" for name, value in repro.ambient.non_default.items()]
+    names = [str(node.target) for node in repro.graph.graph.find_nodes(op="placeholder")]
+    lines += [f"{name} = {_described(value)}" for name, value in zip(names, repro.inputs, strict=False)]
+    try:
+        graph = write_graph(repro.graph).text
+    except TorchReproError:
+        graph = repro.graph.code
+    return "\n".join([*lines, graph])
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor) and value.numel():
+        flat = value.detach().reshape(-1)
+        if bool((flat == flat[0]).all() or flat.isnan().all()):
+            about = f"{flat[0].item()}, dtype={value.dtype}, requires_grad={value.requires_grad}"
+            return f"full({tuple(value.shape)}, {about}, stride={value.stride()})"
+    return " ".join(repr(value).split())
+
+
+def explain(queries: Queries, **options: Any) -> Explanation:
+    """Explain by a plain text of the repro instead of a script, unless one is given."""
+    return explain_by_script(queries, **{"script_text": plain_text, **options})

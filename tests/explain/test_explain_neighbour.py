@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from explain_oracles import Comparing, on_inductor
+from explain_oracles import Comparing, explain, on_inductor
 
-from torchrepro.explain import explain
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from explain_oracles import explain
 
 from torchrepro.cut.batches import verdicts_of_rounds
 from torchrepro.engine.queries import Queries
 from torchrepro.execute.judge_repro import judge_repro
-from torchrepro.explain import Budget, Explanation, explain
+from torchrepro.explain import Budget, Explanation
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from explain_oracles import Comparing, on_inductor
+from explain_oracles import Comparing, explain, on_inductor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.store import MemoryStore
-from torchrepro.explain import Budget, Explanation, explain
+from torchrepro.explain import Budget, Explanation
 from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.subject import Variation
 from torchrepro.nouns.ambient import Ambient

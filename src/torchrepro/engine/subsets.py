@@ -11,6 +11,7 @@ needed. At the end each one is taken out by itself: no failure is trusted to nee
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TypeVar
 
@@ -101,20 +102,16 @@ def _needed_ones(
         return needed, []
     while not _needs_many(len(needed), count - len(rest), len(rest)):
         # Invariant: `needed` with all of `rest` fails; `needed` alone does not.
-        near: list[int] = []
+        ordered = bool(needed) and order is not None
         if needed and order is not None:
             rest = order(needed, rest)
-            near = [cut for cut in _NEAR if cut < len(rest)]
-        low, high = 0, len(rest)
-        while high - low > 1:
-            cuts, near = (near[:width], near[width:]) if near else (_cuts(low, high, width), near)
-            found = answers.first([[*needed, *rest[:cut]] for cut in cuts])
-            if found is None:
-                low = cuts[-1]
-            else:
-                low, high, near = cuts[found - 1] if found else low, cuts[found], []
-        needed.append(rest[high - 1])
-        rest = rest[: high - 1]
+        shortest = smallest_failing(
+            len(rest),
+            partial(_first_prefix, answers, needed, rest),
+            partial(_cuts, width=width, near_until=len(rest) if ordered else 0),
+        )
+        needed.append(rest[shortest - 1])
+        rest = rest[: shortest - 1]
         if not rest or answers.first([needed]) is not None:
             return needed, []
     return needed, sorted(rest)
@@ -127,10 +124,20 @@ def _needs_many(needed: int, seen: int, rest: int) -> bool:
     return needed >= _FEW and (seen / needed) ** 2 <= rest
 
 
-def _cuts(low: int, high: int, width: int) -> list[int]:
-    """Where to cut between a prefix that passes and one that fails: one place for each worker."""
+def _first_prefix(
+    answers: _Answers, needed: list[int], rest: list[int], lengths: Sequence[int]
+) -> int | None:
+    return answers.first([[*needed, *rest[:length]] for length in lengths])
+
+
+def _cuts(low: int, high: int, *, width: int, near_until: int) -> list[int]:
+    """Where to cut between a prefix that passes and one that fails: one place for each worker.
+
+    As long as no prefix but the whole (`near_until`) is known to fail, a few of the nearest items come first.
+    """
+    near = [cut for cut in _NEAR if low < cut < high] if high == near_until else []
     places = {low + (high - low) * (step + 1) // (width + 1) for step in range(width)}
-    return sorted(place for place in places if low < place < high) or [low + 1]
+    return near[:width] or sorted(place for place in places if low < place < high) or [low + 1]
 
 
 def _without_runs(needed: list[int], rest: list[int], answers: _Answers, width: int) -> list[int]:
@@ -167,52 +174,60 @@ def _one_by_one(kept: list[int], answers: _Answers, width: int) -> list[int]:
     return kept
 
 
-_T = TypeVar("_T")
-
 TOGETHER = 3
-"""Switches at most that an answer may need; with more nobody is named."""
+"""Switches at most that an answer may need; with more none is named."""
 
 
 def narrow(
-    switches: Sequence[_T],
-    goes_away: Callable[[Sequence[_T]], bool],
+    switches: Sequence[Item],
+    goes_away: Callable[[Sequence[Item]], bool],
     *,
-    weight: Callable[[_T], float] = lambda switch: 1.0,
+    weight: Callable[[Item], float] = lambda switch: 1.0,
     at_most: int = TOGETHER,
-) -> list[_T]:
-    """The fewest switches that are seen to make the failure go away; none where too many would be needed.
+) -> list[Item]:
+    """Return the fewest switches that are seen to make the failure go away; none where too many are needed.
 
-    It must be known that all of them together do. `weight` is how likely one is to be the guilty one.
+    All of them together are known to. The questions are about prefixes, so that the first in the order wins
+    where several would do. `weight` is how likely one is to be the culprit: one culprit among n costs log2(n)
+    questions and one that verifies it, fewer for a likely one; as much again for each that is needed as well.
     """
-    needed: list[_T] = []
+    needed: list[Item] = []
     rest = list(switches)
     while rest and len(needed) < at_most:
-        rest = _shortest_prefix(needed, rest, goes_away, weight)
+        reached = [0.0, *accumulate(map(weight, rest))]
+
+        def enough(lengths: Sequence[int], rest: list[Item] = rest) -> int | None:
+            return 0 if goes_away([*needed, *rest[: lengths[0]]]) else None
+
+        def halving(low: int, high: int, reached: list[float] = reached) -> list[int]:
+            """The place between two others that comes nearest to halving the weight between them."""
+            half = (reached[low] + reached[high]) / 2
+            return [min(range(low + 1, high), key=lambda place: abs(reached[place] - half))]
+
+        rest = rest[: smallest_failing(len(rest), enough, halving)]
         needed.append(rest.pop())
         if not rest or goes_away(needed):
             return needed
     return []
 
 
-def _shortest_prefix(
-    needed: Sequence[_T],
-    switches: list[_T],
-    goes_away: Callable[[Sequence[_T]], bool],
-    weight: Callable[[_T], float],
-) -> list[_T]:
-    """The shortest beginning that is enough together with what is needed; all is, nothing is not."""
-    reached = [0.0, *accumulate(map(weight, switches))]
-    too_short, enough = 0, len(switches)
-    while enough - too_short > 1:
-        middle = _in_the_middle(reached, too_short, enough)
-        if goes_away([*needed, *switches[:middle]]):
-            enough = middle
+def smallest_failing(
+    high: int,
+    first_failing: Callable[[Sequence[int]], int | None],
+    cuts: Callable[[int, int], Sequence[int]] = lambda low, high: [(low + high) // 2],
+    *,
+    low: int = 0,
+) -> int:
+    """Return the smallest number that fails: bisect between `low`, which passes, and `high`, which fails.
+
+    `cuts(low, high)` chooses one or more numbers in between, in ascending order, to ask about together;
+    `first_failing(numbers)` returns the index of the first that fails, None if none does.
+    """
+    while high - low > 1:
+        asked = cuts(low, high)
+        found = first_failing(asked)
+        if found is None:
+            low = asked[-1]
         else:
-            too_short = middle
-    return switches[:enough]
-
-
-def _in_the_middle(reached: Sequence[float], low: int, high: int) -> int:
-    """The place strictly between two others that comes nearest to halving the weight between them."""
-    half = (reached[low] + reached[high]) / 2
-    return min(range(low + 1, high), key=lambda place: abs(reached[place] - half))
+            low, high = asked[found - 1] if found else low, asked[found]
+    return high

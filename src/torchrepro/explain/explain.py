@@ -9,7 +9,7 @@ from torchrepro.engine.queries import Queries
 from torchrepro.explain.experiment import Budget, Experiment
 from torchrepro.explain.graph_parts import arguments, ops
 from torchrepro.explain.input_parts import Names, dtypes, layouts, sizes, values
-from torchrepro.explain.nearest_pass import ScriptText, nearest_neighbour, plain_text
+from torchrepro.explain.nearest_pass import ScriptText, nearest_neighbour
 from torchrepro.explain.settings import backends, switches
 from torchrepro.explain.subject import Subject, Trial, Variation
 from torchrepro.nouns.explanation import Explanation, Fact
@@ -29,7 +29,7 @@ def explain(
     queries: Queries,
     *,
     names: Names = None,
-    script_text: ScriptText = plain_text,
+    script_text: ScriptText,
     budget: Budget | None = None,
 ) -> Explanation:
     """Return which parts of the failing repro of `queries` matter, and its nearest passing neighbour.

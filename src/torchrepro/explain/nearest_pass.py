@@ -5,16 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-import torch
 from torch.fx import Node
 
 from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.graph_parts import varied_ops, with_node
 from torchrepro.explain.subject import Outcome, Trial, Variation
-from torchrepro.graph_text.printer import write_graph
-from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.explanation import Area, Neighbour
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
@@ -62,19 +58,6 @@ def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText
         if confirmed:
             return Neighbour(trial.variation.edit, trial.variation.repro, _diff(before, after))
     return None
-
-
-def plain_text(repro: Repro, verdict: Verdict) -> str:
-    """A repro as text without a script: its graph, its inputs and what stands around them."""
-    lines = [f"compiler = {repro.compiler}"]
-    lines += [f"{name} = {value}" for name, value in repro.ambient.non_default.items()]
-    names = [str(node.target) for node in repro.graph.graph.find_nodes(op="placeholder")]
-    lines += [f"{name} = {_described(value)}" for name, value in zip(names, repro.inputs, strict=False)]
-    try:
-        graph = write_graph(repro.graph).text
-    except TorchReproError:
-        graph = repro.graph.code
-    return "\n".join([*lines, graph])
 
 
 def _is_neighbour(trial: Trial) -> bool:
@@ -151,12 +134,3 @@ def _passing_through(node: Node) -> None:
 
 def _edited(repro: Repro, node: Node, words: str, edit: Callable[[Node], None]) -> Variation:
     return Variation(Area.OPS, f"without {node.name}", words, with_node(repro, node, edit), words)
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, torch.Tensor) and value.numel():
-        flat = value.detach().reshape(-1)
-        if bool((flat == flat[0]).all() or flat.isnan().all()):
-            about = f"{flat[0].item()}, dtype={value.dtype}, requires_grad={value.requires_grad}"
-            return f"full({tuple(value.shape)}, {about}, stride={value.stride()})"
-    return " ".join(repr(value).split())

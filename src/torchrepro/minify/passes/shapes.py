@@ -17,6 +17,7 @@ from torchrepro.edit.dimensions import Dimension, DimensionTable, smallest_that_
 from torchrepro.edit.held_tensors import Held, contiguous, held_tensors, made_like, window, with_tensors
 from torchrepro.edit.symbolic_sizes import Axis
 from torchrepro.edit.validity import why_invalid
+from torchrepro.engine.subsets import smallest_failing
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind
@@ -184,14 +185,12 @@ def _with_equals(problem: Problem, dimension: Dimension) -> bool:
 
 def _search(problem: Problem, resized: Callable[[int], Repro | None], high: int) -> None:
     """The smallest size that fails, between 1, which does not, and `high`, which does."""
-    low = 1
-    while high - low > 1:
-        asked = _spread(_likely(low, high), problem.workers)
-        found = problem.accept_first([resized(size) for size in asked])
-        if found is None:
-            low = asked[-1]
-        else:
-            low, high = asked[found - 1] if found else low, asked[found]
+    smallest_failing(
+        high,
+        lambda sizes: problem.accept_first([resized(size) for size in sizes]),
+        lambda low, high: _spread(_likely(low, high), problem.workers),
+        low=1,
+    )
 
 
 def _likely(low: int, high: int) -> list[int]:
