@@ -350,6 +350,29 @@ def test_lines_inside_strings_keep_their_indentation(write: Any) -> None:
     assert f() == module.f()
 
 
+def test_names_over_several_lines_are_replaced_without_moving_the_strings_below(write: Any) -> None:
+    write("def scaled(x): return x * 10", "part_over_lines")
+    module = write('''
+        import part_over_lines
+        def make(limit):
+            def f(x, bound=[
+                limit,
+            ]):
+                first = part_over_lines. \\
+                    scaled(x)
+                second = (part_over_lines
+                    .scaled)(x)
+                return first + second + bound[0], """one
+              two"""
+            return f
+        f = make(3)
+    ''')
+    (f,) = taken_along(module.f)
+    number, text = f(1)
+    assert (number, text) == module.f(1)
+    assert number == 23
+
+
 def test_a_decorated_kernel_brings_its_helpers_and_constants(write: Any) -> None:
     write(
         """

@@ -255,8 +255,7 @@ def _replacement(file: SourceFile, node: ast.expr | ast.stmt, text: str) -> Edit
     """Replace a node by a text that has as many lines, so that those below keep their numbers."""
     start, end = _span(file, node)
     lines = (node.end_lineno or node.lineno) - node.lineno - text.count("\n")
-    # A node of several lines stands in parentheses, where line breaks are free, or is a statement.
-    return start, end, text + ("\\\n" if isinstance(node, ast.stmt) else "\n") * lines
+    return start, end, text + "\\\n" * lines
 
 
 def _span(file: SourceFile, node: ast.expr | ast.stmt) -> tuple[int, int]:
