@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.nouns.version import __version__
+from torchrepro.nouns import __version__
 
 if TYPE_CHECKING:
     from torchrepro.bundle.load import load_bundle as load_bundle

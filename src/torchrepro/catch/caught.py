@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.fresh_process import verdict_of
 from torchrepro.engine.processes.reports import Outcome, signal_name
+from torchrepro.engine.search.run_directory import write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.signature import Signature
 from torchrepro.nouns.verdict import Kind, Stage, Verdict, as_data
@@ -101,19 +101,10 @@ def caught_in(directory: Path, run_id: str) -> list[Caught]:
     return [_caught(path, manifest) for path, manifest in _bundles(directory, run_id)]
 
 
-def write_summary(directory: Path, run_id: str, **facts: Any) -> Path:
+def write_summary(directory: Path, run_id: str, **facts: Any) -> None:
     """Rewrite `summary.json` from the bundles that are there, in one step."""
-    found = caught_in(directory, run_id)
-    bundles = [{**asdict(caught), "path": str(caught.path)} for caught in found]
-    text = msgspec.json.format(msgspec.json.encode({"run_id": run_id, "bundles": bundles, **facts}), indent=1)
-    target = directory / SUMMARY
-    partial = directory / f".{SUMMARY}.{new_run_id()}.partial"
-    try:
-        partial.write_bytes(text + b"\n")
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    bundles = [{**asdict(caught), "path": str(caught.path)} for caught in caught_in(directory, run_id)]
+    write_json(directory / SUMMARY, {"run_id": run_id, "bundles": bundles, **facts})
 
 
 def _bundles(directory: Path, run_id: str) -> Iterator[tuple[Path, Manifest]]:

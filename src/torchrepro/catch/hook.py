@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,26 +121,16 @@ class WatchedGraph:
         self.session.join_ranks()
         rng = self.snapshot.ambient.rng
         self._prepare(self._example, rng, "compile")
-        started = time.monotonic()
         try:
-            compiled = compile_fn()
-        except Exception as exc:
-            self._failed(exc, self._example, rng, compiling=True)
-            raise
-        except KeyboardInterrupt:
-            self._interrupted(started, self._example, rng, "compiling")
-            raise
+            with self._watching(self._example, rng, compiling=True):
+                compiled = compile_fn()
         finally:
-            self._finished()
-            self._forget_example()
+            # Real inputs are not kept alive. Those of AOT are fake, and all that is left of inputs that a
+            # boxed function has freed.
+            if self.snapshot.place is not Place.AFTER_AOT:
+                self._example = ()
         self._keep_step("compiled")
         return compiled
-
-    def _forget_example(self) -> None:
-        """Real inputs are not kept alive. Fake ones cost nothing, and a boxed function may have freed its own
-        when it fails."""
-        if self.snapshot.place is not Place.AFTER_AOT:
-            self._example = ()
 
     def call_passively(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]
@@ -175,18 +166,9 @@ class WatchedGraph:
             before = self.session.shielded("copy the inputs", lambda: clone_inputs(tuple(inputs)))
         self._prepare(inputs, rng, "run")
         spent = time.monotonic() - started
-        started = time.monotonic()
-        try:
+        with self._watching(before if before is not None else inputs, rng, compiling=False):
             outputs = compiled(*args)
             synchronise()
-        except Exception as exc:
-            self._failed(exc, before if before is not None else tuple(inputs), rng, compiling=False)
-            raise
-        except KeyboardInterrupt:
-            self._interrupted(started, tuple(inputs), rng, "running the compiled function")
-            raise
-        finally:
-            self._finished()
         if self._calls == 1:
             self._keep_step("called")
         if before is not None:
@@ -202,9 +184,22 @@ class WatchedGraph:
             pending = self._pending
             self.session.shielded("write the bundle ahead", lambda: pending.update(inputs, rng, phase))
 
-    def _finished(self) -> None:
-        if self._pending is not None:
-            self.session.shielded("finish the bundle", self._pending.idle)
+    @contextmanager
+    def _watching(self, inputs: Sequence[Any], rng: Rng, *, compiling: bool) -> Iterator[None]:
+        """Save a bundle if the body raises, or is interrupted after so long that it hangs."""
+        started = time.monotonic()
+        try:
+            yield
+        except Exception as exc:
+            self._failed(exc, tuple(inputs), rng, compiling=compiling)
+            raise
+        except KeyboardInterrupt:
+            doing = "compiling" if compiling else "running the compiled function"
+            self._interrupted(started, tuple(inputs), rng, doing)
+            raise
+        finally:
+            if self._pending is not None:
+                self.session.shielded("finish the bundle", self._pending.idle)
 
     def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
         if _is_control_flow(exc) or _was_caught(exc):
@@ -242,7 +237,6 @@ class WatchedGraph:
             return
         summary = f"interrupted after {seconds:.0f} s ({doing})"
         verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
-
         self.session.shielded(
             "write a bundle", lambda: self._keep(verdict, inputs, rng), from_interrupts=True
         )

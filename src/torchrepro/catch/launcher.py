@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import FrameType
 
 from torchrepro.catch.autoload import GROUP
 from torchrepro.catch.caught import Caught, Death, HangWatch, caught_in, finish_unfinished, write_summary
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
 from torchrepro.engine.processes.process_groups import die_with
+from torchrepro.engine.search.run_directory import make_directory
 from torchrepro.nouns.errors import TorchReproError
 
 _TICK = 0.5
@@ -42,7 +42,8 @@ class Ended:
 def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after: float = 20.0) -> Ended:
     """Run `python ARGUMENTS` watched, wait for it, and put in order what it leaves behind."""
     _require_autoload()
-    directory = _writable(settings.directory)
+    directory = settings.directory
+    make_directory(directory, "choose another directory with --out")
     started = time.monotonic()
     hangs = HangWatch(directory, settings.run_id, hang_after)
     with _Signals() as signals:
@@ -162,17 +163,3 @@ def _require_autoload() -> None:
             "TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading the watch",
             next_step="unset it, or call torchrepro.enable() in the program",
         )
-
-
-def _writable(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise TorchReproError(
-            f"cannot make {directory}: {exc.strerror}", next_step="choose another directory with --out"
-        ) from exc
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise TorchReproError(
-            f"{directory} cannot be written to", next_step="choose another directory with --out"
-        )
-    return directory

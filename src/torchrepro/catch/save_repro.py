@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +30,7 @@ from torchrepro.catch.enable import current_session
 from torchrepro.catch.session import looking_away
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.catch.torch_hooks import CompiledTarget, target_of
+from torchrepro.engine.processes.fork_safety import fork
 from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.record_graphs import ANY_SIZE, record_graphs, save_graphs
@@ -295,10 +295,7 @@ def can_fork() -> bool:
 def in_a_fork(work: Callable[[], Any], *, time_limit: float) -> Any:
     """Return what `work` returns, which must be plain data; None if the child died or took too long."""
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        # Python warns of other threads. Those of torch are not needed in a child that computes with one.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()  # torch's other threads are not needed in a child that computes with one
     if child == 0:
         _child(work, writing)
     os.close(writing)

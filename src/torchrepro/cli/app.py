@@ -10,7 +10,7 @@ import typer
 
 from torchrepro.cli import capture, check, compare, locate, minify, report, run, show
 from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
-from torchrepro.nouns.version import __version__
+from torchrepro.nouns import __version__
 
 app = typer.Typer(
     name="torchrepro",

@@ -29,7 +29,7 @@ class Run:
     changed: frozenset[str] = frozenset()
     """Names in `state` that the call wrote to."""
     python: Mapping[str, Any] = field(default_factory=dict)
-    """Plain Python state after the call, where the caller looked at it (see side_effects.py)."""
+    """Plain Python state after the call, where the caller looked at it (`state/snapshot.py`)."""
     rng: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """The generators' states after the call."""
 

@@ -9,8 +9,8 @@ import torch
 from torchrepro.judge.exotic import UNREADABLE_DTYPES
 from torchrepro.judge.metrics import Statistics, Stream
 from torchrepro.judge.rule import (
+    DtypeLimits,
     Envelope,
-    Precision,
     Rule,
     blind_rms_limit,
     element_limit,
@@ -38,7 +38,7 @@ def judge_floating(
     res: torch.Tensor,
     truth: torch.Tensor | None,
     rule: Rule,
-    precision: Precision,
+    precision: DtypeLimits,
 ) -> LeafComparison:
     """Compare two strided tensors of one shape, as far as the truth (of that shape too) allows."""
     if rule.tol is not None or rule.cos_similarity:
@@ -71,7 +71,7 @@ def judge_floating(
     return _with_values(leaf, ref, res, truth)
 
 
-def _limits(stream: Stream, found: Statistics, rule: Rule, precision: Precision, *, blind: bool) -> _Limits:
+def _limits(stream: Stream, found: Statistics, rule: Rule, precision: DtypeLimits, *, blind: bool) -> _Limits:
     nothing = float("inf")
     if rule.cos_similarity:
         return _Limits(nothing, nothing)

@@ -16,7 +16,7 @@ from enum import IntEnum
 import torch
 
 from torchrepro.judge.blocks import Selection, Walk, sample_positions, take
-from torchrepro.judge.rule import Envelope, Precision
+from torchrepro.judge.rule import DtypeLimits, Envelope
 
 _EXPONENT_BITS = 0x7FF0000000000000
 _FAR = 2.0**512
@@ -113,7 +113,7 @@ class Stream:
         ref: torch.Tensor,
         res: torch.Tensor,
         truth: torch.Tensor | None,
-        precision: Precision,
+        precision: DtypeLimits,
         sizes: Sizes | None = None,
     ) -> None:
         tensors = [ref, res] if truth is None else [ref, res, truth]

@@ -45,7 +45,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
+class DtypeLimits:
     """What a floating dtype promises, and the slack the rule gives it; relative but for the last three."""
 
     eps: float
@@ -78,14 +78,14 @@ _NARROW = (1.0, 1.5, 2.0, 1.0, 2.0, 4.0)
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
-def precision_of(dtype: torch.dtype) -> Precision:
+def precision_of(dtype: torch.dtype) -> DtypeLimits:
     """Return the promise of a floating or complex dtype."""
     dtype = _REAL.get(dtype, dtype)
     info = torch.finfo(dtype)
     rms, element, factor, blind_rms, blind_element, margin = _ULPS.get(dtype, _NARROW)
     # GPUs and fast-math CPUs flush denormals of the wide types; those of half and fp8 are ordinary values.
     flushed = dtype in (torch.float64, torch.float32, torch.bfloat16)
-    return Precision(
+    return DtypeLimits(
         eps=info.eps,
         rms_floor=rms * info.eps,
         element_floor=element * info.eps,
@@ -122,14 +122,14 @@ class Envelope:
         return cls(tol, tol)
 
     @classmethod
-    def blind(cls, magnitude: torch.Tensor, precision: Precision) -> Envelope:
+    def blind(cls, magnitude: torch.Tensor, precision: DtypeLimits) -> Envelope:
         """For lack of a truth: a tolerance by dtype, at the scale of the tensor's middle elements."""
         scale = _order_statistic(magnitude, 0.5)
         return cls(precision.blind_element * scale + precision.smallest, precision.blind_element)
 
     @classmethod
     def measured(
-        cls, error: torch.Tensor, magnitude: torch.Tensor, precision: Precision, count: int
+        cls, error: torch.Tensor, magnitude: torch.Tensor, precision: DtypeLimits, count: int
     ) -> Envelope:
         """From a sample of eager's errors and the magnitudes of the truth they belong to."""
         typical = _order_statistic(magnitude, 0.125)
@@ -149,14 +149,14 @@ class Envelope:
         return cls(floor + factor * absolute, precision.element_floor + factor * relative)
 
 
-def rms_limit(precision: Precision, count: int, rms_truth: float, rmse_eager: float) -> float:
+def rms_limit(precision: DtypeLimits, count: int, rms_truth: float, rmse_eager: float) -> float:
     """Return the RMSE against the truth that the compiled side may have."""
     noise = _beyond_rounding(rmse_eager, rms_truth, precision)
     granted = precision.rms_floor * rms_truth + precision.smallest
     return granted + precision.rms_factor * _uncertainty(count) * noise
 
 
-def blind_rms_limit(precision: Precision, rms_eager: float) -> float:
+def blind_rms_limit(precision: DtypeLimits, rms_eager: float) -> float:
     return precision.blind_rms * rms_eager + precision.smallest
 
 
@@ -184,7 +184,7 @@ def _uncertainty(count: int) -> float:
     return 1.0 + _FEW / max(count, 1)
 
 
-def _beyond_rounding(rmse: float, rms: float, precision: Precision) -> float:
+def _beyond_rounding(rmse: float, rms: float, precision: DtypeLimits) -> float:
     """Return the part of an RMSE that rounding the exact result to the dtype does not explain."""
     rounding = precision.eps / 2 * rms
     if not rmse > rounding:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -161,13 +160,8 @@ class Upcast:
         self._entered.append(modes)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._entered.pop().__exit__(*raised)
 
     def _refuse(self, error: ReferenceUnavailable) -> ReferenceUnavailable:
         self.unavailable = self.unavailable or error

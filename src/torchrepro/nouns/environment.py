@@ -32,7 +32,7 @@ class Environment:
 
         import torch
 
-        from torchrepro.nouns.version import __version__
+        from torchrepro.nouns import __version__
 
         try:
             triton = metadata.version("triton")

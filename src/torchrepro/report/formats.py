@@ -8,8 +8,8 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
+from torchrepro.nouns import __version__
 from torchrepro.nouns.verdict import as_data
-from torchrepro.nouns.version import __version__
 from torchrepro.report.contents import Contents
 
 FORMAT = 1

@@ -71,13 +71,6 @@ def applied_modes(ambient: Ambient) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def applied_ambient(ambient: Ambient) -> Iterator[None]:
-    """Apply all of it around the body and restore the former state; the generators are left alone."""
-    with applied_settings(ambient), applied_modes(ambient):
-        yield
-
-
 def _process_settings(ambient: Ambient) -> list[tuple[Callable[[], Any], Callable[[Any], Any], Any]]:
     """(getter, setter, value) of the process-wide settings."""
     settings: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = [

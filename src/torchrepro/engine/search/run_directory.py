@@ -31,10 +31,10 @@ import msgspec
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import LOCATED, file_digest
+from torchrepro.nouns import __version__
 from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.environment import cpu_name, cxx_version
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.version import __version__
 from torchrepro.ranks.process import answers
 
 _IN_WORDS = {
@@ -191,14 +191,14 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
     Where nothing can be written there, it is one of that name in the working directory, and that is said.
     """
     if wanted is not None:
-        _make(wanted, "choose another directory with --out")
+        make_directory(wanted, "choose another directory with --out")
         return wanted.absolute(), ""
     try:
-        _make(preferred, "")
+        make_directory(preferred, "")
         return preferred, ""
     except TorchReproError as exc:
         fallback = Path.cwd() / preferred.name
-        _make(fallback, "choose a directory that you may write to with --out")
+        make_directory(fallback, "choose a directory that you may write to with --out")
         return fallback, f"{exc.fact}: using {fallback}"
 
 
@@ -225,7 +225,8 @@ def write_json(path: Path, data: Any) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _make(path: Path, next_step: str) -> None:
+def make_directory(path: Path, next_step: str) -> None:
+    """Make a directory that can be written to, or raise with what the user can do instead."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

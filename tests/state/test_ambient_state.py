@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from torchrepro.nouns.ambient import Ambient, Autocast, telling_environment
-from torchrepro.state.ambient import applied_ambient, capture_ambient
+from torchrepro.state.ambient import applied_modes, applied_settings, capture_ambient
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
+
+
+@contextmanager
+def applied(ambient: Ambient) -> Iterator[None]:
+    with applied_settings(ambient), applied_modes(ambient):
+        yield
 
 
 def test_what_is_captured_under_a_state_is_that_state() -> None:
@@ -27,7 +36,7 @@ def test_applying_gives_the_captured_state_and_puts_the_old_one_back() -> None:
         threads=1,
         configs={"inductor": {"cpp.threads": 3}, "dynamo": {"cache_size_limit": 17}},
     )
-    with applied_ambient(wanted):
+    with applied(wanted):
         inside = capture_ambient()
         assert inside.default_dtype == "float64"
         assert inside.matmul_precision == "medium"
@@ -39,20 +48,29 @@ def test_applying_gives_the_captured_state_and_puts_the_old_one_back() -> None:
 
 
 def test_inference_mode_is_applied() -> None:
-    with applied_ambient(Ambient(inference_mode=True, grad_enabled=False)):
+    with (
+        applied_settings(Ambient(inference_mode=True, grad_enabled=False)),
+        applied_modes(Ambient(inference_mode=True, grad_enabled=False)),
+    ):
         assert torch.is_inference_mode_enabled()
     assert not torch.is_inference_mode_enabled()
 
 
 def test_a_setting_of_another_version_of_torch_is_passed_over() -> None:
-    with applied_ambient(Ambient(configs={"inductor": {"no_such_setting_at_all": 1}})):
+    with (
+        applied_settings(Ambient(configs={"inductor": {"no_such_setting_at_all": 1}})),
+        applied_modes(Ambient(configs={"inductor": {"no_such_setting_at_all": 1}})),
+    ):
         assert capture_ambient().configs.get("inductor", {}).get("no_such_setting_at_all") is None
 
 
 def test_an_exception_inside_leaves_the_old_state() -> None:
     before = torch.get_default_dtype()
     try:
-        with applied_ambient(Ambient(default_dtype="float64")):
+        with (
+            applied_settings(Ambient(default_dtype="float64")),
+            applied_modes(Ambient(default_dtype="float64")),
+        ):
             raise RuntimeError
     except RuntimeError:
         assert torch.get_default_dtype() is before
