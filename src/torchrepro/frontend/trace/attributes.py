@@ -46,6 +46,7 @@ class TracedAttributes(Attributes):
     def __init__(self, tracer: Tracer) -> None:
         self.tracer, self.world = tracer, tracer.world
         self.values, self.dicts = tracer.values, tracer.dicts
+        self.lookup = tracer.classes.lookup
         self.recorder = tracer.recorder
 
     def load(self, value: Any, name: str) -> Any:
@@ -71,7 +72,7 @@ class TracedAttributes(Attributes):
 
     def load_special(self, value: Any, name: str) -> Any:
         kind = type(value)
-        found = self.tracer.classes.lookup(kind, name)
+        found = self.lookup(kind, name)
         if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
         return self.bind(found, value, kind, name)
@@ -79,13 +80,13 @@ class TracedAttributes(Attributes):
     # Reading
 
     def _object(self, value: Any, name: str) -> Any:
-        lookup = self.tracer.classes.lookup(type(value), "__getattribute__")
+        lookup = self.lookup(type(value), "__getattribute__")
         try:
             if is_a(lookup, types.FunctionType):
                 return self.tracer.calls.call(lookup, (value, name), {})
             return self.plain_load(value, name)
         except AttributeError:
-            otherwise = self.tracer.classes.lookup(type(value), "__getattr__")
+            otherwise = self.lookup(type(value), "__getattr__")
             if otherwise is MISSING:
                 raise
         if otherwise is _MODULE_GETATTR:
@@ -100,7 +101,7 @@ class TracedAttributes(Attributes):
             if space is None:
                 raise _lacks(value, name)
             return space
-        found = self.tracer.classes.lookup(kind, name)
+        found = self.lookup(kind, name)
         if found is _CLASS:
             return kind
         if found is not MISSING and self.tracer.classes.is_data_descriptor(found):
@@ -146,7 +147,7 @@ class TracedAttributes(Attributes):
                 return found.__get__(value, kind)
         if is_a(found, IN_C):
             return found.__get__(value, kind) if hasattr(found, "__get__") else found
-        getter = self.tracer.classes.lookup(type(found), "__get__")
+        getter = self.lookup(type(found), "__get__")
         if is_a(getter, types.FunctionType):
             return self.tracer.calls.call(getter, (found, value, kind), {})
         if getter is not MISSING and not is_a(found, type):
@@ -163,7 +164,7 @@ class TracedAttributes(Attributes):
         return inside
 
     def guard_empty_slot(self, value: Any, name: str) -> None:
-        if self.tracer.classes.lookup(type(value), "__getattr__") is not MISSING:
+        if self.lookup(type(value), "__getattr__") is not MISSING:
             raise Break(BreakKind.UNSUPPORTED, f"slot {name!r} is empty, and a __getattr__ answers for it")
         if not hasattr(value, name):
             self.values.guards.add(LacksAttribute(self.values.home_of(value), name))
@@ -197,17 +198,17 @@ class TracedAttributes(Attributes):
         """The order is Python's: data descriptors of the metaclass, the class, the rest of the metaclass."""
         if name == "__class__":
             return type(owner)
-        meta = self.tracer.classes.lookup(type(owner), name)
+        meta = self.lookup(type(owner), name)
         if is_a(meta, DATA_IN_C):
             return self._class_fact(owner, name)
         if meta is not MISSING and self.tracer.classes.is_data_descriptor(meta):
             return self.bind(meta, owner, type(owner), name)
-        found = self.tracer.classes.lookup(owner, name)
+        found = self.lookup(owner, name)
         if found is not MISSING:
             return self._read_from_class(owner, name, found)
         if meta is not MISSING:
             return self.bind(meta, owner, type(owner), name)
-        fallback = self.tracer.classes.lookup(type(owner), "__getattr__")
+        fallback = self.lookup(type(owner), "__getattr__")
         if is_a(fallback, types.FunctionType):
             return self.tracer.calls.call(fallback, (owner, name), {})
         return getattr(owner, name)
@@ -215,7 +216,7 @@ class TracedAttributes(Attributes):
     def _read_from_class(self, owner: type, name: str, found: Any) -> Any:
         if is_a(found, types.FunctionType | classmethod | staticmethod | property):
             return self.bind_to_class(found, owner) if not is_a(found, property) else found
-        getter = self.tracer.classes.lookup(type(found), "__get__")
+        getter = self.lookup(type(found), "__get__")
         if is_a(getter, types.FunctionType) and not is_a(found, type):
             return self.tracer.calls.call(getter, (found, None, owner), {})
         if getter is not MISSING and not is_a(found, type):
@@ -343,7 +344,7 @@ class TracedAttributes(Attributes):
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
             setattr(value, name, new)
             return
-        setter = self.tracer.classes.lookup(type(value), "__setattr__")
+        setter = self.lookup(type(value), "__setattr__")
         if _is_plain(setter, "__setattr__"):
             self.plain_store(value, name, new)
         else:
@@ -351,16 +352,14 @@ class TracedAttributes(Attributes):
 
     def plain_store(self, value: Any, name: str, new: Any) -> None:
         """What `object.__setattr__` does."""
-        found = self.tracer.classes.lookup(type(value), name)
+        found = self.lookup(type(value), name)
         if is_a(found, property):
             if found.fset is None:
                 raise property_without("setter", type(value), name)
             self.tracer.calls.call(found.fset, (value, new), {})
         elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
             self.dicts.set(self.world.slots_of(value), name, new)
-        elif found is not MISSING and is_a(
-            setter := self.tracer.classes.lookup(type(found), "__set__"), types.FunctionType
-        ):
+        elif found is not MISSING and is_a(setter := self.lookup(type(found), "__set__"), types.FunctionType):
             self.tracer.calls.call(setter, (found, value, new), {})
         elif is_a(found, types.GetSetDescriptorType) or is_a(value, types.FunctionType):
             if not self.values.is_fresh(value) and self.values.source_of(value) is not None:
@@ -375,7 +374,7 @@ class TracedAttributes(Attributes):
     def delete(self, value: Any, name: str) -> None:
         if is_a(value, torch.Tensor | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
-        remover = self.tracer.classes.lookup(type(value), "__delattr__")
+        remover = self.lookup(type(value), "__delattr__")
         if _is_plain(remover, "__delattr__"):
             self.plain_delete(value, name)
         else:
@@ -383,7 +382,7 @@ class TracedAttributes(Attributes):
 
     def plain_delete(self, value: Any, name: str) -> None:
         """Do what `object.__delattr__` does; where the class has the name too, Python does it."""
-        if self.tracer.classes.lookup(type(value), name) is not MISSING:
+        if self.lookup(type(value), name) is not MISSING:
             raise Break(BreakKind.UNSUPPORTED, f"deletion of {name!r}, which {type(value).__name__} defines")
         if self.values.is_fresh(value):
             object.__delattr__(value, name)

@@ -27,6 +27,8 @@ class TracedItems(Items):
     def __init__(self, tracer: Tracer) -> None:
         self.tracer, self.world = tracer, tracer.world
         self.values, self.dicts = tracer.values, tracer.dicts
+        self.lookup, self.special = tracer.classes.lookup, tracer.calls.special
+        self.python_method = tracer.classes.python_method
 
     def as_keys(self, values: Sequence[Any]) -> None:
         """Guard what their own `__hash__` and `__eq__` read by tracing them, before C runs them."""
@@ -36,8 +38,8 @@ class TracedItems(Items):
                 continue
             kind: Any = type(value)
             if is_python_class(kind) and not is_trusted_class(kind):
-                self.tracer.calls.special(value, "__hash__")
-                self.tracer.calls.special(value, "__eq__", value)
+                self.special(value, "__hash__")
+                self.special(value, "__eq__", value)
 
     def get(self, container: Any, key: Any) -> Any:
         self.values.require_known(container)
@@ -45,16 +47,16 @@ class TracedItems(Items):
             return self._dict_item(container, key)
         if is_a(container, type):
             return self._class_item(container, key)
-        result = self.tracer.calls.special(container, "__getitem__", key)
+        result = self.special(container, "__getitem__", key)
         if result is not MISSING:
             return result
         return container[self.as_index(key)]
 
     def _class_item(self, container: Any, key: Any) -> Any:
-        result = self.tracer.calls.special(container, "__getitem__", key)
+        result = self.special(container, "__getitem__", key)
         if result is not MISSING:
             return result
-        found = self.tracer.classes.lookup(container, "__class_getitem__")
+        found = self.lookup(container, "__class_getitem__")
         if isinstance(found, classmethod) and not is_trusted_class(container):
             return self.tracer.calls.call(self.tracer.attributes.bind_to_class(found, container), (key,), {})
         return container[key]
@@ -66,11 +68,11 @@ class TracedItems(Items):
         if type(key) is slice:
             self.values.require_known(key)
             return slice(self.as_index(key.start), self.as_index(key.stop), self.as_index(key.step))
-        number = self.tracer.calls.special(key, "__index__")
+        number = self.special(key, "__index__")
         return key if number is MISSING else number
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
-        result = self.tracer.calls.special(container, "__getitem__", key)
+        result = self.special(container, "__getitem__", key)
         return self.plain_get(container, key) if result is MISSING else result
 
     def plain_get(self, container: Any, key: Any) -> Any:
@@ -79,7 +81,7 @@ class TracedItems(Items):
         value = self.dicts.get(container, key)
         if value is not MISSING:
             return value
-        missing = self.tracer.calls.special(container, "__missing__", key)
+        missing = self.special(container, "__missing__", key)
         if missing is not MISSING:
             return missing
         if is_a(container, collections.defaultdict) and container.default_factory is not None:
@@ -93,7 +95,7 @@ class TracedItems(Items):
         if is_a(container, torch.Tensor):
             container[self.as_index(key)] = new
             return
-        if self.tracer.calls.special(container, "__setitem__", key, new) is not MISSING:
+        if self.special(container, "__setitem__", key, new) is not MISSING:
             return
         if is_a(container, dict):
             self.plain_set(container, key, new)
@@ -113,7 +115,7 @@ class TracedItems(Items):
 
     def delete(self, container: Any, key: Any) -> None:
         self.values.require_known(container)
-        if self.tracer.calls.special(container, "__delitem__", key) is not MISSING:
+        if self.special(container, "__delitem__", key) is not MISSING:
             return
         if is_a(container, dict):
             self.dicts.complete(container)
@@ -123,20 +125,20 @@ class TracedItems(Items):
         self.values.require_known(container)
         if is_a(container, torch.Tensor):
             return value in container
-        result = self.tracer.calls.special(container, "__contains__", value)
+        result = self.special(container, "__contains__", value)
         if result is not MISSING:
             return self.tracer.operators.is_true(result)
         if is_a(container, dict):
             self.as_keys((value,))
             return self.dicts.has(container, value)
-        classes, kind = self.tracer.classes, type(container)
-        own = is_python_class(kind) and classes.lookup(kind, "__contains__") is MISSING
-        if own and classes.python_method(container, "__iter__") is not None:
+        kind = type(container)
+        own = is_python_class(kind) and self.lookup(kind, "__contains__") is MISSING
+        if own and self.python_method(container, "__iter__") is not None:
             return self._is_among(SteppedIterator(self.tracer, self.iterate(container)), value)
         self.dicts.complete_all((container,))
         if is_a(container, list | tuple):
             items = list(elements(container))
-            if any(classes.python_method(each, "__eq__") is not None for each in (value, *items)):
+            if any(self.python_method(each, "__eq__") is not None for each in (value, *items)):
                 return self._is_among(items, value)
         return bool(natively("a search", operator.contains, container, value))
 
@@ -154,13 +156,13 @@ class TracedItems(Items):
         self.values.require_known(value)
         if is_a(value, SteppedGenerator | SteppedIterator):
             return value  # type: ignore[no-any-return]
-        result: Any = self.tracer.calls.special(value, "__iter__")
+        result: Any = self.special(value, "__iter__")
         if result is not MISSING:
-            if self.tracer.classes.lookup(type(result), "__next__") is MISSING:
+            if self.lookup(type(result), "__next__") is MISSING:
                 raise TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'")
             return result  # type: ignore[no-any-return]
-        if is_python_class(type(value)) and self.tracer.classes.lookup(type(value), "__iter__") is MISSING:
-            if self.tracer.classes.python_method(value, "__getitem__") is None:
+        if is_python_class(type(value)) and self.lookup(type(value), "__iter__") is MISSING:
+            if self.python_method(value, "__getitem__") is None:
                 raise TypeError(f"'{type(value).__name__}' object is not iterable")
             raise Break(BreakKind.UNSUPPORTED, f"iteration over a {type(value).__name__} by __getitem__")
         self.dicts.complete_all((value,))
@@ -170,7 +172,7 @@ class TracedItems(Items):
         self.values.require_known(iterator)
         if is_a(iterator, SteppedGenerator) or is_native_iterator(iterator):
             return next(iterator)
-        result = self.tracer.calls.special(iterator, "__next__")
+        result = self.special(iterator, "__next__")
         if result is not MISSING:
             return result
         if is_a(iterator, types.GeneratorType):
@@ -180,7 +182,7 @@ class TracedItems(Items):
     def iterable(self, value: Any) -> Any:
         """Return the value as code in C can iterate over it."""
         self.values.require_known(value)
-        if self.tracer.classes.python_method(value, "__iter__") is None:
+        if self.python_method(value, "__iter__") is None:
             return value
         iterator = self.iterate(value)
         return iterator if is_native_iterator(iterator) else SteppedIterator(self.tracer, iterator)
@@ -203,10 +205,8 @@ class TracedItems(Items):
         self.values.require_known(value)
         if is_a(value, dict):
             # As C merges it: by the items, unless it does not iterate as a dict and is read in its own way.
-            plain = self.tracer.classes.lookup(type(value), "__iter__") is dict.__dict__["__iter__"]
-            if plain or not any(
-                self.tracer.classes.python_method(value, name) for name in ("keys", "__getitem__")
-            ):
+            plain = self.lookup(type(value), "__iter__") is dict.__dict__["__iter__"]
+            if plain or not any(self.python_method(value, name) for name in ("keys", "__getitem__")):
                 self.dicts.complete(value)
                 return dict(dict_items(value))
         keys = self.unpack(self.tracer.calls.call_method(value, "keys", (), {}))

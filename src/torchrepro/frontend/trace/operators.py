@@ -56,10 +56,11 @@ class TracedOperators(Operators):
     def __init__(self, tracer: Tracer) -> None:
         self.tracer, self.world = tracer, tracer.world
         self.values, self.dicts = tracer.values, tracer.dicts
+        self.lookup, self.special = tracer.classes.lookup, tracer.calls.special
 
     def unary(self, name: str, value: Any) -> Any:
         self.values.require_known(value)
-        result = self.tracer.calls.special(value, UNARY_METHODS[name])
+        result = self.special(value, UNARY_METHODS[name])
         return UNARY[name](value) if result is MISSING else result
 
     def binary(self, name: str, left: Any, right: Any) -> Any:
@@ -73,11 +74,11 @@ class TracedOperators(Operators):
         self.dicts.complete_all((left, right))
         # Sequences join and repeat only when nobody has the operator of numbers.
         joins = name.removeprefix("INPLACE_") in ("ADD", "MULTIPLY")
-        for receiver, method in binary_candidates(self.tracer.classes.lookup, name, left, right):
+        for receiver, method in binary_candidates(self.lookup, name, left, right):
             argument = left if receiver is right and method.startswith("__r") else right
-            result = self.tracer.calls.special(receiver, method, argument)
+            result = self.special(receiver, method, argument)
             if result is MISSING:
-                native = self.tracer.classes.lookup(type(receiver), method)
+                native = self.lookup(type(receiver), method)
                 if native is MISSING or (joins and is_a(receiver, _SEQUENCES)):
                     continue
                 result = natively("an operator", native, receiver, argument)
@@ -101,13 +102,13 @@ class TracedOperators(Operators):
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             asked.reverse()
         for receiver, wanted, argument in asked:
-            result = self.tracer.calls.special(receiver, wanted, argument)
-            if self.tracer.classes.lookup(type(receiver), wanted) is object.__ne__:
-                result = self.tracer.calls.special(receiver, "__eq__", argument)
+            result = self.special(receiver, wanted, argument)
+            if self.lookup(type(receiver), wanted) is object.__ne__:
+                result = self.special(receiver, "__eq__", argument)
                 if result is not MISSING and result is not NotImplemented:
                     return not self.is_true(result)
             if result is MISSING:
-                native = self.tracer.classes.lookup(type(receiver), wanted)
+                native = self.lookup(type(receiver), wanted)
                 if native is MISSING:
                     continue
                 result = natively("a comparison", native, receiver, argument)
@@ -124,9 +125,9 @@ class TracedOperators(Operators):
         if is_a(value, torch.Tensor):
             return bool(value)
         self.values.require_known(value)
-        result = self.tracer.calls.special(value, "__bool__")
+        result = self.special(value, "__bool__")
         if result is MISSING:
-            length = self.tracer.calls.special(value, "__len__")
+            length = self.special(value, "__len__")
             if length is not MISSING:
                 return bool(checked_length(length))
             return self.dicts.length(value) > 0 if is_a(value, dict) else bool(value)
@@ -142,11 +143,7 @@ class TracedOperators(Operators):
             text = self.format(value, "repr", "")
             return format(text.encode("ascii", "backslashreplace").decode(), spec)
         name = self._text_method(type(value), conversion)
-        text = (
-            self.tracer.calls.special(value, name, spec)
-            if name == "__format__"
-            else self.tracer.calls.special(value, name)
-        )
+        text = self.special(value, name, spec) if name == "__format__" else self.special(value, name)
         if text is not MISSING:
             if not is_a(text, str):
                 told = (
@@ -164,15 +161,9 @@ class TracedOperators(Operators):
 
     def _text_method(self, kind: type, conversion: str) -> str:
         """The method that makes text of an object, where those of `object` lead to another."""
-        if (
-            not conversion
-            and self.tracer.classes.lookup(kind, "__format__") is not object.__dict__["__format__"]
-        ):
+        if not conversion and self.lookup(kind, "__format__") is not object.__dict__["__format__"]:
             return "__format__"
-        if (
-            conversion in ("", "str")
-            and self.tracer.classes.lookup(kind, "__str__") is not object.__dict__["__str__"]
-        ):
+        if conversion in ("", "str") and self.lookup(kind, "__str__") is not object.__dict__["__str__"]:
             return "__str__"
         return "__repr__"
 

@@ -91,12 +91,12 @@ class Tracer(Interpreter):
         self.world = World(self.values, changing)
         self.dicts = self.world.dicts
         self.classes = Classes(self)
+        self.calls = TracedCalls(self)
         self.natives = NativeCalls(self)
         self.variables = TracedVariables(self)
         self.attributes = TracedAttributes(self)
         self.operators = TracedOperators(self)
         self.items = TracedItems(self)
-        self.calls = TracedCalls(self)
         self.values.guards.add(AmbientIs(AmbientFacts.now()))
         self.root: Frame | None = None
         self.bound: frozenset[str] = frozenset()

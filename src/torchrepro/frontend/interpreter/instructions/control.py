@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
 
 
-@instruction("NOP", "RESUME")
-def nothing(op: Interpreter, frame: Frame, argument: Any) -> None:
-    pass
-
-
-@instruction("JUMP")
-def jump(op: Interpreter, frame: Frame, target: int) -> int:
-    return target
-
-
 def _jump_if(name: str, test: Callable[[Interpreter, Any], bool], *, keeps: bool = False) -> None:
     """Enter a jump that is taken where a test holds of the top of the stack; `keeps`: it stays there then."""
 
@@ -45,11 +35,6 @@ _jump_if("POP_JUMP_IF_NONE", lambda op, value: value is None)
 _jump_if("POP_JUMP_IF_NOT_NONE", lambda op, value: value is not None)
 _jump_if("JUMP_IF_TRUE_OR_POP", lambda op, value: op.operators.is_true(value), keeps=True)
 _jump_if("JUMP_IF_FALSE_OR_POP", lambda op, value: not op.operators.is_true(value), keeps=True)
-
-
-@instruction("RETURN_VALUE")
-def return_value(op: Interpreter, frame: Frame, argument: Any) -> Signal:
-    return Signal.RETURN
 
 
 # Calls
@@ -194,11 +179,6 @@ def import_name(op: Interpreter, frame: Frame, name: str) -> None:
     frame.stack.append(op.variables.import_name(frame, name, fromlist, level))
 
 
-@instruction("IMPORT_FROM")
-def import_from(op: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(op.variables.import_from(frame.stack[-1], name))
-
-
 # Exceptions and `with`
 
 
@@ -226,11 +206,6 @@ def _instance(op: Interpreter, error: Any) -> Any:
             f"calling {error!r} should have returned an instance of BaseException, not {type(made)!r}"
         )
     return made
-
-
-@instruction("RERAISE")
-def reraise(op: Interpreter, frame: Frame, argument: Any) -> int:
-    return _go_on(frame, frame.stack.pop())
 
 
 def _go_on(frame: Frame, error: BaseException) -> int:
@@ -313,16 +288,6 @@ def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
         frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1, frame.globals)(frame.stack[-1])
 
 
-@instruction("CALL_INTRINSIC_2")
-def call_intrinsic_2(op: Interpreter, frame: Frame, which: int) -> None:
-    frame.stack.append(native("CALL_INTRINSIC_2", int(which), 2, frame.globals)(*take(frame.stack, 2)))
-
-
-@instruction("PREP_RERAISE_STAR")
-def prep_reraise_star(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(native("PREP_RERAISE_STAR", 0, 2, frame.globals)(*take(frame.stack, 2)))
-
-
 def _without_stop_iteration(error: BaseException) -> BaseException:
     """A generator ends by returning; a `StopIteration` that leaves its body is a mistake."""
     if not isinstance(error, StopIteration):
@@ -342,11 +307,6 @@ enter_all(
         "END_SEND": lambda op, argument, inner, value: value,
     }
 )
-
-
-@instruction("YIELD_VALUE")
-def yield_value(op: Interpreter, frame: Frame, argument: Any) -> Signal:
-    return Signal.YIELD
 
 
 @instruction("GET_YIELD_FROM_ITER")
@@ -378,3 +338,24 @@ def cleanup_throw(op: Interpreter, frame: Frame, argument: Any) -> None:
     if not isinstance(error, StopIteration):
         raise_again(error)
     frame.stack[-3:] = [None, error.value]
+
+
+INSTRUCTIONS.update(
+    {
+        "NOP": lambda op, frame, argument: None,
+        "RESUME": lambda op, frame, argument: None,
+        "JUMP": lambda op, frame, target: target,
+        "RETURN_VALUE": lambda op, frame, argument: Signal.RETURN,
+        "IMPORT_FROM": lambda op, frame, name: frame.stack.append(
+            op.variables.import_from(frame.stack[-1], name)
+        ),
+        "RERAISE": lambda op, frame, argument: _go_on(frame, frame.stack.pop()),
+        "CALL_INTRINSIC_2": lambda op, frame, which: frame.stack.append(
+            native("CALL_INTRINSIC_2", int(which), 2, frame.globals)(*take(frame.stack, 2))
+        ),
+        "PREP_RERAISE_STAR": lambda op, frame, argument: frame.stack.append(
+            native("PREP_RERAISE_STAR", 0, 2, frame.globals)(*take(frame.stack, 2))
+        ),
+        "YIELD_VALUE": lambda op, frame, argument: Signal.YIELD,
+    }
+)

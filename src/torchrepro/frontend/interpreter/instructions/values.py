@@ -10,7 +10,7 @@ from bytecode import BinaryOp, Compare
 
 from torchrepro.frontend.bytecode.program import NULL
 from torchrepro.frontend.interpreter.frame import Frame
-from torchrepro.frontend.interpreter.instructions.table import enter_all, instruction, take
+from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, enter_all, instruction, take
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
@@ -67,11 +67,6 @@ enter_all(
     },
     pushes=False,
 )
-
-
-@instruction("COPY")
-def copy(op: Interpreter, frame: Frame, depth: int) -> None:
-    frame.stack.append(frame.stack[-depth])
 
 
 @instruction("SWAP")
@@ -328,3 +323,10 @@ def _positional(op: Interpreter, kind: type, count: int) -> tuple[str, ...] | No
         if not isinstance(name, str):
             raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
     return fields[:count]
+
+
+INSTRUCTIONS.update(
+    {
+        "COPY": lambda op, frame, depth: frame.stack.append(frame.stack[-depth]),
+    }
+)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchrepro.frontend.bytecode.program import NULL
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.frame import Frame
-from torchrepro.frontend.interpreter.instructions.table import instruction
+from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, instruction
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
@@ -78,11 +78,6 @@ def copy_free_vars(op: Interpreter, frame: Frame, count: int) -> None:
     """Nothing: a frame is made with the cells of its function."""
 
 
-@instruction("LOAD_CLOSURE")
-def load_closure(op: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(frame.cells[name])
-
-
 @instruction("LOAD_DEREF")
 def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
     try:
@@ -91,11 +86,6 @@ def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
     except ValueError:
         pass  # raised below, so that the error has no `__context__`
     raise _unbound(frame, name)
-
-
-@instruction("STORE_DEREF")
-def store_deref(op: Interpreter, frame: Frame, name: str) -> None:
-    op.variables.store_cell(frame.cells[name], frame.stack.pop())
 
 
 @instruction("DELETE_DEREF")
@@ -113,21 +103,6 @@ def _unbound(frame: Frame, name: str) -> NameError:
     return NameError(
         f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
     )
-
-
-@instruction("LOAD_GLOBAL")
-def load_global(op: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(op.variables.load_global(frame, name))
-
-
-@instruction("STORE_GLOBAL")
-def store_global(op: Interpreter, frame: Frame, name: str) -> None:
-    op.variables.store_global(frame, name, frame.stack.pop())
-
-
-@instruction("DELETE_GLOBAL")
-def delete_global(op: Interpreter, frame: Frame, name: str) -> None:
-    op.variables.delete_global(frame, name)
 
 
 # Class bodies and modules. Their namespace is whatever `__prepare__` returned.
@@ -155,7 +130,7 @@ def _load_from(op: Interpreter, frame: Frame, namespace: Any, name: str) -> None
         return
     except KeyError:
         pass  # looked for below, so that an error has no `__context__`
-    load_global(op, frame, name)
+    frame.stack.append(op.variables.load_global(frame, name))
 
 
 @instruction("LOAD_CLASSDEREF")
@@ -174,11 +149,6 @@ def load_from_dict_or_deref(op: Interpreter, frame: Frame, name: str) -> None:
     load_deref(op, frame, name)
 
 
-@instruction("STORE_NAME")
-def store_name(op: Interpreter, frame: Frame, name: str) -> None:
-    op.items.set(_names(frame), name, frame.stack.pop())
-
-
 @instruction("DELETE_NAME")
 def delete_name(op: Interpreter, frame: Frame, name: str) -> None:
     try:
@@ -189,12 +159,20 @@ def delete_name(op: Interpreter, frame: Frame, name: str) -> None:
     raise NameError(f"name '{name}' is not defined", name=name)
 
 
-@instruction("LOAD_LOCALS")
-def load_locals(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack.append(_names(frame))
-
-
 @instruction("SETUP_ANNOTATIONS")
 def setup_annotations(op: Interpreter, frame: Frame, argument: Any) -> None:
     if not op.items.contains(_names(frame), "__annotations__"):
         op.items.set(_names(frame), "__annotations__", {})
+
+
+INSTRUCTIONS.update(
+    {
+        "LOAD_CLOSURE": lambda op, frame, name: frame.stack.append(frame.cells[name]),
+        "STORE_DEREF": lambda op, frame, name: op.variables.store_cell(frame.cells[name], frame.stack.pop()),
+        "LOAD_GLOBAL": lambda op, frame, name: frame.stack.append(op.variables.load_global(frame, name)),
+        "STORE_GLOBAL": lambda op, frame, name: op.variables.store_global(frame, name, frame.stack.pop()),
+        "DELETE_GLOBAL": lambda op, frame, name: op.variables.delete_global(frame, name),
+        "STORE_NAME": lambda op, frame, name: op.items.set(_names(frame), name, frame.stack.pop()),
+        "LOAD_LOCALS": lambda op, frame, argument: frame.stack.append(_names(frame)),
+    }
+)
