@@ -34,14 +34,14 @@ def guilty_sets(largest: int) -> st.SearchStrategy[tuple[int, frozenset[int]]]:
 
 @given(guilty_sets(TOGETHER))
 def test_exactly_the_switches_that_are_needed_together_are_named(case: tuple[int, frozenset[int]]) -> None:
-    count, guilty = case
-    assert set(narrow(range(count), Questions(guilty))) == guilty
+    count, culprit = case
+    assert set(narrow(range(count), Questions(culprit))) == culprit
 
 
 @given(guilty_sets(1))
 def test_one_guilty_switch_costs_a_logarithm_and_the_proof(case: tuple[int, frozenset[int]]) -> None:
-    count, guilty = case
-    questions = Questions(guilty)
+    count, culprit = case
+    questions = Questions(culprit)
     narrow(range(count), questions)
     assert questions.count <= math.ceil(math.log2(count)) + 1
 
@@ -55,10 +55,10 @@ def test_the_first_that_suffices_alone_is_named(count: int, data: st.DataObject)
 
 @given(st.integers(1, 60), st.data())
 def test_weights_change_the_cost_and_not_the_answer(count: int, data: st.DataObject) -> None:
-    guilty = data.draw(st.integers(0, count - 1))
+    culprit = data.draw(st.integers(0, count - 1))
     weights = data.draw(st.lists(st.floats(0.1, 100), min_size=count, max_size=count))
-    questions = Questions(frozenset({guilty}))
-    assert narrow(range(count), questions, weight=weights.__getitem__) == [guilty]
+    questions = Questions(frozenset({culprit}))
+    assert narrow(range(count), questions, weight=weights.__getitem__) == [culprit]
 
 
 def test_a_likely_one_is_found_sooner() -> None:

@@ -1,4 +1,4 @@
-"""A failing graph whose guilty op is known, and an oracle that counts what would have been compiled."""
+"""A failing graph whose culprit op is known, and an oracle that counts what would have been compiled."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from torchrepro.nouns.verdict import Kind, Verdict
 HARMLESS = (torch.sin, torch.cos, torch.tanh, torch.neg)
 
 
-def random_graph(ops: int, guilty: int, seed: int) -> Repro:
+def random_graph(ops: int, culprit: int, seed: int) -> Repro:
     """A graph of small ops, most of which read the one before and some an earlier one; one is a relu."""
     chance = random.Random(seed)
     graph = Graph()
     values = [graph.placeholder("x")]
     for place in range(ops):
         near = values[-1] if chance.random() < 0.8 else chance.choice(values)
-        if place == guilty:
+        if place == culprit:
             # What comes last has to depend on it.
             values.append(graph.call_function(torch.relu, (values[-1],)))
-        elif chance.random() < 0.3 or place == guilty + 1:
+        elif chance.random() < 0.3 or place == culprit + 1:
             values.append(graph.call_function(torch.add, (values[-1], near)))
         else:
             values.append(graph.call_function(chance.choice(HARMLESS), (near,)))
@@ -46,7 +46,7 @@ def guilty_node(repro: Repro) -> Node | None:
 
 
 def wrong_nodes(repro: Repro) -> set[str]:
-    """The guilty op and all that depends on it."""
+    """The culprit op and all that depends on it."""
     found: set[str] = set()
     for node in repro.graph.graph.nodes:
         if node.target is torch.relu or any(operand.name in found for operand in node.all_input_nodes):
@@ -110,21 +110,21 @@ class CountingOracle:
         names: list[str] = payload["names"]
         self.watched.append(len(names))
         wrong = wrong_nodes(repro) if self.fails(repro) and len(names) <= self.shows_with else set[str]()
-        guilty = guilty_node(repro) if wrong else None
+        culprit = guilty_node(repro) if wrong else None
         returned = outputs_of(repro)[: len(outputs_of(repro)) - len(names)]
         seen = tuple(
-            Seen(name, name in wrong, self._is_guilty(name, guilty, names), 0.0, float(name in wrong))
+            Seen(name, name in wrong, self._is_guilty(name, culprit, names), 0.0, float(name in wrong))
             for name in names
         )
         elsewhere = tuple(f"out[{place}]" for place, node in enumerate(returned) if node.name in wrong)
         verdict = Verdict(Kind.MISMATCH if wrong else Kind.PASS)
         return Outcome(result=msgspec.to_builtins(Sighting(verdict, seen, elsewhere)))
 
-    def _is_guilty(self, name: str, guilty: Node | None, names: Sequence[str]) -> bool | None:
+    def _is_guilty(self, name: str, culprit: Node | None, names: Sequence[str]) -> bool | None:
         """Known of an op whose operands are watched as well, inputs of the graph aside."""
-        if guilty is None or name != guilty.name:
+        if culprit is None or name != culprit.name:
             return None
-        operands = [operand.name for operand in guilty.all_input_nodes if operand.op != "placeholder"]
+        operands = [operand.name for operand in culprit.all_input_nodes if operand.op != "placeholder"]
         return True if all(operand in names for operand in operands) else None
 
 

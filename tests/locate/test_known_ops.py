@@ -1,4 +1,4 @@
-"""The guilty op of failing programs with known answers, caught and located by the command line."""
+"""The culprit op of failing programs with known answers, caught and located by the command line."""
 
 from __future__ import annotations
 

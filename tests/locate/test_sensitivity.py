@@ -52,7 +52,7 @@ def test_the_factor_of_a_subtraction_is_how_much_is_lost() -> None:
 def test_integers_cannot_be_nudged() -> None:
     found = response(lambda a: a + 1, torch.arange(8))
     assert found.factor == 0
-    assert words_on(found, "argmin", 0.5, guilty=True) == (
+    assert words_on(found, "argmin", 0.5, culprit=True) == (
         "it reads no floating numbers: rounding explains nothing here, so this is a wrong kernel"
     )
 
@@ -61,19 +61,19 @@ def test_a_result_of_zero_says_so() -> None:
     x = torch.rand(8)
     found = response(lambda a, b: a - b, x, x.clone())
     assert found.factor == float("inf")
-    assert words_on(found, "this subtraction", None, guilty=False).startswith("all digits cancel")
+    assert words_on(found, "this subtraction", None, culprit=False).startswith("all digits cancel")
 
 
 def test_steps_that_a_rounding_does_not_cross_change_nothing() -> None:
     found = response(lambda a: torch.floor(a), torch.tensor([0.5, 1.5]))
     assert found.factor == 0
-    assert "changes nothing" in words_on(found, "floor", None, guilty=True)
+    assert "changes nothing" in words_on(found, "floor", None, culprit=True)
 
 
 def test_a_decision_at_its_edge_jumps() -> None:
     found = response(lambda a: a > 1, torch.ones(100))
     assert found.discrete
-    assert "results jump" in words_on(found, "gt", None, guilty=False)
+    assert "results jump" in words_on(found, "gt", None, culprit=False)
 
 
 def test_random_numbers_are_the_same_in_every_run() -> None:
@@ -96,7 +96,7 @@ def test_an_op_is_called_by_what_it_does(op: str, act: str) -> None:
 
 def test_an_error_that_amplified_rounding_does_not_explain_is_a_wrong_kernel() -> None:
     ill = Response(eps=1e-7, change=1e-2, moved=10, elements=10)
-    assert words_on(ill, "this subtraction", 0.01, guilty=True) == (
+    assert words_on(ill, "this subtraction", 0.01, culprit=True) == (
         "rounding is amplified 100,000 times by this subtraction, which explains the error"
     )
-    assert words_on(ill, "this subtraction", 0.9, guilty=True).endswith("a wrong kernel")
+    assert words_on(ill, "this subtraction", 0.9, culprit=True).endswith("a wrong kernel")

@@ -1,4 +1,4 @@
-"""The ladder from eager to the compiler under test: who is guilty of which answers."""
+"""The ladder from eager to the compiler under test: which stage is the culprit for which answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from synthetic_compiler import inquiry_of, small_repro
 
 from torchrepro.execute.backends import last_stage_of
-from torchrepro.locate.stages import find_stage, guilty_rung
+from torchrepro.locate.stages import culprit_rung, find_stage
 from torchrepro.nouns.located import Rung
 from torchrepro.nouns.repro import Compiler, Place
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
@@ -27,33 +27,33 @@ def rungs(*kinds: Kind) -> tuple[Rung, ...]:
 @given(st.lists(KINDS, min_size=1, max_size=4))
 def test_the_guilty_rung_begins_the_failing_run_that_ends_at_the_compiler(kinds: list[Kind]) -> None:
     ladder = rungs(*kinds)
-    guilty = guilty_rung(ladder)
+    culprit = culprit_rung(ladder)
     if kinds[-1] is Kind.PASS:
-        assert guilty is None
+        assert culprit is None
         return
-    assert guilty is not None
-    place = ladder.index(guilty)
+    assert culprit is not None
+    place = ladder.index(culprit)
     assert all(rung.fails for rung in ladder[place:])
     assert place == 0 or not ladder[place - 1].fails
 
 
 def test_a_rung_that_differs_alone_blames_nobody() -> None:
-    assert guilty_rung(rungs(Kind.PASS, Kind.MISMATCH, Kind.PASS, Kind.PASS)) is None
+    assert culprit_rung(rungs(Kind.PASS, Kind.MISMATCH, Kind.PASS, Kind.PASS)) is None
 
 
 def test_the_kind_may_change_on_the_way_up() -> None:
-    guilty = guilty_rung(rungs(Kind.PASS, Kind.RUN_ERROR, Kind.RUN_ERROR, Kind.CRASH))
-    assert guilty is not None
-    assert guilty.stage is Stage.AOT
+    culprit = culprit_rung(rungs(Kind.PASS, Kind.RUN_ERROR, Kind.RUN_ERROR, Kind.CRASH))
+    assert culprit is not None
+    assert culprit.stage is Stage.AOT
 
 
 def test_a_rung_that_could_not_be_tested_neither_blames_nor_clears() -> None:
-    guilty = guilty_rung(rungs(Kind.PASS, Kind.MISMATCH, Kind.NOT_COMPARABLE, Kind.MISMATCH))
-    assert guilty is not None
-    assert guilty.stage is Stage.AOT
-    guilty = guilty_rung(rungs(Kind.NOT_COMPARABLE, Kind.INVALID, Kind.NOT_COMPARABLE, Kind.MISMATCH))
-    assert guilty is not None
-    assert guilty.stage is Stage.BACKEND
+    culprit = culprit_rung(rungs(Kind.PASS, Kind.MISMATCH, Kind.NOT_COMPARABLE, Kind.MISMATCH))
+    assert culprit is not None
+    assert culprit.stage is Stage.AOT
+    culprit = culprit_rung(rungs(Kind.NOT_COMPARABLE, Kind.INVALID, Kind.NOT_COMPARABLE, Kind.MISMATCH))
+    assert culprit is not None
+    assert culprit.stage is Stage.BACKEND
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ class Evidence:
 
 
 def weight_of(window: Window, repro: Repro, recording: Recording) -> float:
-    """How likely an op is to be the guilty one where the evidence names none: views compute nothing."""
+    """How likely an op is the culprit where the evidence names none: views compute nothing."""
     inside = _parts(window.node, repro, recording)
     own = [window.node.target] if isinstance(window.node.target, OpOverload) else []
     parts = inside or own

@@ -88,7 +88,7 @@ def observed_values(repro: Repro, *, limit: int) -> Recording:
 
 
 def raising_node(repro: Repro) -> str | None:
-    """The node at which an eager run in this process raises; None where it comes to an end."""
+    """The node at which an eager run in this process raises; None where it finishes."""
     from torchrepro.execute.judge_repro import Prepared
 
     prepared = Prepared(repro)

@@ -49,7 +49,7 @@ def watched(repro: Repro, names: Sequence[str], recording: Recording) -> Repro:
 
 
 def watched_in(comparison: Comparison, repro: Repro, names: Sequence[str]) -> dict[str, LeafComparison]:
-    """What was found out about each watched value, by the name of its node."""
+    """Return what is known of each watched value, by the name of its node."""
     outputs: Any = repro.graph.graph.output_node().args[0]
     first = len(outputs) - len(names)
     found = {leaf.where.output: leaf for leaf in comparison.leaves if not leaf.where.rest}

@@ -147,7 +147,7 @@ def failing_one(
 ) -> list[tuple[Unit, Window]]:
     """The op that fails, if one does: bisection, into so many parts at a time.
 
-    Ops that compute nothing are rarely guilty, so the parts are of equal weight and not of equal length.
+    Ops that compute nothing are rarely the culprit, so the parts are of equal weight and not of equal length.
     """
     weights = {window: weight_of(window, repro, recording) for window in windows}
     pool = sorted(windows, key=lambda window: -weights[window])

@@ -16,8 +16,9 @@ from torch.fx import GraphModule, Node
 
 from torchrepro.bundle.storage_digests import remembered
 from torchrepro.cut.subgraph import CALLS
-from torchrepro.edit.plain_values import seeded_noise, short_number
+from torchrepro.edit.plain_values import seeded_noise
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.script.tensor_values import shortest_digits
 
 USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)
 """What torch makes of numbers that are written down."""
@@ -61,7 +62,7 @@ def cost_of_arguments(module: GraphModule) -> int:
 
 
 def cost_of(value: Any) -> int:
-    """Of whole numbers 0, then 1, then the smaller one; of others 1.0, then 0.0, then the shorter one."""
+    """Of integers 0, then 1, then the smaller one; of others 1.0, then 0.0, then the shorter one."""
     if isinstance(value, bool):
         return 0
     if isinstance(value, int):
@@ -96,7 +97,7 @@ _EXOTIC = 10_000
 _FEW = 64
 """Elements of which each is looked at."""
 _MANY = 1 << 16
-"""Elements above which nobody looks whether it is seeded noise."""
+"""Elements above which seeded noise is not looked for."""
 _UNREAD = 1 << 20
 """Elements above which all count as irregular where the first ones are: reading them takes longer."""
 _DIGITS = 10
@@ -150,7 +151,9 @@ def _cost_of_values(tensor: torch.Tensor) -> int:
 def cost_of_number(number: torch.Tensor) -> int:
     """The characters of a number beyond those of the plainest ones."""
     value = number.item()
-    return 0 if value in (0, 1) else len(short_number(value, number.dtype))
+    if value in (0, 1):
+        return 0
+    return len(shortest_digits(value, number.dtype) if isinstance(value, float) else str(value))
 
 
 def _is_uniform(flat: torch.Tensor) -> bool:

@@ -79,11 +79,11 @@ _TAKES_SIZES = (
     *("rand", "randn", "randint", "arange", "linspace", "layer_norm", "rms_norm", "narrow", "slice"),
     *("as_strided", "resize", "getitem", "setitem", "embedding_dense_backward", "select_backward", "repeat"),
 )
-"""In the names of ops whose whole numbers are sizes or ends of ranges, as a rule."""
+"""In the names of ops whose integers are sizes or ends of ranges, as a rule."""
 
 
 def numbers_that_are_sizes(repro: Repro) -> Iterator[tuple[Literal, int]]:
-    """Whole numbers above 1 in the arguments of ops that take sizes, by their names."""
+    """Integers above 1 in the arguments of ops that take sizes, by their names."""
     for node in repro.graph.graph.nodes:
         name = str(getattr(node.target, "__name__", node.target))
         if not any(word in name for word in _TAKES_SIZES):

@@ -40,7 +40,7 @@ class Held:
 
 
 def held_tensors(repro: Repro) -> list[Held]:
-    """The tensors that can be made anew, in the order in which a reader meets them."""
+    """The tensors that can be recreated, in the order in which a reader meets them."""
     spots: dict[int, list[Spot]] = {}
     tensors: dict[int, torch.Tensor] = {}
     for spot, tensor in _spots(repro):
@@ -214,7 +214,7 @@ def _without_gaps(tensor: torch.Tensor) -> bool:
 def indices_below(
     repro: Repro, tensors: Sequence[tuple[Held, torch.Tensor]], limits: Sequence[tuple[int, int]]
 ) -> dict[Held, torch.Tensor]:
-    """Whole numbers that were indices into a dimension, brought below its new size.
+    """Integers that were indices into a dimension, brought below its new size.
 
     That a tensor holds indices is guessed: the graph looks something up, and all of its values were below a
     size that has become smaller. `limits` has the sizes before and after.

@@ -115,7 +115,7 @@ def _run_in_place(module: GraphModule, node: Node, way: _Way) -> None:
 
 
 class _Known:
-    """What is known of a graph: the sizes of its values, which are found out if somebody asks for them."""
+    """What is known of a graph: the sizes of its values, computed when they are first needed."""
 
     def __init__(self, repro: Repro) -> None:
         self._repro = repro
@@ -367,7 +367,7 @@ def _in_graph(path: str, graph: Graph) -> list[Bypass]:
 
 
 def _is_floating(node: Node) -> bool:
-    """Counters of loops are whole numbers: without `i + 1` eager would not come to an end."""
+    """Counters of loops are integers: without `i + 1` eager would not terminate."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 

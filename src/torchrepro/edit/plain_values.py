@@ -13,12 +13,12 @@ Form = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 
 
 def plainest(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """Ones; zeros for whole numbers, which are mostly indices and exist everywhere; True for masks."""
+    """Ones; zeros for integers, which are mostly indices and exist everywhere; True for masks."""
     return _full(tensor, 1 if _has_fractions(tensor) or tensor.dtype is torch.bool else 0)
 
 
 def zeros(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """Zeros; ones for whole numbers."""
+    """Zeros; ones for integers."""
     return _full(tensor, 0 if _has_fractions(tensor) or tensor.dtype is torch.bool else 1)
 
 
@@ -82,17 +82,6 @@ def rounder_values(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def rounded(value: complex, digits: int) -> complex:
     """A number to so many digits; what is no number or no fraction stays as it is."""
     return float(f"{value:.{digits - 1}e}") if isinstance(value, float) else value
-
-
-def short_number(value: complex, dtype: torch.dtype) -> str:
-    """The shortest text that means this number in this dtype."""
-    if not isinstance(value, float):
-        return str(value)
-    for digits in range(1, 18):
-        text = f"{value:.{digits}g}"
-        if torch.tensor(float(text), dtype=dtype).item() == value:
-            return text
-    return repr(value)
 
 
 def _full(tensor: torch.Tensor, value: complex) -> torch.Tensor:

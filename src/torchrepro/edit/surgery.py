@@ -55,7 +55,7 @@ def rebuilt(
 
 
 def put_in_place_of(node: Node, value: Any) -> None:
-    """Whoever uses a node uses a value from now on: another node, a number, or several in a tuple.
+    """Replace a node by a value: another node, a number, or several in a tuple.
 
     What takes one of several out of the node is given that one.
     """
@@ -72,7 +72,7 @@ def put_in_place_of(node: Node, value: Any) -> None:
 
 
 def remove_dead_nodes(graph: Graph) -> None:
-    """Erase what nobody uses and what changes nothing."""
+    """Erase nodes that are not used and have no effects."""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op != "placeholder" and not has_effects(node):
             graph.erase_node(node)

@@ -1,9 +1,9 @@
 """Which sizes are the same one: run a graph on tensors whose every size is an unknown of its own.
 
-Whole numbers in the arguments are unknowns as well. Where an op asks for two sizes to be equal, torch's shape
+Integers in the arguments are unknowns as well. Where an op asks for two sizes to be equal, torch's shape
 reasoning makes them one, or one a formula of others (a view of 8 x 16 as 128). What an op fixes is no unknown
 any more. On graphs of a few ops this takes milliseconds; a chain of 500 views took ten minutes, so there is a
-limit of time, and whoever asks has to do without.
+limit of time, and the answer is None after it.
 """
 
 from __future__ import annotations

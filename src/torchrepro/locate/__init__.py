@@ -1,1 +1,1 @@
-"""Who is guilty of a failure: the stage, what is inside it, the graph, the op."""
+"""Find the culprit of a failure: the stage, what is inside it, the graph, the op."""

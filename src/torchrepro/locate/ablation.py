@@ -160,7 +160,7 @@ def _watching_passes(met: Met) -> Iterator[None]:
     def watched(apply: Callable[..., Any]) -> Callable[..., Any]:
         def applied(self: Any, pass_fn: Callable[..., Any]) -> Any:
             if self.subsystem is None:
-                return apply(self, pass_fn)  # nobody is asked whether to leave it out
+                return apply(self, pass_fn)  # torch does not ask whether to leave it out
             name, before = self.passname, _likeness(self.gm)
             try:
                 result = apply(self, pass_fn)
@@ -181,7 +181,7 @@ def _watching_passes(met: Met) -> Iterator[None]:
 
 
 def _likeness(module: GraphModule) -> list[tuple[Any, ...]]:
-    """Equal for a graph that nobody has touched. Arguments are compared as objects: a change makes new."""
+    """Equal for a graph that was not changed. Arguments are compared as objects: a change makes new ones."""
     return [
         (node.op, node.name, node.target, _Same(node.args), _Same(node.kwargs)) for node in module.graph.nodes
     ]

@@ -1,4 +1,4 @@
-"""What inside a stage is guilty: a pass, a rewrite, a decomposition, a lowering or an option of a compiler.
+"""The culprit inside a stage: a pass, a rewrite, a decomposition, a lowering or an option of a compiler.
 
 Bold first: whole groups are turned off, and only where that makes the failure go away it is narrowed down.
 The groups come in the order in which their answer is worth more. Options of code generation come before
@@ -33,15 +33,15 @@ _HALVINGS = 2
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The guilty part, and all that has to be turned off for the failure to go away."""
+    """The culprit, and all that has to be turned off for the failure to go away."""
 
     part: Part
     off: Off
 
 
 def find_part(inquiry: Inquiry, stage: Stage, suspects: Sequence[str] = ()) -> Found | None:
-    """The guilty part of a stage; None where none was found. `suspects` are operators to ask about first."""
-    inquiry.on_step(f"what is guilty inside the stage {stage.value}")
+    """Return the culprit inside a stage; None where none was found. `suspects`: operators to try first."""
+    inquiry.on_step(f"the culprit inside the stage {stage.value}")
     repro = inquiry.repro
     if stage is Stage.BACKEND:
         if repro.compiler.name not in ("inductor", AOT_INDUCTOR):
@@ -85,7 +85,7 @@ def _in_settings(trials: Trials, stage: Stage) -> Found | None:
 def _narrowed(
     trials: Trials, group: Sequence[Switch], *, first: Sequence[Switch] = (), halvings: int = _HALVINGS
 ) -> Found | None:
-    """The guilty of a group; None if the failure stays with all of it turned off.
+    """Return the culprit in a group; None if the failure stays with all of it turned off.
 
     So much turned off may fail in a way of its own, which says nothing: then the halves are asked.
     """
@@ -106,7 +106,7 @@ def _narrowed(
 
 
 def _narrowed_as_met(trials: Trials, group: Callable[[Trials], list[Switch]]) -> Found | None:
-    """The guilty of a group that grows: with one pass turned off, a later one may find the same to do."""
+    """Return the culprit in a group that grows: with one pass off, a later one may find the same to do."""
     asked: list[Switch] = []
     while len(now := group(trials)) > len(asked):
         asked = now
@@ -129,18 +129,18 @@ def _with_lowering(found: Found, trials: Trials, suspects: Sequence[str]) -> Fou
     return found
 
 
-def _found(guilty: Sequence[Switch]) -> Found | None:
-    if not guilty:
+def _found(culprit: Sequence[Switch]) -> Found | None:
+    if not culprit:
         return None
-    main = guilty[0]
-    meanings = " and ".join(switch.meaning for switch in guilty)
+    main = culprit[0]
+    meanings = " and ".join(switch.meaning for switch in culprit)
     return Found(
         Part(
             main.kind,
-            " and ".join(switch.name for switch in guilty),
+            " and ".join(switch.name for switch in culprit),
             f"the failure goes away without {meanings}",
         ),
-        all_off(guilty),
+        all_off(culprit),
     )
 
 

@@ -1,8 +1,8 @@
 """The graph: which of the compiled graphs of a program fails.
 
-A bundle of one graph says itself which one it is: whoever caught it has judged the graphs before it as they
-ran, or one by one. Of a whole call the graphs are recorded first, in one run that compiles nothing; then each
-is judged on its own, and none twice. Where none fails alone, what is wrong is between them.
+A bundle of one graph says itself which one it is: the graphs before it were judged when it was caught. Of a
+whole call the graphs are recorded first, in one run that compiles nothing; then each is judged on its own,
+and none twice. Where none fails alone, what is wrong is between them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECORD = "torchrepro.execute.record_graphs:record_call"
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The guilty graph of a whole call, as a repro of its own."""
+    """The culprit graph of a whole call, as a repro of its own."""
 
     graph: GuiltyGraph
     repro: Repro
@@ -33,11 +33,11 @@ class Found:
 
 
 def graph_of(inquiry: Inquiry, bundle: str) -> GuiltyGraph | None:
-    """What a bundle of one graph says of itself; None where nobody knows, or of a whole call."""
+    """What a bundle of one graph says of itself; None where that is not known, or of a whole call."""
     origin = inquiry.repro.origin
     if origin is None or inquiry.repro.place is Place.BEFORE_CAPTURE:
         return None
-    return _guilty(origin, bundle, inquiry.failure)
+    return _culprit(origin, bundle, inquiry.failure)
 
 
 def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> Found | None:
@@ -47,14 +47,14 @@ def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> 
     try:
         recorded = _recorded(inquiry, scratch)
         repros = {path: load_bundle(path, trusted=tuple(trusted)) for path in recorded}
-        guilty = first_failing(_judged(inquiry, repros), inquiry.verdict.kind)
-        if guilty is None:
-            inquiry.notes.append(_nobody(len(recorded)))
+        culprit = first_failing(_judged(inquiry, repros), inquiry.verdict.kind)
+        if culprit is None:
+            inquiry.notes.append(_none_fails(len(recorded)))
             return None
-        path, verdict = guilty
+        path, verdict = culprit
         origin = repros[path].origin or Origin(recorded.index(path), len(recorded))
         path.rename(keep_in)  # its tensors stay mapped
-        return Found(_guilty(origin, str(keep_in), Failure.of(verdict)), repros[path], verdict)
+        return Found(_culprit(origin, str(keep_in), Failure.of(verdict)), repros[path], verdict)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -62,7 +62,7 @@ def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> 
 def _recorded(inquiry: Inquiry, directory: Path) -> list[Path]:
     outcome = inquiry.ran(_RECORD, inquiry.repro, compiles=0, directory=str(directory))
     if outcome.result is None:
-        inquiry.notes.append("its graphs could not be recorded: the run did not come to an end")
+        inquiry.notes.append("its graphs could not be recorded: the run did not finish")
         return []
     inquiry.notes.extend(outcome.result["problems"])
     return [Path(path) for path in outcome.result["bundles"]]
@@ -76,14 +76,14 @@ def _judged(inquiry: Inquiry, repros: Mapping[Path, Repro]) -> Iterator[tuple[Pa
         yield from zip(some, inquiry.verdicts([repros[path] for path in some]), strict=True)
 
 
-def _guilty(origin: Origin, bundle: str, failure: Failure) -> GuiltyGraph:
-    """Right results beside wrong gradients: what is wrong was made for backward."""
+def _culprit(origin: Origin, bundle: str, failure: Failure) -> GuiltyGraph:
+    """Right results next to wrong gradients: what is wrong was made for backward."""
     of_gradients = failure.places == {"grad"} and not origin.backward
     name = f"backward of {origin}" if of_gradients else str(origin)
     return GuiltyGraph(origin.number, origin.seen, bundle, name, origin.source)
 
 
-def _nobody(count: int) -> str:
+def _none_fails(count: int) -> str:
     if not count:
         return "no graph is named: none could be recorded"
     if count == 1:

@@ -1,4 +1,4 @@
-"""The process that looks for the guilty: load, warm up, establish, then one step after the other.
+"""The search process of `locate`: load, warm up, establish, then one step after the other.
 
 It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
 can be forked at any moment. (`engine/search/process_main.py` is how it is started.)
@@ -54,8 +54,8 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             try:
                 original = establish(repro, oracle)
             except DoesNotFail as healthy:
-                nobody = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
-                return _kept(nobody, directory)
+                no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
+                return _kept(no_culprit, directory)
             reporter.phase("warm")
         oracle = oracle.after(original.verdict)
         use_scratch(directory)
@@ -96,7 +96,7 @@ class Case:
     _former: list[Inquiry] = field(default_factory=list)
 
     def go_on_with(self, inquiry: Inquiry) -> None:
-        """From now on look into another repro: the guilty graph of a whole call."""
+        """From now on look into another repro: the culprit graph of a whole call."""
         self._former.append(self.inquiry)
         self.inquiry = inquiry
 
@@ -123,20 +123,20 @@ def _graph(case: Case, found: Located) -> Located:
     if inquiry.repro.place is not Place.BEFORE_CAPTURE:
         return replace(found, graph=graph_of(inquiry, found.bundle))
     if found.stage is Stage.CAPTURE:
-        return found  # no graph is guilty of it
-    guilty = graph_in_call(inquiry, case.directory.graph, case.trusted)
-    if guilty is None:
+        return found  # no graph is the culprit
+    culprit = graph_in_call(inquiry, case.directory.graph, case.trusted)
+    if culprit is None:
         return found
     case.go_on_with(
         Inquiry(
-            guilty.repro,
-            guilty.verdict,
+            culprit.repro,
+            culprit.verdict,
             inquiry.oracle,
             repeats=inquiry.repeats,
             on_step=inquiry.on_step,
         )
     )
-    return replace(found, graph=guilty.graph)
+    return replace(found, graph=culprit.graph)
 
 
 def _op(case: Case, found: Located) -> Located:
@@ -184,7 +184,7 @@ STEPS = (
     Step("which stage fails first", _stage),
     Step("which graph fails", _graph),
     Step("which op is the first that is wrong", _op),
-    Step("what inside the stage is guilty", _part),
+    Step("what inside the stage is the culprit", _part),
     Step("what makes it go away", _workaround),
     Step("how the error grows along the graph", _growth),
     Step("how ill-conditioned the computation is", _sensitivity),
@@ -195,7 +195,7 @@ STEPS = (
 
 
 def answered(steps: Sequence[Step], case: Case, found: Located) -> Located:
-    """All steps in order. A fault of ours costs one answer, and is said; who stops has what there is."""
+    """Run all steps in order. A fault of torchrepro costs one answer and a note; a stop keeps the others."""
     for step in steps:
         case.inquiry.on_step(step.question)
         try:
@@ -204,7 +204,7 @@ def answered(steps: Sequence[Step], case: Case, found: Located) -> Located:
             return replace(found, stopped=str(stopped))
         except Exception as exc:
             fact = f"{type(exc).__name__}: {str(exc).partition(chr(10))[0][:200]}"
-            case.inquiry.notes.append(f"{step.question}: not found out, torchrepro itself failed ({fact})")
+            case.inquiry.notes.append(f"{step.question}: unknown: torchrepro itself failed ({fact})")
     return found
 
 

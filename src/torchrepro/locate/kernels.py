@@ -160,7 +160,7 @@ def definition_of(kernel: str, code: str) -> str:
 
 
 OUTPUT_CODE = "output_code.py"
-"""What inductor wrote for the whole graph, beside the result."""
+"""What inductor wrote for the whole graph, next to the result."""
 _JOB = "torchrepro.locate.kernels:generate"
 _SUFFIX = {"cpp": "kernel.cpp", "triton": "kernel.py"}
 

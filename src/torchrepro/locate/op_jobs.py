@@ -117,7 +117,7 @@ class Rejudging:
         self._units = {name: unit for unit in _units(repro, plain) for name in unit.nodes}
         self._states = ambient_at(repro.graph.graph, repro.ambient)
 
-    def guilty(self, name: str) -> bool | None:
+    def at_fault(self, name: str) -> bool | None:
         """Whether the op makes something else of its operands than eager and float64 do; None: not known."""
         unit = self._units.get(name)
         if unit is None or unit.name in self._recording.late:
@@ -202,12 +202,12 @@ def _sighting(
     leaves = {} if verdict.comparison is None else watched_in(verdict.comparison, repro, names)
     wrong = {name for name, leaf in leaves.items() if not leaf.same}
     compiled_values = {name: compiled for name, (_, compiled, _) in values.items()}
-    guilty = _culprits(repro, compiled_values, names, wrong, rule) if wrong else {}
+    at_fault = _at_fault(repro, compiled_values, names, wrong, rule) if wrong else {}
     seen = tuple(
         Seen(
             name,
             wrong=name in wrong,
-            guilty=guilty.get(name),
+            at_fault=at_fault.get(name),
             eager=relative_error(eager, truth),
             compiled=relative_error(compiled, truth),
             eager_odd=oddities(eager, truth),
@@ -227,7 +227,7 @@ def _nan_inputs(repro: Repro) -> tuple[str, ...]:
     return tuple(node.name for node, value in given if oddities(value, None).nan)
 
 
-def _culprits(
+def _at_fault(
     repro: Repro, values: Mapping[str, Any], names: list[str], wrong: set[str], rule: Rule
 ) -> dict[str, bool | None]:
     """Of the wrong values, in order: whether it is their op that is wrong; none is asked after the first."""
@@ -237,7 +237,7 @@ def _culprits(
     started = time.monotonic()
     for name in [name for name in names if name in wrong]:
         try:
-            found[name] = rejudging.guilty(name)
+            found[name] = rejudging.at_fault(name)
         except TorchReproError:  # there is no float64 run of this op alone: not known
             found[name] = None
         if found[name] or time.monotonic() - started > _REJUDGE_SECONDS:

@@ -124,7 +124,7 @@ class _Search:
         assert traced.node is not None
         fails, _ = self._windows.fails_alone(traced.node) if self._left() > 0 else (False, None)
         if not fails:
-            self._say("the op is wrong in this graph and not alone: it needs others beside it")
+            self._say("the op is wrong in this graph and not alone: it needs others next to it")
         return self._answer(traced.node, Way.WINDOW if fails else Way.OUTPUTS)
 
     def _wrong_alone(self) -> GuiltyOp | None:
@@ -142,7 +142,7 @@ class _Search:
             node = node.all_input_nodes[0]
         if isinstance(node.target, HigherOrderOperator):
             self._say(f"{node.name} runs graphs of its own, and what is in them was not looked at")
-        return _guilty(
+        return _culprit(
             node,
             way,
             eager_error=None if seen is None else seen.eager,
@@ -159,10 +159,10 @@ def _raising_in_eager(inquiry: Inquiry) -> GuiltyOp | None:
         return None
     name = inquiry.ran(_RAISING, inquiry.repro, compiles=0).result
     found = [node for node in inquiry.repro.graph.graph.nodes if node.name == name]
-    return _guilty(found[0], Way.ERROR) if found else None
+    return _culprit(found[0], Way.ERROR) if found else None
 
 
-def _guilty(node: Node, way: Way, **errors: float | None) -> GuiltyOp:
+def _culprit(node: Node, way: Way, **errors: float | None) -> GuiltyOp:
     here = whereabouts(node)
     return GuiltyOp(here.node, here.op, way, here.module, here.source, **errors)
 

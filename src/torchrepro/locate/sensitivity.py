@@ -166,7 +166,7 @@ _ACTS = {
 
 
 def find_sensitivity(watching: Watching | None, op: GuiltyOp | None) -> Sensitivity | None:
-    """At the guilty op; without one, where the error grows most. None for what is not about values."""
+    """At the culprit op; without one, where the error grows most. None for what is not about values."""
     if watching is None or watching.inquiry.verdict.kind not in OF_VALUES:
         return None
     if op is not None and op.way is Way.PIECE:
@@ -183,15 +183,15 @@ def find_sensitivity(watching: Watching | None, op: GuiltyOp | None) -> Sensitiv
     error = watching.seen[name].compiled if op is None and name in watching.seen else None
     error = op.compiled_error if op is not None else error
     act = act_of(op_of(watching.nodes[name]))
-    return Sensitivity(name, response.factor, words_on(response, act, error, guilty=op is not None))
+    return Sensitivity(name, response.factor, words_on(response, act, error, culprit=op is not None))
 
 
-def words_on(response: Response, act: str, error: float | None, *, guilty: bool) -> str:
-    """For who does not know what a condition number is. `error`: of the compiled value, relative."""
+def words_on(response: Response, act: str, error: float | None, *, culprit: bool) -> str:
+    """Say it without the words "condition number". `error`: of the compiled value, relative."""
     if not response.eps:
-        return "it reads no floating numbers: rounding explains nothing here" + _verdict(guilty)
+        return "it reads no floating numbers: rounding explains nothing here" + _verdict(culprit)
     if not response.moved:
-        return f"a rounding of its operands changes nothing in the result of {act}" + _verdict(guilty)
+        return f"a rounding of its operands changes nothing in the result of {act}" + _verdict(culprit)
     if response.discrete:
         share = f"{response.moved:,} of {response.elements:,}"
         return f"{act} decides: a rounding of its operands makes {share} results jump"
@@ -201,12 +201,12 @@ def words_on(response: Response, act: str, error: float | None, *, guilty: bool)
     if response.factor < _MUCH:
         kernel = "well-conditioned: a rounding stays a rounding, so this is a wrong kernel"
         gathers = f"{act} amplifies rounding {times} and nothing does more: error gathers along the way"
-        return kernel if guilty else gathers
+        return kernel if culprit else gathers
     amplified = f"rounding is amplified {times} by {act}"
     explained = _SLACK * response.factor * response.eps
-    if guilty and error is not None and error > explained:
+    if culprit and error is not None and error > explained:
         return f"{amplified}, and yet the error is larger than that explains: a wrong kernel"
-    return f"{amplified}, which explains the error" if guilty else f"{amplified}: no kernel is wrong"
+    return f"{amplified}, which explains the error" if culprit else f"{amplified}: no kernel is wrong"
 
 
 def act_of(op: str) -> str:
@@ -215,8 +215,8 @@ def act_of(op: str) -> str:
     return f"this {_ACTS[plain]}" if plain in _ACTS else plain
 
 
-def _verdict(guilty: bool) -> str:
-    return ", so this is a wrong kernel" if guilty else ""
+def _verdict(culprit: bool) -> str:
+    return ", so this is a wrong kernel" if culprit else ""
 
 
 def _times(factor: float) -> str:

@@ -32,7 +32,7 @@ class LocateSettings:
     jobs: int | None = None
     """Runs at a time; None: one for each core."""
     time_limit: float | None = None
-    """Seconds to look, once the original has been seen to fail; None: until all is found out."""
+    """Seconds to look, once the original has been seen to fail; None: until every question is answered."""
     trusted: tuple[str, ...] = ()
     own: bool = False
     """The bundle was made from the user's own program: what it names may be run."""

@@ -17,17 +17,17 @@ _SAYS_NOTHING = frozenset({Kind.INVALID, Kind.NOT_COMPARABLE})
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The rungs that were asked, the compiler under test last, and the stage that is guilty."""
+    """The rungs that were asked, the compiler under test last, and the stage that brings the failure in."""
 
     rungs: tuple[Rung, ...]
 
     @property
-    def guilty(self) -> Rung | None:
-        return guilty_rung(self.rungs)
+    def culprit(self) -> Rung | None:
+        return culprit_rung(self.rungs)
 
     @property
     def stage(self) -> Stage:
-        return self.guilty.stage if self.guilty else Stage.NONE
+        return self.culprit.stage if self.culprit else Stage.NONE
 
 
 def find_stage(inquiry: Inquiry) -> Ladder:
@@ -47,12 +47,12 @@ def find_stage(inquiry: Inquiry) -> Ladder:
 
 
 def captures(repro: Repro) -> bool:
-    """Whether running it captures anything: only then can capture be guilty, or be told to do nothing."""
+    """Whether running it captures anything: only then can capture be the culprit, or be turned off."""
     again = repro.place is Place.AFTER_CAPTURE and repro.compiler.recapture
     return repro.place is Place.BEFORE_CAPTURE or again
 
 
-def guilty_rung(rungs: Sequence[Rung]) -> Rung | None:
+def culprit_rung(rungs: Sequence[Rung]) -> Rung | None:
     """Return the rung at which the failure comes in; None if the last one passes."""
     place = culprit_step([None if rung.kind in _SAYS_NOTHING else rung.fails for rung in rungs])
     return None if place is None else rungs[place]

@@ -28,7 +28,7 @@ class Switch:
     meaning: str
     """What has been turned off, in words: `the failure goes away without ...`."""
     weight: float = 1.0
-    """How likely it is to be guilty, compared with others."""
+    """How likely it is the culprit, compared with others."""
 
 
 @dataclass(frozen=True, slots=True)

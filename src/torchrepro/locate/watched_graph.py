@@ -43,9 +43,9 @@ class Seen:
     node: str
     wrong: bool = False
     """The compiled value is further from the truth than the judge allows."""
-    guilty: bool | None = None
-    """Wrong for what it was given: computed anew from the operands that the compiled graph had, the result is
-    another. None: not asked, or an operand cannot be had."""
+    at_fault: bool | None = None
+    """Wrong for what it was given: computed again from the operands of the compiled graph, it is right.
+    None: not asked, or an operand cannot be had."""
     eager: float | None = None
     """The largest error, relative to the largest magnitude of the truth; None where there is no truth."""
     compiled: float | None = None
@@ -180,8 +180,8 @@ class Watching:
         self.nan_inputs |= frozenset(sighting.nan_inputs)
         for seen in sighting.seen:
             known = self.seen.get(seen.node)
-            # Whether an op is guilty is found out where its operands are watched as well.
-            if known is None or not known.guilty or seen.guilty is not None:
+            # Whether an op is at fault is known where its operands are watched as well.
+            if known is None or not known.at_fault or seen.at_fault is not None:
                 self.seen[seen.node] = seen
         return sighting
 

@@ -1,6 +1,6 @@
 """A workaround: the smallest thing that a user can write so that the failure goes away, seen to do so.
 
-Options of `torch.compile` first, from the one that turns off just the guilty part to calling every operator
+Options of `torch.compile` first, from the one that turns off just the culprit part to calling every operator
 as it is; then a setting of torch; then a backend that does less, the failing stages left out.
 """
 
@@ -36,7 +36,7 @@ _CALL_EVERY_OPERATOR: Mapping[str, Any] = {"fallback_by_default": True}
 
 def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Workaround | None:
     """The first of the candidates with which the repro passes; None where none does."""
-    if ladder.guilty is None:
+    if ladder.culprit is None:
         return None
     inquiry.on_step("a workaround")
     return (

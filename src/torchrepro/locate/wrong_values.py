@@ -70,7 +70,7 @@ def trace(watching: Watching, *, at_once: int, left: Callable[[], int]) -> Trace
 def _conclusion(watching: Watching, shows: bool) -> Traced:
     """The first op that is wrong by itself, or, where that is not known, whose operands are all right."""
     wrong = {name for name, seen in watching.seen.items() if seen.wrong}
-    own = {name: watching.seen[name].guilty for name in wrong}
+    own = {name: watching.seen[name].at_fault for name in wrong}
     found = first_wrong(watching.repro.graph.graph, wrong, own)
     return Traced(found, shows, inherited=bool(wrong) and found is None)
 

@@ -193,12 +193,18 @@ def number_text(value: Any, dtype: torch.dtype) -> str:
 def _shortest(value: float, dtype: torch.dtype) -> str:
     if not math.isfinite(value):
         return float_text(value)
-    for digits in range(1, 18):
-        near = float(f"{value:.{digits}g}")
-        if float(torch.tensor(near, dtype=torch.float64).to(dtype)) == value:
-            # `repr` writes 3e10 as 30000000000.0.
-            short = f"{near:.{digits}g}" if abs(near) >= 1e7 else repr(near)
-            return short.replace("e+", "e")
+    digits = shortest_digits(value, dtype)
+    # `repr` writes 3e10 as 30000000000.0.
+    short = digits if abs(float(digits)) >= 1e7 else repr(float(digits))
+    return short.replace("e+", "e")
+
+
+def shortest_digits(value: float, dtype: torch.dtype) -> str:
+    """Return the fewest digits that mean this number in this dtype: `0.1` for the float32 next to it."""
+    for count in range(1, 18):
+        text = f"{value:.{count}g}"
+        if float(torch.tensor(float(text), dtype=torch.float64).to(dtype)) == value:
+            return text
     return repr(value)
 
 

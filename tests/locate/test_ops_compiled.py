@@ -1,4 +1,4 @@
-"""The guilty op of a real compiler, in children of this process as `torchrepro locate` does it."""
+"""The culprit op of a real compiler, in children of this process as `torchrepro locate` does it."""
 
 from __future__ import annotations
 

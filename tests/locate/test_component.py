@@ -1,4 +1,4 @@
-"""What inside a stage is named as guilty, and what that costs, with a compiler that is wrong on demand."""
+"""What inside a stage is named as culprit, and what that costs, with a compiler that is wrong on demand."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def part_of(answer: Answer, stage: Stage = Stage.BACKEND, **how: object) -> tupl
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(LOWERED))
-def test_a_wrong_lowering_is_named_in_few_questions(guilty: str) -> None:
-    found, inquiry = part_of(wrong_unless({f"lowerings:{guilty}": 1}))
+def test_a_wrong_lowering_is_named_in_few_questions(culprit: str) -> None:
+    found, inquiry = part_of(wrong_unless({f"lowerings:{culprit}": 1}))
     assert found is not None
-    assert (found.part.kind, found.part.name) == ("lowering", guilty)
+    assert (found.part.kind, found.part.name) == ("lowering", culprit)
     assert inquiry.compiles <= 9
 
 

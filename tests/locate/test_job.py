@@ -50,7 +50,7 @@ def test_a_fault_of_ours_is_a_note_and_the_other_steps_go_on(case: Case) -> None
     assert found.stage is Stage.BACKEND
     assert found.part is not None
     assert found.stopped == ""
-    assert case.notes == ["op: not found out, torchrepro itself failed (KeyError: 'buf0\\nand a long story')"]
+    assert case.notes == ["op: unknown: torchrepro itself failed (KeyError: 'buf0\\nand a long story')"]
 
 
 def test_a_stop_gives_what_was_found_so_far_and_says_why(case: Case) -> None:

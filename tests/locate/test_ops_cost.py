@@ -1,4 +1,4 @@
-"""The guilty op of a graph of 1,000 is found in few compiles, whatever the failure and wherever the op is."""
+"""The culprit op of a graph of 1,000 is found in few compiles, whatever the failure and its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOR_THE_OP = 2 * math.log2(OPS)
 """Of the 2·log2(ops) + 6 that are promised for stage and op together."""
 
 anywhere = st.builds(
-    lambda guilty, seed: random_graph(OPS, guilty, seed), st.integers(0, OPS - 1), st.integers(0, 1 << 16)
+    lambda culprit, seed: random_graph(OPS, culprit, seed), st.integers(0, OPS - 1), st.integers(0, 1 << 16)
 )
 few = settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.generate))
 """Half a second each; a graph of 1,000 ops is not shrunk in any time."""
@@ -33,7 +33,7 @@ def found_in(repro: Repro, oracle: CountingOracle, at_a_time: int = 1 << 30) -> 
     return (None, None) if op is None else (op.node, op.way)
 
 
-def the_guilty(repro: Repro) -> str:
+def the_culprit(repro: Repro) -> str:
     node = guilty_node(repro)
     assert node is not None
     return node.name
@@ -43,7 +43,7 @@ def the_guilty(repro: Repro) -> str:
 @given(repro=anywhere)
 def test_wrong_values_take_one_look_and_one_proof(repro: Repro) -> None:
     oracle = CountingOracle()
-    assert found_in(repro, oracle) == (the_guilty(repro), Way.WINDOW)
+    assert found_in(repro, oracle) == (the_culprit(repro), Way.WINDOW)
     assert oracle.asked == 2
 
 
@@ -51,34 +51,34 @@ def test_wrong_values_take_one_look_and_one_proof(repro: Repro) -> None:
 @given(repro=anywhere, at_a_time=st.integers(20, 300))
 def test_values_that_do_not_fit_into_memory_are_watched_in_batches(repro: Repro, at_a_time: int) -> None:
     oracle = CountingOracle()
-    assert found_in(repro, oracle, at_a_time) == (the_guilty(repro), Way.WINDOW)
+    assert found_in(repro, oracle, at_a_time) == (the_culprit(repro), Way.WINDOW)
     assert max(oracle.watched) <= at_a_time
 
 
 @few
 @given(repro=anywhere)
 def test_an_op_that_is_wrong_only_in_its_graph_is_found_and_said_not_to_fail_alone(repro: Repro) -> None:
-    assert found_in(repro, CountingOracle(needs=500)) == (the_guilty(repro), Way.OUTPUTS)
+    assert found_in(repro, CountingOracle(needs=500)) == (the_culprit(repro), Way.OUTPUTS)
 
 
 @few
 @given(repro=anywhere)
 def test_where_watching_makes_the_failure_vanish_windows_find_the_op(repro: Repro) -> None:
-    assert found_in(repro, CountingOracle(shows_with=1)) == (the_guilty(repro), Way.WINDOW)
+    assert found_in(repro, CountingOracle(shows_with=1)) == (the_culprit(repro), Way.WINDOW)
 
 
 @few
 @given(repro=anywhere)
 def test_where_windows_show_nothing_either_values_are_watched_one_by_one(repro: Repro) -> None:
     found = found_in(repro, CountingOracle(needs=500, shows_with=3))
-    assert found == (the_guilty(repro), Way.OUTPUTS)
+    assert found == (the_culprit(repro), Way.OUTPUTS)
 
 
 @pytest.mark.parametrize("kind", [Kind.CRASH, Kind.HANG])
 @few
 @given(repro=anywhere)
 def test_a_failure_that_names_nothing_is_found_by_bisection(kind: Kind, repro: Repro) -> None:
-    assert found_in(repro, CountingOracle(kind=kind)) == (the_guilty(repro), Way.WINDOW)
+    assert found_in(repro, CountingOracle(kind=kind)) == (the_culprit(repro), Way.WINDOW)
 
 
 @few
@@ -88,4 +88,4 @@ def test_a_crash_that_needs_the_ops_before_it_is_found_by_cutting_the_graph(repr
     node, way = found_in(repro, CountingOracle(kind=Kind.CRASH, needs=needs))
     assert way is Way.PIECE
     order = [each.name for each in repro.graph.graph.nodes]
-    assert order.index(str(node)) <= max(order.index(the_guilty(repro)), needs)
+    assert order.index(str(node)) <= max(order.index(the_culprit(repro)), needs)

@@ -1,4 +1,4 @@
-"""The guilty op is named, whatever form it has in the graph; where none is guilty, none is."""
+"""The culprit op is named, whatever form it has in the graph; where there is none, none is named."""
 
 from __future__ import annotations
 
