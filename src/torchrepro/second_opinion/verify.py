@@ -13,7 +13,6 @@ for training a large model to its end.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import threading
 import types
@@ -25,8 +24,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.runtime.settings import Settings
-from torchrepro.frontend.runtime.wrapping import TracedModule
-from torchrepro.frontend.trace.calls import ORIGINAL
+from torchrepro.frontend.runtime.wrapping import TracedModule, WrappedFunction
 from torchrepro.frontend.trace.fakes import tensors_in
 from torchrepro.judge.execute import Run, named_state
 from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison
@@ -58,28 +56,17 @@ def verified(target: Any, traced: Any) -> Any:
     return VerifiedFunction(target, traced)
 
 
-class VerifiedFunction:
-    """A captured function that is compared with the original. Binds like a function where it is a method."""
+class VerifiedFunction(WrappedFunction):
+    """A captured function that is compared with the original."""
+
+    word = "verified"
 
     def __init__(self, target: Any, traced: Any) -> None:
-        functools.update_wrapper(self, target)
-        setattr(self, ORIGINAL, target)
+        super().__init__(target)
         self._check = _Check(target, traced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._check(args, kwargs)
-
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        return self if owner is None else types.MethodType(self, owner)
-
-    def __deepcopy__(self, memo: Any) -> VerifiedFunction:
-        return self
-
-    def __reduce__(self) -> str:
-        return str(vars(self)["__qualname__"])
-
-    def __repr__(self) -> str:
-        return f"<verified {getattr(self, ORIGINAL)!r}>"
 
 
 class VerifiedModule(TracedModule):

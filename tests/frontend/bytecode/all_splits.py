@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -150,9 +151,16 @@ def _entered(make: Maker, function: FunctionType, index: int, state: FrameState)
     return enter(_made[key], function, state)
 
 
+def _without_arguments(function: Callable[[], Any]) -> Case:
+    return lambda seen: (function, (), {})
+
+
 def main(file: str, names: list[str]) -> None:
+    sys.path.append(str(Path(__file__).parent.parent / "interpreter"))
+    from language import FEATURES
     from split_functions import CASES
 
+    cases = {**{name: _without_arguments(feature) for name, feature in FEATURES.items()}, **CASES}
     faulthandler.enable()
     with open(file, "r+b") as opened:
         place = mmap.mmap(opened.fileno(), 0)
@@ -163,9 +171,9 @@ def main(file: str, names: list[str]) -> None:
         )  # outlives a crash, and costs no system call
 
     kinds: list[str] = []
-    for name in names or CASES:
-        kinds += Split(name, CASES[name], note).check()
-    print(f"{len(names or CASES)} functions, split at {len(kinds)} places: {' '.join(sorted(set(kinds)))}")
+    for name in names or cases:
+        kinds += Split(name, cases[name], note).check()
+    print(f"{len(names or cases)} functions, split at {len(kinds)} places: {' '.join(sorted(set(kinds)))}")
 
 
 if __name__ == "__main__":

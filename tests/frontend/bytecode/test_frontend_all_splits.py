@@ -1,4 +1,4 @@
-"""Every function of `split_functions` is split at every instruction it runs, in every Python found."""
+"""Every feature of the language, and more, is split at every instruction it runs, in every Python found."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from torchrepro.frontend.trace.classes import is_python_class, static_lookup
 from torchrepro.frontend.trace.recorder import Recorder
 from torchrepro.frontend.trace.torch_rules import original_of
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.torch_api.modes import current_function_modes as _get_current_function_mode_stack
-from torchrepro.torch_api.modes import function_mode_depth
+from torchrepro.torch_api.modes import current_function_modes, function_mode_depth
 
 MOST_NESTED = 32
 """Captured functions that call each other. Each takes frames of ours, and Python allows so many for all."""
@@ -36,12 +35,38 @@ class _Running(threading.local):
 _running = _Running()
 
 
-class TracedFunction:
-    """A Python function that is captured when it is called. Binds like a function where it is a method."""
+class WrappedFunction:
+    """What stands for a callable of the user's. Binds like a function where it is a method."""
+
+    word = "wrapped"
+
+    def __init__(self, original: Any) -> None:
+        functools.update_wrapper(self, original)
+        setattr(self, ORIGINAL, original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __deepcopy__(self, memo: Any) -> WrappedFunction:
+        return self
+
+    def __reduce__(self) -> str:
+        return str(vars(self)["__qualname__"])  # as functions are pickled: by name
+
+    def __repr__(self) -> str:
+        return f"<{self.word} {getattr(self, ORIGINAL)!r}>"
+
+
+class TracedFunction(WrappedFunction):
+    """A Python function that is captured when it is called."""
+
+    word = "traced"
 
     def __init__(self, function: types.FunctionType, settings: Settings) -> None:
-        functools.update_wrapper(self, function)
-        setattr(self, ORIGINAL, function)
+        super().__init__(function)
         self._function = function
         self._settings = settings
 
@@ -59,18 +84,6 @@ class TracedFunction:
             return dispatch(function, FrameState(bound, cells), self._settings)
         finally:
             _running.calls -= 1
-
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        return self if owner is None else types.MethodType(self, owner)
-
-    def __deepcopy__(self, memo: Any) -> TracedFunction:
-        return self
-
-    def __reduce__(self) -> str:
-        return self._function.__qualname__  # as functions are pickled: by name
-
-    def __repr__(self) -> str:
-        return f"<traced {self._function!r}>"
 
 
 _ASYNCHRONOUS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
@@ -142,7 +155,7 @@ def _is_tracing() -> bool:
     """Checked on torch 2.11 to 2.15."""
     if not function_mode_depth():
         return False
-    return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())
+    return any(isinstance(mode, Recorder) for mode in current_function_modes())
 
 
 class TracedModule(torch.nn.Module):
