@@ -171,7 +171,7 @@ def test_a_store_that_does_not_answer_is_given_up() -> None:
             return thawed.wait(30)
 
     frozen, thawed = Frozen(), threading.Event()
-    store = JobStore(frozen, "test", patience=0.2)
+    store = JobStore(frozen, "test", timeout=0.2)
     try:
         with pytest.raises(StoreLost, match="no answer"):
             store.has("key")

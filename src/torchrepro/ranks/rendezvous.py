@@ -121,7 +121,7 @@ class Rendezvous:
             name = self._name(channel, 1)
             farewell |= {f"{name}{self.rank}": _encoded(_Entry(absent=Absent(fact))), f"{name}wake": _LOOK}
         try:
-            self._store.set(farewell, patience=1.0)
+            self._store.set(farewell, timeout=1.0)
         except StoreLost:
             return  # whoever kept the store was the first to leave
         if self._may_keep_the_store:

@@ -25,14 +25,14 @@ class StoreLost(Exception):
 class JobStore:
     """Plain text under keys of our own."""
 
-    def __init__(self, store: Store, prefix: str, *, patience: float = 10.0) -> None:
+    def __init__(self, store: Store, prefix: str, *, timeout: float = 10.0) -> None:
         self._prefix = prefix
-        self._patience = patience
+        self._timeout = timeout
         """Seconds after which a call that is not answered means that the store is lost."""
         self._line = _Line()
-        self._reach = self._line.call(lambda: _way_to(store), patience)
+        self._reach = self._line.call(lambda: _way_to(store), timeout)
 
-    def set(self, values: Mapping[str, str], *, patience: float | None = None) -> None:
+    def set(self, values: Mapping[str, str], *, timeout: float | None = None) -> None:
         """Write all of them, in this order."""
 
         def write(store: Any) -> None:
@@ -44,7 +44,7 @@ class JobStore:
             for key, value in values.items():
                 store.set(key, value)
 
-        self._do(write, patience)
+        self._do(write, timeout)
 
     def add(self, key: str, amount: int) -> int:
         return int(self._do(lambda store: store.add(key, amount)))
@@ -76,7 +76,7 @@ class JobStore:
     def close(self) -> None:
         self._line.close()
 
-    def _do(self, operation: Callable[[Any], T], patience: float | None = None) -> T:
+    def _do(self, operation: Callable[[Any], T], timeout: float | None = None) -> T:
         def prefixed() -> T:
             from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -85,7 +85,7 @@ class JobStore:
                 raise StoreLost("the process group has been destroyed")
             return operation(PrefixStore(self._prefix, store))
 
-        return self._line.call(prefixed, self._patience if patience is None else patience)
+        return self._line.call(prefixed, self._timeout if timeout is None else timeout)
 
 
 def default_store() -> Store | None:

@@ -85,7 +85,7 @@ def prepared(
     kwargs: Mapping[str, Any],
     call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any],
 ) -> Callable[[Outcome], SecondOpinion]:
-    """Copies are made now, before the call that is explained changes anything; Dynamo is asked after it."""
+    """Copy function and arguments before the explained call changes them; return how to ask Dynamo later."""
     shared: list[str] = []
     copies = [clone_inputs((function, tuple(args), dict(kwargs)), shared=shared) for _ in range(3)]
     state = capture_rng_state()
@@ -115,7 +115,7 @@ def prepared(
             [] if steady else ["Python does not agree with itself from run to run: a difference tells little"]
         )
         raised = "" if eager.error is not None else theirs.raised
-        # A break in a function that is called is told of again by its caller.
+        # Dynamo reports a break in a called function again for the caller.
         breaks = dict.fromkeys(counting.breaks)
         known = {reason for reason, _ in breaks}
         breaks |= {(reason, ""): None for reason in _reasons(counters["graph_break"] - before) - known}
@@ -127,7 +127,7 @@ def prepared(
 
 
 def _reasons(counted: Counter[str]) -> set[str]:
-    """Reasons of breaks, by Dynamo's own count: where no graph was made, no graph can tell."""
+    """Return the reasons that Dynamo counted itself: also those of breaks that made no graph."""
     return set(map(_first_line, counted))
 
 

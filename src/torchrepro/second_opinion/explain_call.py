@@ -1,4 +1,4 @@
-"""`explain_capture`: calls a function once, captured, and tells how the call became graphs."""
+"""`explain_capture`: call a function once, captured, and explain how the call became graphs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _calls_under_way() -> int:
 
 @contextmanager
 def _limits_as_notes() -> Iterator[list[str]]:
-    """Warnings about places that were captured too often are part of the answer; others are warned of."""
+    """Collect warnings about places that were captured too often; pass other warnings on."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CaptureLimitWarning)
@@ -130,7 +130,7 @@ def _limits_as_notes() -> Iterator[list[str]]:
 def _told(
     seen: Sequence[tuple[Region, int]],
 ) -> tuple[tuple[CapturedRegion, ...], tuple[GraphBreak, ...]]:
-    """Regions and breaks. A call in which something breaks ends a region too; it is told once, inside."""
+    """Return regions and breaks. A break in a called function ends the caller's region too: list it once."""
     regions: list[CapturedRegion] = []
     breaks: dict[tuple[Place, str], GraphBreak] = {}
     calls: list[Place] = []

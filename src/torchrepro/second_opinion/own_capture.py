@@ -34,7 +34,7 @@ def compile_with_own_capture(
 
 
 class NotCaptured(Exception):
-    """Capture was to give one graph and could not: for a judge that is a result, like any other error."""
+    """Capture with `fullgraph` failed: for the judge a result like any other error of the compiled side."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

@@ -134,7 +134,7 @@ def record_frame(
 
 
 def _naming_the_value(frame: _Frame, refused: CannotSerialise) -> CannotSerialise:
-    """Return the refusal in words of the frame: which of its variables it was."""
+    """Return the refusal with the name of the variable that caused it."""
     for where, value in frame.values():
         alone = repro_of_call(torch.clone, (value,), {}, compiler=Compiler("eager"), ambient=Ambient())
         try:

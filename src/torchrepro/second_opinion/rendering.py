@@ -53,7 +53,7 @@ _ROWS = 30
 
 
 def spoken_reason(text: str) -> str:
-    """Return the fact, in words of who wrote the line."""
+    """Return the fact in terms of the user's source."""
     return _LOOP if _ITERATOR.fullmatch(text) else text
 
 
@@ -75,14 +75,14 @@ def spoken_source(text: str, *, midway: bool) -> str:
 
 
 def _is_installed(file: str) -> bool:
-    """Return whether it is of a package or of Python's library, and not the user's own."""
+    """Return whether a file belongs to an installed package or to Python's library."""
     path = Path(file)
     made = file.startswith(("<frozen ", "<string>"))
     return made or _PACKAGES in path.parts or path.is_relative_to(_LIBRARY)
 
 
 def short_file(file: str) -> str:
-    """From the working directory on, where it is below it; from the folder of an installed package on."""
+    """Return a path relative to the working directory, site-packages or Python's library."""
     path = Path(file)
     if _PACKAGES in path.parts:
         return str(Path(*path.parts[path.parts.index(_PACKAGES) + 1 :]))

@@ -46,11 +46,11 @@ _running = _Running()
 
 
 class VerifyWarning(UserWarning):
-    """A call can reach what cannot be put back after the eager run: what eager does to it happens too."""
+    """The call reaches an iterator, which the eager run uses up in addition to the captured run."""
 
 
 def verified(target: Any, traced: Any) -> Any:
-    """`traced`, compared on each call with `target`; `AccuracyError` names the first value that differs."""
+    """Return `traced`, compared on each call with `target`; `AccuracyError` names the first difference."""
     if isinstance(traced, TracedModule):
         return VerifiedModule(target, traced._settings)
     return VerifiedFunction(target, traced)
@@ -188,7 +188,7 @@ def _shown(value: Any, seen: dict[int, Any]) -> Any:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """What is said in it is said again by the run that counts."""
+    """Drop output and warnings: the captured run repeats them."""
     out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with out, err, warnings.catch_warnings(record=True):
         yield

@@ -14,7 +14,7 @@ from torchrepro.second_opinion.api import trace
 from torchrepro.second_opinion.lock_step import Collective, Proposal, collective_of
 
 ENTRY = "step at model.py:3"
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 def side_of(group: Any = None) -> Collective:
@@ -23,7 +23,7 @@ def side_of(group: Any = None) -> Collective:
     return found
 
 
-def misses(miss: bool, group: Any, entry: str = ENTRY, timeout: float = PATIENCE) -> bool:
+def misses(miss: bool, group: Any, entry: str = ENTRY, timeout: float = TIMEOUT) -> bool:
     return side_of(group).any_misses(entry, miss, "", timeout)
 
 
@@ -34,7 +34,7 @@ def negotiated(rank: int, group: Any, ops: list[str], breaks: set[int]) -> dict[
     while True:
         traces += 1
         graph = tuple(ops[: min((stop.index for stop in known), default=len(ops))])
-        union = side_of(group).propose(Proposal(ENTRY, known, graph, str(graph)), PATIENCE)
+        union = side_of(group).propose(Proposal(ENTRY, known, graph, str(graph)), TIMEOUT)
         if union is None:
             return {"graph": graph, "traces": traces}
         known = union
@@ -60,7 +60,7 @@ def guard_miss_on_one(rank: int, group: Any) -> dict[str, Any]:
 
 def failing(rank: int, group: Any) -> dict[str, Any]:
     if rank == 0:
-        side_of(group).fail(ENTRY, ValueError("boom"), PATIENCE)
+        side_of(group).fail(ENTRY, ValueError("boom"), TIMEOUT)
         return {}
     return negotiated(rank, group, ["linear"], set())
 

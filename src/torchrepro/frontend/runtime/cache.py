@@ -50,7 +50,7 @@ def relies_on(guards: GuardFunction, changing: Sources) -> bool:
 
 
 def further_on(changing: Sources) -> Sources:
-    """Return those that are found in the same way at later places of the function."""
+    """Return the sources that also mean the same at later places of the function."""
     return frozenset(source for source in changing if not _on_stack(source))
 
 
@@ -135,7 +135,7 @@ class FrameCache(Generic[E]):
         ]
 
     def open_up(self, where: Where, state: FrameState) -> bool:
-        """Give up the entries for single values of changing numbers; False where that makes no room."""
+        """Drop the entries for single values of varying numbers; return whether that made room."""
         found = changing_for((entry.guards for entry in self._entries), state) - self.changing
         if not found or self._opened == self.limit:
             return False
@@ -147,11 +147,11 @@ class FrameCache(Generic[E]):
         return True
 
     def warn_full(self, where: Where, state: FrameState) -> None:
-        """Say that this place is no longer captured, and what differed."""
+        """Warn that this place is no longer captured, and why."""
         self._warn(where, state, "it")
 
     def _warn(self, where: Where, state: FrameState, what: str) -> None:
-        """Once for a place, and once more when it is given up."""
+        """Warn once when numbers vary, and once more when the place is given up."""
         with self._lock:
             first = what not in self._warned
             self._warned.add(what)
@@ -188,7 +188,7 @@ def caches_of(code: CodeType) -> dict[Hashable, FrameCache[Any]]:
 
 
 def _forgetting(key: int, caches: dict[int, Any]) -> Callable[[Any], None]:
-    """Called when a code object has died. The table is passed: at the end of the program the name is gone."""
+    """Return the callback for a dead code object, with the table: its name is gone at interpreter exit."""
 
     def forget(_: Any) -> None:
         caches.pop(key, None)

@@ -147,7 +147,7 @@ class _Capture:
         return region
 
     def _attempt(self) -> Region | None:
-        """One trace; None where it is to be done again, by what the log has learned."""
+        """Trace once; return None where it has to be repeated with what the log has learned."""
         tracer = Tracer(self.function, self.log, self.changing)
         try:
             return self._attempt_with(tracer)
@@ -193,7 +193,7 @@ class _Capture:
         self.log.failures[self.log.stop_at(position)] = failure
 
     def _break_earlier(self, reason: BreakReason, outcome: Any) -> None:
-        """A value that lives across the end of the region cannot be made: end before it came to life."""
+        """End the region earlier, before a value was made that lives across its end and cannot be rebuilt."""
         where = outcome.failure.where if isinstance(outcome, Stopped) else self._start()
         last = self.log.position - (1 if isinstance(outcome, Stopped) else 0)
         position = last - self.stride
@@ -208,7 +208,7 @@ class _Capture:
             self.log.failures = {self.log.stop_at(position): failure}
 
     def _give_up(self, reason: BreakReason, where: Where | None = None) -> None:
-        """Python runs the function from where this region would have begun."""
+        """Let Python run the function from where this region would have begun."""
         self.finish = True
         failure = Failure(reason, where or self._start(), frames=(self._start(),))
         if self.settings.fullgraph:
@@ -270,7 +270,7 @@ class _Capture:
         return point_of(frame.index, FrameState({}, {}, tuple(frame.stack)))
 
     def _guard_aliases(self, tracer: Tracer, captured: Captured) -> None:
-        """Tensors and containers that were different objects must stay so; shared memory must stay shared."""
+        """Guard that distinct objects stay distinct and that shared memory stays shared."""
         guards = tracer.values.guards
         identities = tracer.values.identities()
         if len(identities) > 1:

@@ -44,7 +44,7 @@ _lock = threading.RLock()
 
 
 def _unlock() -> None:
-    """A child of `fork` has none of the threads that may have been capturing."""
+    """Replace the lock in a forked child: the thread that held it does not exist there."""
     global _lock
     _lock = threading.RLock()
 
@@ -104,7 +104,7 @@ def _past_numbers(
     stepped: Any,
     settings: Settings,
 ) -> tuple[Any, Sources]:
-    """Python goes on while a changing number is on the stack; and what is known to change behind it."""
+    """Let Python run while a varying number is on the stack; return also what varies from there on."""
     assert region.end is not None
     changing = further_on(region.changing)
     if region.failure is None or region.failure.reason.kind is not BreakKind.CHANGING:
@@ -125,7 +125,7 @@ def _past_numbers(
 
 
 def _finish(function: types.FunctionType, program: Program, index: int, state: FrameState) -> Any:
-    """Python runs the function from here to its end."""
+    """Let Python run the function from here to its end."""
     code = _resumed(program, point_of(index, state), bound_in(program, state))
     return enter(code, function, state)
 
@@ -176,7 +176,7 @@ def _cache(function: types.FunctionType, point: Point, settings: Settings) -> Fr
 
 
 def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
-    """Return the functions that a closure is about: a decorator's code is one, its wrappers are many."""
+    """Return which functions a closure wraps: all wrappers of one decorator share their code."""
     found = []
     for cell in function.__closure__ or ():
         try:
@@ -189,7 +189,7 @@ def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
 
 
 def _with_traced_callee(instruction: Instruction, state: FrameState, settings: Settings) -> FrameState:
-    """Python is to call a function in which capture failed: what comes before and after is captured there."""
+    """Replace the callee in which capture failed by its captured form, so that its parts become regions."""
     from torchrepro.frontend.runtime.wrapping import traced_callable
 
     slot = _callable_slot(instruction, state)

@@ -1,4 +1,4 @@
-"""Faults: what becomes of an error that a compiled graph raises when it runs, such as an index out of range.
+"""Faults: handle an error that a compiled graph raises when it runs, such as an index out of range.
 
 The user's code may have a handler around the operation, and may have changed something before it; the graph
 knows neither. So Python runs the stretch again, from where the region began: nothing is written before a
@@ -24,7 +24,7 @@ _CHANGED = (
 
 
 class RunByPython(Control):
-    """The operation that failed fails without a compiler too: Python is to run the stretch."""
+    """The failing operation fails without a compiler too: Python runs this part of the function."""
 
 
 def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Graph:
@@ -75,7 +75,7 @@ class _Before:
         self._rng: RngState = capture_rng_state()
 
     def put_back(self) -> bool:
-        """Return whether that could be done: what autograd has noted of a write stays."""
+        """Undo the changes; return False where autograd has recorded a write, which cannot be undone."""
         if any(tensor.requires_grad for tensor, _ in self._copies):
             return False
         for tensor, copy in self._copies:

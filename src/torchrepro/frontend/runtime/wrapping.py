@@ -25,7 +25,7 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.modes import current_function_modes, function_mode_depth
 
 MOST_NESTED = 32
-"""Captured functions that call each other. Each takes frames of ours, and Python allows so many for all."""
+"""Nesting of captured functions. Each takes several frames of ours below Python's recursion limit."""
 
 
 class _Running(threading.local):
@@ -152,7 +152,7 @@ def _traced_object_call(value: Any, settings: Settings) -> Any:
 
 
 def _is_tracing() -> bool:
-    """Checked on torch 2.11 to 2.15."""
+    """Return whether this thread is capturing. Checked on torch 2.11 to 2.15."""
     if not function_mode_depth():
         return False
     return any(isinstance(mode, Recorder) for mode in current_function_modes())
@@ -209,6 +209,6 @@ class TracedModule(torch.nn.Module):
 
 
 def _rename_keys(state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Where a parent loads: it looks for the keys of the original behind its name."""
+    """Rename keys where a parent module loads: it looks for those of the original behind its name."""
     for key in [key for key in state if key.startswith(prefix)]:
         state[f"{prefix}{ORIGINAL}.{key.removeprefix(prefix)}"] = state.pop(key)
