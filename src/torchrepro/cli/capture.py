@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from typing import Annotated
 
 import typer
@@ -68,23 +66,14 @@ def capture(
         print(json.dumps(answer))
     else:
         console = Console(highlight=False)
-        rendered = explained.explanation.render(guards=guards, graphs=graphs, code=code)
+        details = {"guards": guards, "graphs": graphs, "code": code}
         if console.is_terminal:
-            console.print(rendered)
+            console.print(explained.explanation.render(**details))
         else:
-            _print_plainly(rendered, console.width)
+            print(explained.explanation.text(console.width, **details))
         if verified is not None and verified.same:
             console.print("verified: it gives what plain Python gives", markup=False)
         for line in explained.failed:
             console.print("[bold red]failed[/]: ", end="")
             console.print(line, markup=False, soft_wrap=True)
     raise typer.Exit(explained.exit_code)
-
-
-def _print_plainly(rendered: object, width: int) -> None:
-    """Print without the blanks with which rich fills lines."""
-    from rich.console import Console
-
-    text = io.StringIO()
-    Console(file=text, width=width, color_system=None, highlight=False).print(rendered)
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())

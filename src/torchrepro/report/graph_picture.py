@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from torchrepro.graph_text.source_lines import origin_in
 from torchrepro.graph_text.syntax import GraphSyntax, Line, Operation, operation, read_syntax
@@ -141,14 +142,13 @@ class _Branch:
     parts: list[_Branch | int] = field(default_factory=list)
     open: bool = False
 
+    @property
+    def inner(self) -> list[_Branch]:
+        return [part for part in self.parts if isinstance(part, _Branch)]
+
     def nodes(self) -> Iterator[int]:
-        waiting: list[_Branch | int] = [self]
-        while waiting:
-            part = waiting.pop()
-            if isinstance(part, int):
-                yield part
-            else:
-                waiting.extend(reversed(part.parts))
+        for part in self.parts:
+            yield from (part,) if isinstance(part, int) else part.nodes()
 
 
 def grouped(nodes: Sequence[Node]) -> Grouping:
@@ -178,17 +178,9 @@ def _paths(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
                 readers.setdefault(numbers[name], []).append(number)
     for number, node in enumerate(nodes):
         if node.kind in ("input", "constant") and not node.module and number in readers:
-            paths[number] = _common([paths[reader] for reader in readers[number]])
+            levels = zip(*(paths[reader] for reader in readers[number]), strict=False)
+            paths[number] = tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
     return paths
-
-
-def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    shared: list[str] = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return tuple(shared)
 
 
 def _by_module(nodes: Sequence[Node], paths: Sequence[tuple[str, ...]]) -> _Branch:
@@ -198,13 +190,13 @@ def _by_module(nodes: Sequence[Node], paths: Sequence[tuple[str, ...]]) -> _Bran
         path = paths[number]
         for depth in range(1, len(path) + 1):
             if path[:depth] not in branches:
-                branches[path[:depth]] = branch = _Branch(_run_label(path[:depth]))
+                branches[path[:depth]] = branch = _Branch(_module_label(path[:depth]))
                 branches[path[: depth - 1]].parts.append(branch)
         branches[path].parts.append(number)
     return whole
 
 
-def _run_label(path: tuple[str, ...]) -> str:
+def _module_label(path: tuple[str, ...]) -> str:
     """Return the last word of a path, with the list's name before a number."""
     return ".".join(path[-2:]) if path[-1].isdigit() else path[-1]
 
@@ -213,7 +205,7 @@ def _fold(whole: _Branch) -> None:
     """Merge a group with its only subgroup; move a node that is alone in its group outside."""
     order = [whole]
     for branch in order:
-        order.extend(part for part in branch.parts if isinstance(part, _Branch))
+        order.extend(branch.inner)
     for branch in reversed(order):
         for place, part in enumerate(branch.parts):
             if isinstance(part, int) or len(part.parts) > 1:
@@ -240,7 +232,7 @@ def _divide(whole: _Branch, nodes: Sequence[Node]) -> None:
             size = -(-len(branch.parts) // count)
             runs = [branch.parts[at : at + size] for at in range(0, len(branch.parts), size)]
             branch.parts = [_run(run, nodes) if len(run) > 1 else run[0] for run in runs]
-        waiting.extend(part for part in branch.parts if isinstance(part, _Branch))
+        waiting.extend(branch.inner)
 
 
 def _run(parts: list[_Branch | int], nodes: Sequence[Node]) -> _Branch:
@@ -258,17 +250,15 @@ def _open(whole: _Branch, nodes: Sequence[Node]) -> None:
     whole.open = True
     order = [whole]
     for branch in order:
-        inner = [part for part in branch.parts if isinstance(part, _Branch)]
-        order.extend(inner)
-        for part in inner:
+        order.extend(branch.inner)
+        for part in branch.inner:
             part.open = len(nodes) <= SMALL or any(nodes[number].guilty for number in part.nodes())
     seen = sum(
         isinstance(part, int) or not part.open for branch in order if branch.open for part in branch.parts
     )
     for branch in order:
-        closed = [part for part in branch.parts if isinstance(part, _Branch) and not part.open]
-        for inside in closed if branch.open else ():
-            if seen + len(inside.parts) - 1 <= ROOM:
+        for inside in branch.inner if branch.open else ():
+            if not inside.open and seen + len(inside.parts) - 1 <= ROOM:
                 inside.open = True
                 seen += len(inside.parts) - 1
 

@@ -192,13 +192,18 @@ class CaptureExplanation:
     def __rich__(self) -> Group:
         return self.render()
 
-    def __str__(self) -> str:
-        """Plain text of 80 columns."""
+    def text(self, width: int = WIDTH, **details: bool) -> str:
+        """Return what `render` gives as plain text, without the blanks with which rich fills lines."""
         from rich.console import Console
 
         file = io.StringIO()
-        Console(file=file, width=WIDTH, color_system=None, legacy_windows=False).print(self.render())
+        console = Console(file=file, width=width, color_system=None, highlight=False, legacy_windows=False)
+        console.print(self.render(**details))
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    def __str__(self) -> str:
+        """Plain text of 80 columns."""
+        return self.text()
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
