@@ -24,12 +24,11 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
 
-def store_in(directory: Path, fingerprint: str = "") -> SqliteStore:
+def store_in(directory: Path) -> SqliteStore:
     return SqliteStore(
         directory / "verdicts.sqlite",
         save_best_to=directory / "best",
         also_seen_to=directory / "also_seen",
-        fingerprint=fingerprint,
     )
 
 
@@ -144,17 +143,6 @@ def test_of_each_other_failure_one_bundle_is_kept(tmp_path: Path) -> None:
     bundles = sorted((tmp_path / "also_seen").iterdir())
     assert len(bundles) == 2
     assert {load_bundle(path).expected.exception for path in bundles} == {"SIGSEGV", "SIGFPE"}  # type: ignore[union-attr]
-
-
-def test_verdicts_about_something_else_are_not_used(tmp_path: Path) -> None:
-    with store_in(tmp_path, "torch 1") as store:
-        store.remember("key", telling_verdict(), pass_name="")
-    path = tmp_path / "verdicts.sqlite"
-    assert SqliteStore.matches(path, "torch 1")
-    assert not SqliteStore.matches(path, "torch 2")
-    assert not SqliteStore.matches(tmp_path / "missing", "torch 1")
-    with pytest.warns(UserWarning, match="something else"):
-        assert store_in(tmp_path, "torch 2").verdict("key") is None
 
 
 @pytest.mark.parametrize("keep", [0, 100, 4096, 5000])

@@ -13,7 +13,7 @@ import torch
 
 from torchrepro.engine.processes.fork_executor import ForkExecutor
 from torchrepro.engine.processes.fork_safety import prepare_to_fork
-from torchrepro.engine.warm_up import warm_up
+from torchrepro.engine.warm_up import Rehearsal
 from torchrepro.nouns.repro import Compiler
 
 
@@ -34,13 +34,13 @@ def test_a_compiler_that_fails_in_the_rehearsal_is_not_tried_here(
     executor: ForkExecutor, name: str, reason: str
 ) -> None:
     compiler = Compiler(f"throwaway_compilers:{name}")
-    assert reason in warm_up(compiler, executor, time_limit=3)
+    assert reason in Rehearsal(compiler, executor, time_limit=3).finish()
 
 
 @pytest.mark.slow
 def test_a_backend_of_torch_is_warmed_up_and_draws_no_random_numbers(executor: ForkExecutor) -> None:
     before = torch.get_rng_state()
-    assert warm_up(Compiler("aot_eager", mode="unheard of"), executor) == ""
+    assert Rehearsal(Compiler("aot_eager", mode="unheard of"), executor).finish() == ""
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -50,7 +50,7 @@ from torchrepro.engine.processes.executor import Task
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.fork_executor import ForkExecutor
 from torchrepro.nouns.repro import Compiler, Repro
-from torchrepro.engine.warm_up import warm_up
+from torchrepro.engine.warm_up import Rehearsal
 
 def judged(repro, payload, phase):
     from torchrepro.execute.judge_repro import judge_repro
@@ -62,7 +62,7 @@ def judged(repro, payload, phase):
 if __name__ == "__main__":
     prepare_to_fork()
     with ForkExecutor(1) as executor:
-        assert warm_up(Compiler(), executor) == "", "cold"
+        assert Rehearsal(Compiler(), executor).finish() == "", "cold"
         assert why_not_fork() == "", why_not_fork()
         graph = torch.fx.symbolic_trace(lambda x: (torch.softmax(x * 2, -1) - 1,))
         executor.start(Task("__main__:judged", Repro(graph, (torch.ones(4, 20, requires_grad=True),))))

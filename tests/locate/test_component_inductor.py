@@ -11,7 +11,7 @@ import torch
 
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.choose_executor import executor_for
-from torchrepro.engine.warm_up import warm_up
+from torchrepro.engine.warm_up import Rehearsal
 from torchrepro.locate.component import find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import find_stage
@@ -25,7 +25,7 @@ WRONG_RELU = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}
 @pytest.fixture
 def oracle() -> Iterator[IsolatedOracle]:
     with closing(executor_for(wrong_relu(), 1)) as executor:
-        warm_up(Compiler(), executor)
+        Rehearsal(Compiler(), executor).finish()
         yield IsolatedOracle(executor, Timeout(30.0))
 
 

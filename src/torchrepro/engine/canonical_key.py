@@ -45,7 +45,7 @@ _STATE_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules", "training"
 
 @dataclass(frozen=True, eq=False)
 class CanonicalText:
-    """The text, and beside it the tensors and generators that it names."""
+    """The text, and the tensors and generators that it names."""
 
     text: str
     values: dict[str, Any]

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The verdict on a bundle, beside what was recorded."""
+    """The verdict on a bundle, and what was recorded."""
 
     verdict: Verdict
     signature: Signature

@@ -21,7 +21,7 @@ _CODE = ("_compile_to_module_lines", "codecache.py", "async_compile.py")
 
 
 class PastTheFailure(BaseException):
-    """The compiler has got further than the original did. No `Exception`: nobody on the way may handle it."""
+    """The compiler got further than the baseline did. Not an `Exception`, so that no handler catches it."""
 
 
 def fails_before_code(verdict: Verdict) -> bool:
@@ -86,7 +86,7 @@ def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) ->
         with ending_before_code():
             return judge(repro, payload, phase)
     except PastTheFailure:
-        # No pass: nobody has run it.
+        # Not a pass: it was not run.
         summary = "not run: the compiler got further than the original did"
         return msgspec.to_builtins(Verdict(Kind.NOT_COMPARABLE, summary=summary))
 

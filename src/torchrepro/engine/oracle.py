@@ -194,7 +194,7 @@ class IsolatedOracle:
         return outcome
 
     def _verdict(self, outcome: Outcome, limit: float) -> Verdict:
-        """Where not even eager comes to an end, nothing can be said about the compiler."""
+        """Return the verdict; where not even eager terminates, nothing can be said about the compiler."""
         try:
             return verdict_of(outcome, limit)
         except TorchReproError as exc:

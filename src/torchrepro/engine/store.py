@@ -1,8 +1,8 @@
-"""What a search has found out, on disk: verdicts in an SQLite database, the best and others as bundles.
+"""Store what a search has found out: verdicts in an SQLite database, the best and others as bundles.
 
-A killed process leaves every verdict that it had remembered, whole. The store is a memory, not an authority:
-a database that is damaged, of another format or about something else is put aside, and one that can no longer
-be written (the disk is full) costs a warning. A wrong verdict is never given: each row carries a digest.
+A killed process leaves every verdict that it had stored, whole. A database that is damaged or of another
+format is put aside, and one that can no longer be written (the disk is full) costs a warning. A wrong verdict
+is never given: each row carries a digest.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ _TABLES = (
 class SqliteStore:
     """A store that outlives its process. Used by one process: forked children leave it alone."""
 
-    def __init__(self, path: Path, *, save_best_to: Path, also_seen_to: Path, fingerprint: str = "") -> None:
-        """`fingerprint` stands for all that verdicts depend on; those found under another are not used."""
+    def __init__(self, path: Path, *, save_best_to: Path, also_seen_to: Path) -> None:
         self.path = path
         self.notes: list[str] = []
         """What could not be kept or not be used, in words."""
@@ -101,23 +100,9 @@ class SqliteStore:
         self._process = os.getpid()
         self._verdicts: dict[str, Verdict] = {}
         self._others: set[Failure] = set()
-        self._database: sqlite3.Connection | None = self._opened(fingerprint)
+        self._database: sqlite3.Connection | None = self._opened()
         self._attempt("finish what was left of the best", self._best.clean_up)
         remove_unfinished(also_seen_to)
-
-    @staticmethod
-    def matches(path: Path, fingerprint: str) -> bool:
-        """Whether a database is there, whole, and about this."""
-        try:
-            database = _connected(path) if path.exists() else None
-        except sqlite3.Error:
-            return False
-        if database is None:
-            return False
-        try:
-            return not _why_not(database, fingerprint)
-        finally:
-            database.close()
 
     def verdict(self, key: str) -> Verdict | None:
         if key not in self._verdicts:
@@ -173,15 +158,14 @@ class SqliteStore:
 
     # The database.
 
-    def _opened(self, fingerprint: str) -> sqlite3.Connection:
+    def _opened(self) -> sqlite3.Connection:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            database = self._usable(fingerprint)
+            database = self._usable()
             database.execute("BEGIN IMMEDIATE")  # all of it or nothing, for the next process to find
             for table in _TABLES:
                 database.execute(table)
-            about = {"format": FORMAT, "fingerprint": fingerprint}
-            database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
+            database.execute("INSERT OR REPLACE INTO about VALUES ('format', ?)", (FORMAT,))
             database.execute("COMMIT")
         except (sqlite3.Error, OSError) as exc:
             raise TorchReproError(
@@ -190,12 +174,12 @@ class SqliteStore:
             ) from exc
         return database
 
-    def _usable(self, fingerprint: str) -> sqlite3.Connection:
+    def _usable(self) -> sqlite3.Connection:
         """The database as it is, or a new one in its place."""
         if self.path.exists():
             try:
                 database = _connected(self.path)
-                why = _why_not(database, fingerprint)
+                why = _why_not(database)
                 if not why:
                     return database
                 database.close()
@@ -257,7 +241,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _why_not(database: sqlite3.Connection, fingerprint: str) -> str:
+def _why_not(database: sqlite3.Connection) -> str:
     """Why the verdicts in a database cannot be used; empty where they can."""
     try:
         found = database.execute("PRAGMA quick_check").fetchone()[0]
@@ -268,9 +252,7 @@ def _why_not(database: sqlite3.Connection, fingerprint: str) -> str:
         return f"it is damaged ({exc})"
     if found != "ok":
         return f"it is damaged ({found})"
-    if about.get("format") != FORMAT:
-        return "it was written by another version of torchrepro"
-    return "" if about.get("fingerprint") == fingerprint else "they are about something else"
+    return "" if about.get("format") == FORMAT else "it was written by another version of torchrepro"
 
 
 def _key_of_bundle(number: str) -> str:
@@ -325,8 +307,8 @@ class BestBundle:
 
         Where two directories cannot change places in one step, a kill can fall between the two that it takes.
         """
-        beside = sorted(self.path.parent.glob(f".*{self.path.name}.*"))
-        whole = [path for path in beside if (path / "manifest.json").exists()]
+        written = sorted(self.path.parent.glob(f".*{self.path.name}.*"))
+        whole = [path for path in written if (path / "manifest.json").exists()]
         if not self.path.exists() and whole:
             whole[-1].rename(self.path)
         remove_unfinished(self.path.parent, self.path.name)

@@ -43,7 +43,7 @@ def minimal_subset(
 ) -> list[Item]:
     """A 1-minimal part of items that fails. All of them together are taken to fail.
 
-    What is needed beside an item is often near it: `nearest` says what is, and a few of those come first.
+    What is needed in addition to an item is often near it: a few of the `nearest` items come first.
     `suspected` are items that are likely to be needed: the search begins with them.
     """
     items = list(items)

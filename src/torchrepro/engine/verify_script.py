@@ -29,7 +29,7 @@ _READ = 1 << 20
 _TAIL = 8000
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
-# What the script would do if the compiler were mended: `torch.compile` that compiles nothing.
+# What the script would do if the compiler were fixed: `torch.compile` that compiles nothing.
 _WITHOUT_COMPILER = """\
 import runpy, sys, torch
 sys.argv = sys.argv[1:]
@@ -118,8 +118,8 @@ def verify_script(
 ) -> Verified:
     """Run a script in a fresh process; for a hang, `time_limit` is how long it is waited for.
 
-    A script that compares is run once more beside it, with a `torch.compile` that does nothing: what fails
-    then as well says nothing about the compiler.
+    A script that compares is run a second time in parallel, with a `torch.compile` that does nothing: a
+    failure of that run says nothing about the compiler.
     """
     environ = compiler_environment() if environ is None else environ
     with tempfile.TemporaryDirectory(prefix="torchrepro-script-") as scratch, ExitStack() as stack:
@@ -151,7 +151,7 @@ def settle(
     """Write the first script that fails as the repro does to `directory/repro.py`, each tried in turn.
 
     Each is run `repeats` times before it counts as passing: more than once where the failure is flaky.
-    If none does, `repro.py` is the last resort, the hand-written one stands beside it as
+    If none does, `repro.py` is the last resort, the hand-written one is next to it as
     `repro_unverified.py`, and the answer says that nothing was reproduced.
     """
     expected = repro.expected or Signature.of(verdict)
@@ -174,15 +174,15 @@ def settle(
 
 
 def write_script(script: Script, directory: Path, name: str) -> Path:
-    """The script and the files beside it; what stood there under these names is replaced."""
+    """Write the script and the files that it reads; existing files of these names are replaced."""
     directory.mkdir(parents=True, exist_ok=True)
-    for beside, content in script.side_files.items():
+    for file, content in script.side_files.items():
         with suppress(FileNotFoundError):
-            (directory / beside).unlink()
+            (directory / file).unlink()
         if isinstance(content, bytes):
-            (directory / beside).write_bytes(content)
+            (directory / file).write_bytes(content)
         else:
-            content(directory / beside)
+            content(directory / file)
     path = directory / name
     path.write_text(script.text, encoding="utf-8")
     return path

@@ -27,11 +27,6 @@ from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 _SECONDS = 120.0
 
 
-def warm_up(compiler: Compiler, executor: Executor, *, time_limit: float = _SECONDS) -> str:
-    """Warm this process up for the compiler; why it has stayed cold, or empty. The executor must be idle."""
-    return Rehearsal(compiler, executor, time_limit=time_limit).finish()
-
-
 class Rehearsal:
     """A throwaway compilation under way in a child, while this process sees to something else.
 
@@ -68,7 +63,7 @@ class Rehearsal:
 
 
 def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Do in a child what `warm_up` is about to do, then judge; what that has imported and left behind."""
+    """Do in a child what `finish` is about to do, then judge; what that has imported and left behind."""
     before = set(sys.modules)
     prepare_to_fork()
     unsafe: list[str] = []

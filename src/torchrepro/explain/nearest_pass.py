@@ -23,7 +23,7 @@ _CONFIRMED = 2
 _SHOWN = 3
 """Variations of one subject whose scripts are compared."""
 _ODD = 5
-"""Digits of a number that nobody would write down first."""
+"""Digits above which a number is an odd one to write."""
 _WORD = re.compile(r"\w[\w.+-]*|\S")
 
 # Of edits that are equally small, which one to show.
@@ -43,7 +43,7 @@ _ORDER = (
 def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText) -> Neighbour | None:
     """Of everything that passes, what differs least from the failing script; None where nothing passes.
 
-    What has passed only beside others is asked about by itself first: the reader will run it by itself.
+    What has passed only next to others is asked about alone first: the reader will run it alone.
     """
     if not any(_is_neighbour(trial) for trial in lab.trials):
         lab.try_each(list(_without_an_op(lab.repro)))
@@ -61,7 +61,7 @@ def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText
 
 
 def _is_neighbour(trial: Trial) -> bool:
-    """Another backend passes nearly always, and says nothing about how to mend the script."""
+    """Another backend passes nearly always, and says nothing about how to change the script."""
     return trial.outcome is Outcome.PASSES and trial.variation.area is not Area.BACKENDS
 
 

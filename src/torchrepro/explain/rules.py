@@ -1,7 +1,7 @@
 """Numbers to try, and the simplest rule about numbers that agrees with everything that was tried.
 
 A rule is read off the trials, never the other way round: each candidate is checked against all of them, so it
-may be wrong only about numbers that nobody has tried.
+may be wrong only about numbers that were not tried.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _from_ordinal(place: int, double: bool) -> float:
 # Numbers of a dtype: which to try, how they are stored and written, and what lies between two of them.
 
 _CLOSE = 0.01
-"""Where a limit is known to one per cent, nobody asks for more."""
+"""A limit that is known to one per cent is not refined further."""
 
 # What tells most comes first: not all may be asked where each is a compilation of its own.
 _FLOATS = (0.0, 1.0, -1.0, 1e4, -1e4, 0.5, -0.5, 1e-4, -1e-4, 2.0, -2.0, 10.0, -10.0, 100.0, -100.0)

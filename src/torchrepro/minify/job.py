@@ -219,7 +219,7 @@ def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Origi
 def _resume(problem: Problem, store: SqliteStore, directory: RunDirectory, trusted: tuple[str, ...]) -> None:
     """Go on from the best of an interrupted run, if it runs nothing that the user has not vouched for.
 
-    A run directory may come with a stranger's bundle, and whoever made it can write there what he likes.
+    A run directory may come with a bundle of a stranger, who can write there anything.
     """
     if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
         former = store.best()

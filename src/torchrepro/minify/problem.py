@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the search stands, for whoever shows it."""
+    """Where the search stands, to be shown to a user."""
 
     pass_name: str
     start: Size

@@ -129,7 +129,7 @@ class RunDirectory(shared.RunDirectory):
 
 
 def run_directory(wanted: Path | None, beside: Path) -> tuple[RunDirectory, str]:
-    """The directory that was asked for, else one beside the bundle; and a word if it could not be there."""
+    """Return the directory that was asked for, else one next to the bundle; and a note if it is elsewhere."""
     name = (beside.stem if beside.suffix == ".zip" else beside.name) + SUFFIX
     path, elsewhere = shared.place_for(wanted, beside.absolute().with_name(name))
     return RunDirectory(path), elsewhere

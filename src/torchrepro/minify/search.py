@@ -21,10 +21,6 @@ class Found:
     stopped: str = ""
     """Why the search ended before nothing more could be taken away; empty where it did not."""
 
-    @property
-    def is_minimal(self) -> bool:
-        return not self.stopped
-
 
 def search(problem: Problem, passes: Sequence[Pass]) -> Found:
     """Make the problem's repro as small as the passes can. What was found so far outlives an early end."""

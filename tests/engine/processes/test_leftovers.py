@@ -15,7 +15,7 @@ from torchrepro.engine.processes.leftovers import end_leftovers, marked
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_PATIENCE", 0.3)
+    monkeypatch.setattr(leftovers, "_WAIT_SECONDS", 0.3)
 
 
 def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:

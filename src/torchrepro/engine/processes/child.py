@@ -97,7 +97,7 @@ class Child:
 def reports_and_output() -> Iterator[tuple[int, int, IO[bytes]]]:
     """What to start a process with: both ends of a pipe and a file without a name. Make a `Child` of them.
 
-    Afterwards only the process has the writing end; if it could not be started, nobody has any of them.
+    Afterwards only the process has the writing end; if it could not be started, all are closed.
     """
     reading_end, writing_end = os.pipe()
     output = tempfile.TemporaryFile()  # noqa: SIM115 (the child owns it)

@@ -93,7 +93,7 @@ def why_not_forked(repro: Repro) -> str:
 
 
 def devices_of(repro: Repro) -> frozenset[str]:
-    """The kinds of device that a repro uses beside the CPU, as far as that can be read off it."""
+    """The kinds of device that a repro uses in addition to the CPU, as far as its graph and values tell."""
     held: list[Any] = [repro.inputs, repro.earlier, *repro.graph.parameters(), *repro.graph.buffers()]
     for module in repro.graph.modules():
         held += [value for value in vars(module).values() if isinstance(value, torch.Tensor)]

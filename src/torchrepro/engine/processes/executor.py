@@ -108,7 +108,7 @@ class Pool(ABC):
         try:
             return self._next()
         except BaseException:
-            # Ctrl-C, or a bug: whoever catches it must not find candidates that nobody waits for.
+            # Ctrl-C, or a bug: leave no candidate running that no caller waits for.
             self.cancel_all()
             raise
 

@@ -1,7 +1,7 @@
 """Candidates in forked children of this process: each starts as warm as its parent, for milliseconds.
 
-The repro is handed over by being there: a child has all that its parent had in memory. Whoever uses this has
-seen to it that a fork is safe (`fork_safety.py`); it is checked again before each.
+The repro is handed over by being there: a child has all that its parent had in memory. The caller has
+made sure that a fork is safe (`fork_safety.py`); it is checked again before each.
 """
 
 from __future__ import annotations

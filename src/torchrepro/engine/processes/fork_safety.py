@@ -1,7 +1,7 @@
 """Whether this process may be forked: a child has only the thread that forked, and every lock as it stood.
 
 A thread that is missing in the child leaves its locks locked and its queues unanswered: the child hangs, and
-a hang is a verdict. So it is checked before each fork that there is no other thread, whoever has started it.
+a hang is a verdict. So it is checked before each fork that there is no other thread, whatever has started it.
 
 What torch and its company start, and what becomes of it here (`prepare_to_fork`; torch 2.11 to 2.15):
 
@@ -39,7 +39,7 @@ def prepare_to_fork() -> None:
     import torch
 
     torch.set_num_threads(1)
-    # A parent may have had it ignored, and then nobody learns how a child died.
+    # If a parent process ignores SIGCHLD, the exit status of a child is lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if importlib.util.find_spec("tqdm") is not None:
         importlib.import_module("tqdm").tqdm.monitor_interval = 0
@@ -68,7 +68,7 @@ def why_not_fork() -> str:
 
 
 def fork() -> int:
-    """`os.fork`, without the word of Python 3.12 on threads: it counts those too that end with a fork."""
+    """Call `os.fork` without the DeprecationWarning of Python 3.12 about threads: `why_not_fork` decides."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()

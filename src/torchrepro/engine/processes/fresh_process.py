@@ -220,7 +220,7 @@ def _ran_out_of_memory(outcome: Outcome) -> bool:
 
 
 def raise_reported(outcome: Outcome) -> None:
-    """Raise what the child reported as an error: the user's to mend, or ours."""
+    """Raise what the child reported as an error: the user's to fix, or ours."""
     error = outcome.error
     if error is None:
         return

@@ -5,7 +5,7 @@
 - A `Guard` is a process that is told of every group over a pipe; when the pipe closes, it ends the groups
   that were not called off. It runs this file with the standard library alone, and starts in 15 ms.
 - Everything that a run starts carries the run's mark in its environment, which every process inherits and
-  which `/proc` shows: `end_leftovers` finds orphans by it, whoever their parent is by now.
+  which `/proc` shows: `end_leftovers` finds orphans by it, whatever their parent is by now.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "TORCHREPRO_RUN_MARK"
-_PATIENCE = 2.0
+_WAIT_SECONDS = 2.0
 """Seconds for them to end by themselves: a guard (`guard.py`) may be at work."""
 _GRACE = 5.0
 
@@ -34,8 +34,8 @@ def end_leftovers(mark: str) -> int:
     """Wait for every process that carries the mark, this one excepted, then kill; how many were killed."""
     ended: set[int] = set()
     started = time.monotonic()
-    while (found := _carrying(mark)) and time.monotonic() - started < _PATIENCE + _GRACE:
-        if time.monotonic() - started > _PATIENCE:
+    while (found := _carrying(mark)) and time.monotonic() - started < _WAIT_SECONDS + _GRACE:
+        if time.monotonic() - started > _WAIT_SECONDS:
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):  # ended by itself in the meantime
                     os.kill(pid, signal.SIGKILL)

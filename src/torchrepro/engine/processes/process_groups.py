@@ -16,7 +16,7 @@ from typing import Protocol
 
 from torchrepro.nouns.errors import HarnessError
 
-_PATIENCE_SECONDS = 0.3
+_TERM_SECONDS = 0.3
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.001
 
@@ -53,9 +53,9 @@ def end_group(leader: Process) -> None:
     12 tries). After SIGKILL it stays in the cache (12 of 12), and the next candidate that needs it loads it.
     """
     _send(leader, signal.SIGTERM)
-    if not _wait(leader, _PATIENCE_SECONDS, whole_group=True):
+    if not _wait(leader, _TERM_SECONDS, whole_group=True):
         _send(leader, signal.SIGKILL)
-        # Orphans that are dead but that nobody reaps (a container without an init) count as members.
+        # Dead orphans that are not reaped (a container without an init) count as members.
         if not _wait(leader, _GRACE_SECONDS, whole_group=False):
             raise HarnessError(f"the process {leader.pid} cannot be killed")
 

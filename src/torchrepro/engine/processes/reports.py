@@ -25,7 +25,7 @@ class Outcome:
 
     result: Any = None
     error: Mapping[str, str] | None = None
-    """`fact`, `next_step` and `traceback` of an error; its `kind` is `user` (theirs to mend), `memory` (there
+    """`fact`, `next_step` and `traceback` of an error; its `kind` is `user` (theirs to fix), `memory` (there
     was not enough of it) or `harness` (ours)."""
     phase: str = "start"
     signal: str = ""

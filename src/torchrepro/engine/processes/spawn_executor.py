@@ -87,7 +87,7 @@ class SpawnExecutor(Pool):
         try:
             request = self._request(task)
         except Exception as exc:
-            # Not every repro can be written down. Whoever asked hears of it as of any other error.
+            # Not every repro can be saved as a bundle. The caller is told as of any other error.
             self._remove_scratch(task)
             return Outcome(error=describe_error(exc), phase="load")
         worker = self._worker_for(task)

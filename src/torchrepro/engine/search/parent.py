@@ -128,7 +128,7 @@ class _Interrupts:
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> _Interrupts:
-        # Elsewhere Python lets nobody handle signals, and whoever runs this in a thread has the say.
+        # Python handles signals in the main thread only; a caller in another thread keeps its own handlers.
         if threading.current_thread() is threading.main_thread():
             for number, take in ((signal.SIGINT, self._interrupt), (signal.SIGTERM, _leave)):
                 # In the background of a shell SIGINT is ignored, and that is meant so.

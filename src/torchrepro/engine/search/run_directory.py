@@ -102,8 +102,8 @@ def _digest(bundle: Path) -> str:
 
 def _files_of(bundle: Path) -> list[Path]:
     """Its own files; what was found out about it and lies in a folder of it is not part of it."""
-    beside = bundle / LOCATED
-    return sorted(path for path in bundle.rglob("*") if path.is_file() and beside not in path.parents)
+    located = bundle / LOCATED
+    return sorted(path for path in bundle.rglob("*") if path.is_file() and located not in path.parents)
 
 
 def _torch_version() -> str:
@@ -119,8 +119,8 @@ def _torch_version() -> str:
 
 CAUGHT = "caught"
 """Where a program was given instead of a bundle: what was caught in it, and `caught.json` about that."""
-_PATIENCE = 10.0
-"""Seconds for the processes of a killed run to go."""
+_WAIT_SECONDS = 10.0
+"""Seconds for the processes of a killed run to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def held(directory: RunDirectory) -> Iterator[int]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file in one step: whoever reads it finds the former content or the new one."""
+    """Write a file atomically: a reader finds the former content or the new one."""
     partial = path.with_name(f".{path.name}.{new_run_id()}.partial")
     try:
         # Not by msgspec, which turns what is not a number into nothing.
@@ -238,7 +238,7 @@ def make_directory(path: Path, next_step: str) -> None:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _WAIT_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -97,7 +97,7 @@ class Stop:
 
 
 class StoppableExecutor:
-    """Another executor, on which nobody waits once the search is to stop."""
+    """An executor whose `wait` raises `SearchStopped` once the search is to stop."""
 
     def __init__(self, executor: Executor, stop: Stop) -> None:
         self.workers = executor.workers
@@ -152,7 +152,7 @@ def keep_seed(cache: Path, seed: Path) -> None:
     if seed.exists():
         return
     partial = seed.with_name(f".{seed.name}.{new_run_id()}.partial")
-    # Whoever cannot write there, or comes second, only loses time.
+    # A process that cannot write there, or comes second, only loses time.
     with suppress(OSError):
         seed.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(cache, partial, ignore=shutil.ignore_patterns("locks"))
@@ -171,7 +171,7 @@ _COMPILES = 2
 def loaded(bundle: Path, *, trusted: tuple[str, ...], own: bool) -> tuple[Repro, tuple[str, ...]]:
     """The repro in a bundle, and what it may run; with `own`, all that it names: it is the user's program.
 
-    That may live beside the user, as it would for `python script.py`.
+    The working directory is importable then, as it is for `python script.py`.
     """
     trusted = (*trusted, *(trust_own(read_manifest(bundle)) if own else ()))
     if trusted:
@@ -184,16 +184,16 @@ def warming_up(request: SearchRequest, repro: Repro, stop: Stop) -> Iterator[int
     """Get the compiler ready for all candidates, unless that has brought this process down before; how many
     compiles that takes.
 
-    A rehearsal goes on beside the body; what it shows to be safe is done here when the body has ended. Only
-    the first time of all it has the cache to itself, because what it leaves there is kept for others.
+    A rehearsal runs in parallel with the body; what it shows to be safe is done here when the body has ended.
+    The very first one has the cache to itself, because what it leaves there is kept for other runs.
     """
     cache, seed = RunDirectory(Path(request.directory)).cache, Path(request.seed)
     start_cache(cache, seed)
     if not request.warm or why_not_forked(repro):
         yield 0
         return
-    with closing(StoppableExecutor(ForkExecutor(1), stop)) as beside:
-        rehearsal = Rehearsal(repro.compiler, beside)
+    with closing(StoppableExecutor(ForkExecutor(1), stop)) as executor:
+        rehearsal = Rehearsal(repro.compiler, executor)
         if seed.exists():
             yield _COMPILES
             rehearsal.finish()

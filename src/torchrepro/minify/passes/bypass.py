@@ -1,4 +1,4 @@
-"""Pass ops by: whoever reads an op's result reads one of its operands instead.
+"""Bypass an op: replace its result by one of its operands.
 
 Cutting an op gives its readers the recorded value, so a failure for which one op has to lead to another keeps
 the whole way between the two. Passing ops by makes the way shorter: first those that change neither size nor

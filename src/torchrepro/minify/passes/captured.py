@@ -1,7 +1,7 @@
 """From a whole call of the user's code to a graph that capture makes of it, if that fails by itself.
 
 No pass can cut the user's own code; a graph can be cut. Where no graph fails alone, capture itself or what
-stands between the graphs is guilty, and the call stays.
+stands between the graphs is the culprit, and the call stays.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
 def open_composites(problem: Problem) -> None:
-    """Look for the guilty op among those of which the ops are made."""
+    """Look for the culprit among the ops of which composite ops are made."""
     if problem.best_size.ops > _FEW_OPS or problem.best.symbols:
         return
     # One compilation tells of wrong values where they come from; other failures are bisected, so that it is
