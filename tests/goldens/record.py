@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -118,15 +117,20 @@ def help_of(verb: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True, env=environ).stdout
 
 
+def _without_paths(content: bytes) -> bytes:
+    """Return the text of a member of a bundle without the folders of this machine."""
+    for folder in (HERE.parents[1], sys.prefix, sys.base_prefix, Path.home()):
+        content = content.replace(str(folder).encode(), b"/somewhere")
+    return content
+
+
 def _keep(bundle: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    if bundle.is_file():
-        shutil.copy(bundle, target)
-    else:
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(bundle.iterdir()):
-                archive.write(path, path.name)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(bundle.iterdir()):
+            text = path.suffix in (".json", ".py")
+            archive.writestr(path.name, _without_paths(path.read_bytes()) if text else path.read_bytes())
     if target.stat().st_size > LARGEST_BUNDLE:
         target.unlink()
 
