@@ -21,7 +21,7 @@ from torchrepro.catch.target import CaughtBundle, Target, run_until_caught
 from torchrepro.engine.check_bundle import OnPhase, check_bundle, time_limit_of
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
-from torchrepro.engine.search.parent import OnMessage, Search
+from torchrepro.engine.search.process import OnMessage, Search
 from torchrepro.engine.search.run_directory import CAUGHT, place_for
 from torchrepro.locate.settings import LocateSettings, locate_directory
 from torchrepro.minify.registry import chosen_passes

@@ -1,7 +1,7 @@
 """The search process of `locate`: load, warm up, establish, then one step after the other.
 
 It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
-can be forked at any moment. (`engine/search/process_main.py` is how it is started.)
+can be forked at any moment. (`engine/search/process.py` is how it is started.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from torchrepro.engine.baseline import Original, establish
 from torchrepro.engine.processes.reports import Reporter
-from torchrepro.engine.search.parent import SearchRequest
+from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.locate.component import Found, find_part

@@ -1,7 +1,7 @@
 """The search process, from a bundle to the result: load, warm up, establish, search, explain, write, report.
 
 It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
-can be forked at any moment. (`engine/search/process_main.py` is how it is started.)
+can be forked at any moment. (`engine/search/process.py` is how it is started.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchrepro.engine.jobs import fails_before_code
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
 from torchrepro.engine.processes.reports import Reporter
 from torchrepro.engine.queries import Queries
-from torchrepro.engine.search.parent import SearchRequest
+from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import SqliteStore, put_in_place

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.engine.processes.reports import Reporter
-from torchrepro.engine.search.parent import SearchRequest
+from torchrepro.engine.search.process import SearchRequest
 
 
 def answers(request: SearchRequest, reporter: Reporter) -> Any:

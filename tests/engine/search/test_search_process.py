@@ -15,7 +15,7 @@ import pytest
 
 from torchrepro.engine.processes.leftovers import end_leftovers
 from torchrepro.engine.processes.reports import Outcome
-from torchrepro.engine.search.parent import SearchRequest, run_search
+from torchrepro.engine.search.process import SearchRequest, run_search
 from torchrepro.engine.search.run_directory import RunDirectory, held
 
 HERE = str(Path(__file__).parent)

@@ -33,7 +33,7 @@ from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fork_executor import ForkExecutor
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.processes.reports import Outcome
-from torchrepro.engine.search.parent import SearchRequest
+from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.engine.warm_up import Rehearsal
 from torchrepro.nouns.errors import SearchStopped

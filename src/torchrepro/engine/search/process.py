@@ -1,12 +1,11 @@
-"""Start a search process, follow it, pass Ctrl-C on, and leave nothing behind. Needs no torch.
+"""Start a search process, follow it, pass Ctrl-C on to it, and leave nothing behind. Needs no torch.
 
-The search process leads a session of its own, so a Ctrl-C of the terminal reaches only this process: the
-first asks the search to stop with what it has, the second ends everything. The search process never outlives
-this one, and what it has started never outlives either.
+The search process leads a session of its own, so a Ctrl-C of the terminal reaches only the parent: the first
+asks the search to stop with what it has, the second ends everything. The search process never outlives its
+parent, and what it has started never outlives either.
 
-SearchRequest: what a search process is told, as plain data.
-
-From a bundle and settings to what a search process answers. Needs no torch.
+It is started as `python -m torchrepro.engine.search.process REPORT_FD` with a `SearchRequest` as JSON on
+standard input. It first makes sure that it ends with its parent, then imports torch: that takes seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +30,7 @@ import msgspec
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.child import listen
+from torchrepro.engine.processes.executor import job_named
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
     cache_directory,
@@ -38,7 +39,8 @@ from torchrepro.engine.processes.fresh_process import (
     start_interpreter,
 )
 from torchrepro.engine.processes.leftovers import end_leftovers, marked
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.process_groups import die_with
+from torchrepro.engine.processes.reports import Outcome, Reporter
 from torchrepro.engine.search.run_directory import Identity, RunDirectory, held
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.located import Located
@@ -99,7 +101,7 @@ def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message
         about.write(msgspec.json.encode(request))
         about.seek(0)
         child = start_interpreter(
-            "torchrepro.engine.search.process_main",
+            "torchrepro.engine.search.process",
             {**environ, **marked(directory.mark)},
             stdin=about,
             pass_fds=(request.lock,),
@@ -215,3 +217,23 @@ class Search:
         if not devices_of(manifest):
             hide_devices(environ)
         return result_of_search(request, environ=environ, on_message=on_message, kept=self.kept)
+
+
+def main() -> None:
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=SearchRequest)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    die_with(request.parent, signal.SIGTERM)
+    # Candidates must not hold the lock of the run: it goes when this process does.
+    os.set_inheritable(request.lock, False)
+    os.register_at_fork(after_in_child=lambda: os.close(request.lock))
+    reporter = Reporter(descriptor)
+    reporter.answer(lambda: job_named(request.job)(request, reporter))  # imports torch
+    # No interpreter teardown: a library that crashes at exit must not overwrite the answer.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

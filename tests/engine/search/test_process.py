@@ -10,8 +10,8 @@ import torch
 
 from torchrepro import Minified, MinifySettings, Repro, minify_bundle, save_bundle
 from torchrepro.engine.processes.reports import Outcome
-from torchrepro.engine.search import parent as following
-from torchrepro.engine.search.parent import SearchRequest
+from torchrepro.engine.search import process
+from torchrepro.engine.search.process import SearchRequest
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 
 
@@ -30,7 +30,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Outcome], list[Searc
         asked.append(request)
         return ends.pop(0)
 
-    monkeypatch.setattr(following, "run_search", run_search)
+    monkeypatch.setattr(process, "run_search", run_search)
     return ends, asked
 
 
