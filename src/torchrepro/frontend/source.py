@@ -123,7 +123,7 @@ class Item(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Bare(Derived):
-    """A container as the builtin type sees it that its class derives from: see `bare.py`."""
+    """A container as the builtin type sees it that its class derives from: see `raw_access.py`."""
 
     kind: type
 

@@ -1,1 +1,1 @@
-"""Several ranks: each tells the others how it fared before anyone raises (`exchange.py`, `watch.py`)."""
+"""Ranks of one job: their rendezvous through the job's store, and the watch of a run among them."""

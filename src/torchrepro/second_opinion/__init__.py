@@ -1,1 +1,1 @@
-"""Explaining a capture to a person: which graphs a call became, what ended each, and why."""
+"""A second opinion on capture: trace, explain, verify, record a failing frame, trace ranks in lock step."""

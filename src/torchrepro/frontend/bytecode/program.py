@@ -87,7 +87,7 @@ class Position:
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
     name: str
-    """The opcode's name as `dis` gives it, but for what `normalise.py` writes out."""
+    """The opcode's name as `dis` gives it, but for what `written_out` rewrites."""
     argument: object
     """Resolved: a constant itself, a name as `str`, an operator as `bytecode`'s enum; a number otherwise."""
     target: int | None
