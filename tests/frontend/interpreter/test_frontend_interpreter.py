@@ -19,6 +19,7 @@ import pytest
 
 import torchrepro
 from tests.frontend.bytecode.pythons import python
+from tests.frontend.bytecode.split_functions import CASES
 from tests.frontend.interpreter.language import FEATURES, native, observed, stepped
 from torchrepro.frontend.bytecode.program import Program, program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind, Control
@@ -31,6 +32,17 @@ from torchrepro.frontend.interpreter.operations import Calls
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_stepped_function_does_what_the_function_does(name: str) -> None:
     assert observed(FEATURES[name], stepped) == observed(FEATURES[name], native)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stepped_function_with_arguments_does_what_the_function_does(name: str) -> None:
+    def call(step: bool) -> Any:
+        seen: list[Any] = []
+        function, args, kwargs = CASES[name](seen)
+        run = Interpreter().calls.call if step else lambda function, args, kwargs: function(*args, **kwargs)
+        return observed(lambda: run(function, args, kwargs), native), seen
+
+    assert call(step=True) == call(step=False)
 
 
 @pytest.mark.slow
