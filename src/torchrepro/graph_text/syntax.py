@@ -194,10 +194,8 @@ def _parsed(text: str) -> ast.Module:
             next_step="upgrade torchrepro",
         )
     # A carriage return ends a line for Python but not for us: a comment could hide code in what FX generates.
-    strange = next(
-        (character for character in text if not character.isprintable() and character != "\n"), None
-    )
-    if strange is not None:
+    if not text.replace("\n", "").isprintable():
+        strange = next(character for character in text if not character.isprintable() and character != "\n")
         raise GraphTextError(
             f"the graph's text holds the control character {strange!r}", next_step="write it as an escape"
         )
