@@ -17,26 +17,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from torchrepro.bundle.read import read_manifest
-from torchrepro.catch.target import CaughtBundle, Target, run_until_caught
 from torchrepro.engine.check_bundle import OnPhase, check_bundle, time_limit_of
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
-from torchrepro.engine.search.process import OnMessage, Search
-from torchrepro.engine.search.run_directory import CAUGHT, place_for
-from torchrepro.locate.settings import LocateSettings, locate_directory
-from torchrepro.minify.registry import chosen_passes
-from torchrepro.minify.run_directory import MinifySettings, run_directory
 from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.errors import DoesNotFail
-from torchrepro.nouns.located import Located
-from torchrepro.nouns.minified import Minified
-from torchrepro.nouns.request import ModelRequest
 from torchrepro.nouns.verdict import Kind
-from torchrepro.second_opinion.explanation import Agreement, CaptureExplanation, Explained
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
+    from torchrepro.catch.target import CaughtBundle
+    from torchrepro.engine.search.process import OnMessage
+    from torchrepro.locate.settings import LocateSettings
+    from torchrepro.minify.run_directory import MinifySettings
+    from torchrepro.nouns.located import Located
+    from torchrepro.nouns.minified import Minified
+    from torchrepro.nouns.request import ModelRequest
     from torchrepro.report.contents import Contents
+    from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
 __all__ += ["minify_bundle", "report_on"]
@@ -56,6 +54,9 @@ def catch(
     `directory_for` makes the directory in which it is kept, given the path that its name is derived from, and
     may have a note about where that is. The same command later finds the bundle there unless `fresh`.
     """
+    from torchrepro.catch.target import CaughtBundle, Target
+    from torchrepro.engine.search.run_directory import CAUGHT
+
     named = Target.parse(target)
     if named.is_bundle:
         return CaughtBundle(Path(target))
@@ -73,6 +74,8 @@ def catch(
 
 def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
     """Take the first failure of a program: it is most often the cause of the others."""
+    from torchrepro.catch.target import run_until_caught
+
     ended = run_until_caught(file, out)
     if not ended.caught:
         raise DoesNotFail(
@@ -87,6 +90,8 @@ def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
 
 def _catch_in_function(target: str, out: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
     """Compare a function's model with its compiled self, and save the failing graph, or the whole call."""
+    from torchrepro.nouns.request import ModelRequest
+
     request = ModelRequest(target)
     compared = compare_model(request, save_to=out, on_phase=on_phase)
     compared.verdict.require_testable()
@@ -116,6 +121,8 @@ def explain_model(
 
     `verify` also runs it in plain Python; `dynamo` asks TorchDynamo for a second opinion.
     """
+    from torchrepro.second_opinion.explanation import Agreement, CaptureExplanation, Explained
+
     request = replace(request, environ=telling_environment())
     answer = result_in_isolation(
         "torchrepro.second_opinion.explain_model:explain",
@@ -147,6 +154,9 @@ def locate(
     on_message: OnMessage = lambda message: None,
 ) -> Located:
     """Locate the failure of a bundle, a program or a function."""
+    from torchrepro.engine.search.run_directory import place_for
+    from torchrepro.locate.settings import LocateSettings
+    from torchrepro.nouns.located import Located
 
     def directory_for(path: Path) -> tuple[Path, str]:
         return place_for(out, path.absolute().with_name(f"{path.name}.located"))
@@ -173,6 +183,10 @@ def locate_bundle(
     The answer is kept in `located/` in the bundle, and returned again at once unless `fresh`. The first
     Ctrl-C ends the search with what was found so far, the second raises KeyboardInterrupt.
     """
+    from torchrepro.engine.search.process import Search
+    from torchrepro.locate.settings import LocateSettings, locate_directory
+    from torchrepro.nouns.located import Located
+
     read_manifest(bundle)  # a wrong path is an error at once
     directory, elsewhere = locate_directory(out, bundle)
     chosen = settings or LocateSettings()
@@ -194,6 +208,7 @@ def minify(
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
     """Minify the failure of a bundle, a program or a function."""
+    from torchrepro.minify.run_directory import MinifySettings, run_directory
 
     def directory_for(path: Path) -> tuple[Path, str]:
         directory, elsewhere = run_directory(out, beside=path)
@@ -221,6 +236,11 @@ def minify_bundle(
     over. The first Ctrl-C ends the search with the best so far, which is verified, the second raises
     KeyboardInterrupt.
     """
+    from torchrepro.engine.search.process import Search
+    from torchrepro.minify.registry import chosen_passes
+    from torchrepro.minify.run_directory import MinifySettings, run_directory
+    from torchrepro.nouns.minified import Minified
+
     read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
     chosen = settings or MinifySettings()
     chosen_passes(chosen.passes, chosen.skip)

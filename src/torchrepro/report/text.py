@@ -6,14 +6,14 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table
-from torchrepro.report.contents import Contents
-from torchrepro.report.sections import Limits, sections_of
+
+if TYPE_CHECKING:
+    from torchrepro.report.contents import Contents
 
 WIDTH = 80
-_LIMITS = Limits(rows=12, nodes=12, wide=False)
 _NAME = 12
 _LOG_LINES = 12
 _LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -34,7 +34,9 @@ def as_text(contents: Contents) -> str:
 
 
 def report_lines(contents: Contents) -> Iterator[Line]:
-    return lines_of_sections(sections_of(contents, _LIMITS), WIDTH)
+    from torchrepro.report.sections import Limits, sections_of  # a verdict alone needs none of it
+
+    return lines_of_sections(sections_of(contents, Limits(rows=12, nodes=12, wide=False)), WIDTH)
 
 
 def print_section(section: Section, file: TextIO | None = None) -> None:
