@@ -139,13 +139,25 @@ def values_table(comparison: Comparison, *, limit: int) -> Table:
             leaf.ref_value,
             leaf.res_value,
             leaf.truth_value,
-            error(leaf.max_abs) if leaf.max_abs else "",
+            error(leaf.max_abs or None, ""),
+            error(leaf.max_rel or None, ""),
             error(leaf.rmse_ref, ""),
             error(leaf.rmse_res, ""),
         )
         for leaf in comparison.telling
     )
-    head = ("where", "wrong", "", "eager", "compiled", "float64", "max error", "RMSE eager", "RMSE compiled")
+    head = (
+        "where",
+        "wrong",
+        "",
+        "eager",
+        "compiled",
+        "float64",
+        "max abs",
+        "max rel",
+        "RMSE eager",
+        "RMSE compiled",
+    )
     return Table.of(head, rows, limit=limit)
 
 

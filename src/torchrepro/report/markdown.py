@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.nouns.comparison import LeafComparison
 from torchrepro.nouns.located import Located, Rung, Way
-from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table
-from torchrepro.nouns.sentences import counted, index_of
+from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, of_verdict
+from torchrepro.nouns.sentences import counted
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of
 from torchrepro.report.sections import Limits, sections_of
-from torchrepro.report.text import visible
+from torchrepro.report.text import lines_of_sections, visible
 
 _PLAIN_WORD = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*|\d+(?:[.,]\d+)*(?:e[+-]?\d+)?%?")
 _MARKS = re.compile(r"(?P<before>[(\"]*)(?P<core>.*?)(?P<after>[,.;:!?)\"]*)", re.DOTALL)
@@ -29,8 +29,7 @@ _LONG = 80
 _LIMITS = Limits(rows=20, nodes=60, wide=True)
 _SCRIPT_LIMIT = 40_000
 """Characters: GitHub takes 65,536 in all."""
-_LOG_LINES, _LOG_LINE = 30, 300
-_LEAVES = 3
+_LOG_LINES, _LOG_LINE, _LOG_WIDTH = 30, 300, 120
 _LABELS = {"inductor": "inductor", "aot_eager": "aotdispatch", "eager": "dynamo"}
 _STAGES = {"capture": "dynamo", "aot": "aotdispatch", "decomposition": "decompositions"}
 _KINDS = {
@@ -142,31 +141,14 @@ def _script(contents: Contents) -> str:
 
 
 def _logs(verdict: Verdict | None, traceback: str) -> str:
-    """Show the end of what was printed, or the values that are wrong."""
+    """Show the end of the traceback, or the verdict with the values that are wrong."""
     if verdict is None:
         return "None: it has not been judged."
-    if traceback.strip():
-        lines = _tail(traceback)
-    elif verdict.raised is not None:
-        lines = _tail(f"{verdict.raised.type}: {verdict.raised.message}")
-    elif verdict.comparison is not None and verdict.comparison.differing:
-        leaves = verdict.comparison.differing
-        lines = [line for leaf in leaves[:_LEAVES] for line in _leaf(leaf)]
-        lines += [f"... and {len(leaves) - _LEAVES} more values differ"] if len(leaves) > _LEAVES else []
-    elif verdict.kind in (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY) and verdict.stderr_tail.strip():
-        lines = [verdict.summary, *_tail(verdict.stderr_tail)]
-    else:
-        lines = [str(verdict)]
+    raised = verdict.raised
+    said = traceback.strip() or (f"{raised.type}: {raised.message}" if raised is not None else "")
+    section = of_verdict(replace(verdict, notes=()), limit=3)
+    lines = _tail(said) if said else [line.text for line in lines_of_sections([section], _LOG_WIDTH)]
     return fenced("\n".join(lines), "text")
-
-
-def _leaf(leaf: LeafComparison) -> list[str]:
-    facts = [f"{leaf.mismatched} of {leaf.elements} elements"] if leaf.mismatched else [leaf.difference.value]
-    if leaf.max_abs:
-        facts.append(f"max abs error {leaf.max_abs:.3g}, max rel error {leaf.max_rel:.3g}")
-    values = {"eager": leaf.ref_value, "compiled": leaf.res_value, "float64": leaf.truth_value}
-    shown = "   ".join(f"{name} {value}" for name, value in values.items() if value)
-    return [f"{leaf.path}{index_of(leaf)}: {', '.join(facts)}", f"  {shown or leaf.detail}"]
 
 
 def _tail(text: str) -> list[str]:
