@@ -18,18 +18,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.fx import Node
 
 from torchrepro.cut.record_values import NotRecorded, Recording
+from torchrepro.cut.subgraph import piece
+from torchrepro.cut.windows import Window
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.fake_run import OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.ops import OpOverload, op_name, plain_op_name
-
-if TYPE_CHECKING:
-    from torchrepro.cut.windows import Window
 
 _SHARE = 0.8
 """Of the time limit, after which a run is asked where it is."""
@@ -140,14 +139,6 @@ class Evidence:
         return found / (1 + 0.01 * len(names))
 
 
-def weight_of(window: Window, repro: Repro, recording: Recording) -> float:
-    """How likely an op is the culprit where the evidence names none: views compute nothing."""
-    inside = _parts(window.node, repro, recording)
-    own = [window.node.target] if isinstance(window.node.target, OpOverload) else []
-    parts = inside or own
-    return 0.1 if parts and all(getattr(part, "is_view", False) for part in parts) else 1.0
-
-
 def names_in(window: Window, repro: Repro, recording: Recording) -> dict[str, int]:
     """What an op is called and what it is made of: its own name and those of its ATen ops, with counts."""
     names: dict[str, int] = {plain_op_name(op_name(window.node.target)): 1}
@@ -159,8 +150,6 @@ def names_in(window: Window, repro: Repro, recording: Recording) -> dict[str, in
 
 def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
     """The ATen ops inside an op, by a run on fake tensors; empty where that does not work."""
-    from torchrepro.cut.subgraph import piece
-
     table = inductor_decompositions()
     if isinstance(node.target, OpOverload) and node.target not in table:
         return []

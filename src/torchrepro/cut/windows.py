@@ -14,7 +14,6 @@ import torch
 from torch.fx import Node
 
 from torchrepro.cut.batches import SideBySide
-from torchrepro.cut.hints import weight_of
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.subgraph import Unit, ambient_at, piece, side_by_side, units_of
 from torchrepro.nouns.ambient import Ambient
@@ -145,16 +144,13 @@ def _badness(leaf: LeafComparison) -> float:
 def failing_one(
     repro: Repro, recording: Recording, windows: Sequence[Window], first_failing: FirstFailing, *, parts: int
 ) -> list[tuple[Unit, Window]]:
-    """The op that fails, if one does: bisection, into so many parts at a time.
-
-    Ops that compute nothing are rarely the culprit, so the parts are of equal weight and not of equal length.
-    """
-    weights = {window: weight_of(window, repro, recording) for window in windows}
-    pool = sorted(windows, key=lambda window: -weights[window])
+    """Return the op that fails, if one does: bisection, into so many parts at a time."""
+    pool = list(windows)
     while len(pool) > 1:
-        halves = _parts_of_equal_weight(pool, weights, parts)
-        found = first_failing([beside(repro, recording, part) for part in halves[:-1]])
-        pool = halves[found if found is not None else -1]
+        length = -(-len(pool) // parts)
+        groups = [pool[start : start + length] for start in range(0, len(pool), length)]
+        found = first_failing([beside(repro, recording, group) for group in groups[:-1]])
+        pool = groups[found if found is not None else -1]
     return [(pool[0].instances[0], pool[0])] if pool else []
 
 
@@ -162,19 +158,3 @@ def beside(repro: Repro, recording: Recording, windows: Sequence[Window]) -> Rep
     """All of these ops in one graph, each on values of its own."""
     found = side_by_side(repro, recording, [window.name for window in windows])
     return None if found is None else found.repro
-
-
-def _parts_of_equal_weight(
-    pool: Sequence[Window], weights: dict[Window, float], count: int
-) -> list[list[Window]]:
-    """At least two parts, none of them empty."""
-    share = sum(weights[window] for window in pool) / min(count, len(pool))
-    parts: list[list[Window]] = [[]]
-    filled = 0.0
-    for position, window in enumerate(pool):
-        full = filled >= share * len(parts) - 1e-9
-        if parts[-1] and (full or len(pool) - position <= 1 == len(parts)):
-            parts.append([])
-        parts[-1].append(window)
-        filled += weights[window]
-    return parts

@@ -8,7 +8,8 @@ milliseconds; so the table may propose what does not fit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
@@ -207,15 +208,7 @@ def _by_steps(table: DimensionTable, floor: int) -> Repro | None:
     return best
 
 
-def _one_down(sizes: dict[str, int], name: str, floor: int, runs: object) -> None:
-    """The smallest size of one dimension with which it runs, the others being as they are."""
-    assert callable(runs)
-    low, high = floor, sizes[name]
-    if high <= floor or runs({**sizes, name: floor}):
-        return
-    while high - low > 1:
-        middle = (low + high) // 2
-        if runs({**sizes, name: middle}):
-            high = middle
-        else:
-            low = middle
+def _one_down(sizes: dict[str, int], name: str, floor: int, runs: Callable[[dict[str, int]], bool]) -> None:
+    """Try the smallest size of one dimension with which it runs, the others being as they are."""
+    if sizes[name] > floor and not runs({**sizes, name: floor}):
+        bisect_left(range(sizes[name]), True, lo=floor + 1, key=lambda size: runs({**sizes, name: size}))

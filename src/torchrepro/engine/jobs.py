@@ -92,7 +92,7 @@ def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) ->
 
 
 def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Judge one compilation on each set of inputs (`cut/batched_inputs.py`)."""
+    """Judge one compilation on each set of inputs (`cut/batches.py`)."""
     from torchrepro.cut.batches import verdicts_of_rounds
 
     verdicts = verdicts_of_rounds(repro, own=payload["own"], seconds=payload["seconds"], phase=phase)

@@ -52,7 +52,7 @@ class Observer(Protocol):
     def rounds(
         self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
     ) -> Sequence[Verdict]:
-        """Return a verdict for each set of inputs of one compilation (`cut/batched_inputs.py`).
+        """Return a verdict for each set of inputs of one compilation (`cut/batches.py`).
 
         Empty where it cannot be had: the process died.
         """

@@ -1,8 +1,8 @@
 """Experiment: try variations of a repro in as few compilations as possible.
 
 A variation is asked about in the cheapest of three ways. Inputs with other values need no new compilation at
-all (`cut/batched_inputs.py`). Wrong values can be told apart among many copies in one graph
-(`cut/side_by_side.py`). An error, a crash or a hang hides what else is in the graph, so there each variation
+all (`cut/batches.py`). Wrong values can be told apart among many copies in one graph
+(`cut/batches.py`). An error, a crash or a hang hides what else is in the graph, so there each variation
 is asked about alone.
 """
 

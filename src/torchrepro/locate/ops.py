@@ -9,6 +9,7 @@ end: each piece keeps the op with all ops before it, as it was fused.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -243,6 +244,10 @@ class OpWindows:
         return None if found is None else found.index
 
 
+class _NoCompilesLeft(Exception):
+    pass
+
+
 def last_of_shortest_beginning(watching: Watching, left: Callable[[], int]) -> str | None:
     """The op with which the failure comes; None where it is not found in the compiles that are left."""
     return _edge(watching, left, lambda units, count: units[:count])
@@ -254,32 +259,28 @@ def first_of_shortest_end(watching: Watching, left: Callable[[], int]) -> str | 
 
 
 def _edge(
-    watching: Watching, left: Callable[[], int], part: Callable[[list[list[str]], int], list[list[str]]]
+    watching: Watching, left: Callable[[], int], part: Callable[[list[Unit], int], list[Unit]]
 ) -> str | None:
-    inquiry = watching.inquiry
-    recording = watching.recording
-    all_units = units_of(watching.static.graph.graph, recording.several)
-    units = [list(unit.nodes) for unit in all_units if not unit.is_state]
+    inquiry, static, recording = watching.inquiry, watching.static, watching.recording
+    all_units = units_of(static.graph.graph, recording.several)
+    units = [unit for unit in all_units if not unit.is_state]
     # Regions of autocast are in every piece: no op, and the failure may need them.
     regions = [name for unit in all_units if unit.is_state for name in unit.nodes]
 
     def fails(count: int) -> bool:
-        kept = [name for unit in part(units, count) for name in unit]
-        cut = piece(watching.static, recording, [*regions, *kept])
+        if left() <= 0:
+            raise _NoCompilesLeft
         inquiry.on_step(f"cutting the graph to {count} of {len(units)} ops")
+        kept = [name for unit in part(units, count) for name in unit.nodes]
+        cut = piece(static, recording, [*regions, *kept])
         return cut is not None and inquiry.fails(cut)
 
-    fails_with, passes_with = len(units), 0
-    # The whole graph once more: cut, it has no symbols and no earlier calls.
-    if left() <= 0 or not fails(fails_with):
-        return None
-    while fails_with - passes_with > 1:
-        if left() <= 0:
+    try:
+        # The whole graph once more: cut, it has no symbols and no earlier calls.
+        if not units or not fails(len(units)):
             return None
-        middle = (fails_with + passes_with) // 2
-        if fails(middle):
-            fails_with = middle
-        else:
-            passes_with = middle
-    new = [unit for unit in part(units, fails_with) if unit not in part(units, passes_with)]
-    return new[0][0] if new else None
+        count = bisect_left(range(len(units)), True, lo=1, key=fails)
+    except _NoCompilesLeft:
+        return None
+    before = part(units, count - 1)
+    return next(unit.name for unit in part(units, count) if unit not in before)

@@ -119,7 +119,7 @@ class Problem:
         return self._recorded[1]
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        """A verdict for each set of inputs of one compilation (`cut/batched_inputs.py`): one query."""
+        """A verdict for each set of inputs of one compilation (`cut/batches.py`): one query."""
         self._tell()
         return self.queries.rounds(repro)
 
