@@ -243,12 +243,8 @@ def _verdict(flight: Flight, death: Death) -> Verdict | None:
 
 
 def _hang(flight: Flight) -> Verdict:
-    return Verdict(
-        Kind.HANG,
-        Stage.BACKEND,
-        summary=f"no end after {flight.seconds:.0f} s ({flight.doing})",
-        seconds=round(flight.seconds, 1),
-    )
+    outcome = Outcome(phase=flight.phase, timed_out=True, seconds=round(flight.seconds, 1))
+    return verdict_of(outcome, round(flight.seconds))
 
 
 def _unfinished(directory: Path, run_id: str) -> Iterator[tuple[Path, Flight]]:

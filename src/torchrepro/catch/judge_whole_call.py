@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from torchrepro.judge.execute import Run
-from torchrepro.judge.models import compare_runs, verdict_of_comparison
-from torchrepro.judge.raised import describe, is_out_of_memory, verdict_of
+from torchrepro.judge.models import compare_runs, verdict_of_comparison, verdict_without_eager
+from torchrepro.judge.raised import is_out_of_memory, verdict_of
 from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
@@ -90,12 +90,9 @@ def _judge(call: FinishedCall) -> Verdict:
 
 def _judge_without_eager(call: FinishedCall, raised: Exception) -> Verdict:
     """Plain Python raises, which must show twice before the compiled call is blamed for not doing so."""
-    described = describe(raised)
-    blamed = call.raised is None and not is_out_of_memory(raised)
-    if not blamed or type(_run_plainly(call, call.rng).raised) is not type(raised):
-        return Verdict(Kind.INVALID, summary=f"eager itself fails: {described}", raised=described)
-    summary = f"eager raises {described}; the compiled function does not"
-    return Verdict(Kind.MISSING_ERROR, summary=summary, raised=described)
+    missing = call.raised is None and not is_out_of_memory(raised)
+    missing = missing and type(_run_plainly(call, call.rng).raised) is type(raised)
+    return verdict_without_eager(raised, missing=missing)
 
 
 def _if_steady(call: FinishedCall, verdict: Verdict, plain: PlainRun) -> Verdict:

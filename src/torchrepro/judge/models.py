@@ -226,11 +226,14 @@ def _attempt(run: Callable[[], Run]) -> Run | Exception:
 def _judge_without_eager(subject: Subject, start: RngState, raised: Exception, phase: Phase) -> Verdict:
     """Eager raises. If the compiled side does not, an error is missing; else nothing can be said."""
     phase("compile")
-    missing = None
-    if not is_out_of_memory(raised):
-        missing = _attempt(lambda: subject.compiled(_starting_from(start)))
+    runs = not is_out_of_memory(raised) and _attempt(lambda: subject.compiled(_starting_from(start)))
+    return verdict_without_eager(raised, missing=isinstance(runs, Run))
+
+
+def verdict_without_eager(raised: Exception, *, missing: bool) -> Verdict:
+    """Return the verdict where eager raises; `missing`: the compiled function does not."""
     described = describe(raised)
-    if not isinstance(missing, Run):
+    if not missing:
         return Verdict(Kind.INVALID, summary=f"eager itself fails: {described}", raised=described)
     summary = f"eager raises {described}; the compiled function does not"
     return Verdict(Kind.MISSING_ERROR, summary=summary, raised=described)
