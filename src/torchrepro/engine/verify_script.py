@@ -237,4 +237,4 @@ def _last_line(output: str) -> str:
     told = output.rpartition("Traceback (most recent")[2]
     found = re.findall(r"^\w[\w.]*(?:Error|Exception|Failed|Interrupt)\b.*$", told, re.MULTILINE)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return found[-1][:300] if found else lines[-1][:300] if lines else "fails without a word"
+    return found[-1][:300] if found else lines[-1][:300] if lines else "exits without output"
