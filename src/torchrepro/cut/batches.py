@@ -120,14 +120,18 @@ def verdicts_of_rounds(
     started = time.monotonic()
     single = replace(repro, earlier=repro.earlier[:own])
     verdicts: list[Verdict] = []
-    for verdict in _verdicts(single, (repro.inputs, *repro.earlier[own:]), Phases(phase)):
+    sets = (repro.inputs, *repro.earlier[own:])
+    for verdict in _verdicts(single, sets, Phases(phase), steady=seconds is not None):
         verdicts.append(verdict)
         if seconds is not None and (verdict.raised is not None or time.monotonic() - started > seconds):
             break
     return verdicts
 
 
-def _verdicts(repro: Repro, sets: Sequence[tuple[Any, ...]], phase: Phases) -> Iterator[Verdict]:
+def _verdicts(
+    repro: Repro, sets: Sequence[tuple[Any, ...]], phase: Phases, *, steady: bool
+) -> Iterator[Verdict]:
+    """`steady`: take the compiled function to agree with itself; else run it twice on the first set."""
     if repro.place is Place.BEFORE_CAPTURE or repro.earlier:
         # Capture looks at values, and earlier calls leave traces: these are compiled again for each set.
         yield from (judge_repro(replace(repro, inputs=inputs), phase=phase) for inputs in sets)
@@ -137,8 +141,8 @@ def _verdicts(repro: Repro, sets: Sequence[tuple[Any, ...]], phase: Phases) -> I
     rng = repro.ambient.rng or None
     with applied_settings(repro.ambient):
         for number, inputs in enumerate(sets):
-            # What agrees with itself on the first inputs is not run twice on all others.
-            yield judge(compiled.subject(inputs), rule=rule, rng=rng, phase=phase, steady=number > 0)
+            trusted = steady or number > 0
+            yield judge(compiled.subject(inputs), rule=rule, rng=rng, phase=phase, steady=trusted)
 
 
 class _CompiledOnce:

@@ -136,7 +136,7 @@ class Queries:
 
     def run_once(self, repro: Repro) -> Verdict:
         """Run a repro once, whatever is known of it; the verdict is not stored."""
-        ((_, verdict),) = list(self._ask([repro], self._job, {}))
+        ((_, verdict),) = list(self._ask([repro], self._job, {}, keep_others=False))
         return verdict
 
     def rounds(
@@ -238,7 +238,7 @@ class Queries:
                 raise HarnessError(f"the oracle was asked about {len(runs)} candidates and answered none")
 
     def _ask(
-        self, repros: Sequence[Repro], job: str, payload: Mapping[str, Any]
+        self, repros: Sequence[Repro], job: str, payload: Mapping[str, Any], *, keep_others: bool = True
     ) -> Generator[tuple[int, Verdict], None, None]:
         self._stop_if_late()
         self.count(queries=len(repros))
@@ -246,7 +246,7 @@ class Queries:
         judged = self._oracle.judge(repros) if usual else self._oracle.judge(repros, job=job, **payload)
         with closing(judged) as answers:  # type: ignore[type-var]
             for index, verdict in answers:
-                if verdict.fails and not payload and not self.failure.shown_by(verdict):
+                if keep_others and verdict.fails and not payload and not self.failure.shown_by(verdict):
                     self.store.also_seen(repros[index], verdict)
                 yield index, verdict
                 self._stop_if_late()
