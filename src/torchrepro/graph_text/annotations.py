@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.graph_text.syntax import DTYPES
 from torchrepro.nouns.errors import GraphTextError
 
 Dimension = int | str
@@ -20,25 +21,8 @@ Dimension = int | str
 NOTE_KEY = "torchrepro"
 """Where `read_graph` leaves a node's note in `node.meta`."""
 
-_SHORT = {
-    torch.float16: "f16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.uint16: "u16",
-    torch.uint32: "u32",
-    torch.uint64: "u64",
-    torch.bool: "b8",
-    torch.complex32: "c32",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
-_DTYPES = {short: dtype for dtype, short in _SHORT.items()}
+_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, name) for short, name in DTYPES.items()}
+_SHORT = {dtype: short for short, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from torchrepro.graph_text.annotations import (
     write_note,
 )
 from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
+from torchrepro.graph_text.syntax import symbol_names
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
 from torchrepro.torch_api.fake import (
@@ -187,7 +188,7 @@ class _FakeInputs:
         return made
 
     def _parse(self, text: str) -> Any:
-        for name in _names(text):
+        for name in symbol_names(ast.parse(text, mode="eval").body):
             self._define(name, None)
         return self.symbols.parse(text)
 
@@ -199,13 +200,6 @@ class _FakeInputs:
 
 def _is_symbolic(note: TensorNote) -> bool:
     return any(isinstance(size, str) for size in (*note.shape, *(note.stride or ())))
-
-
-def _names(text: str) -> list[str]:
-    """The symbols of an expression: its names, those of functions excepted."""
-    tree = ast.parse(text, mode="eval")
-    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions]
 
 
 class _Propagation(FakeInterpreter):

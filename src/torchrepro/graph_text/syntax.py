@@ -19,6 +19,19 @@ HEADER = "# torchrepro graph 1. Data in the shape of Python: it is parsed, never
 NUMPY_WORDS = ("numpy_function", "numpy_method", "numpy_operator")
 """Words that name a callable by a string: `numpy_function("linalg.norm")(x)`."""
 
+DTYPES = {
+    f"{short}{bits}": f"{name}{bits}"
+    for short, name, sizes in (
+        ("f", "float", (16, 32, 64)),
+        ("bf", "bfloat", (16,)),
+        ("i", "int", (8, 16, 32, 64)),
+        ("u", "uint", (8, 16, 32, 64)),
+        ("c", "complex", (32, 64, 128)),
+    )
+    for bits in sizes
+} | {"b8": "bool"}
+"""The short names of dtypes in notes, and torch's own; other dtypes bear torch's."""
+
 _VERSION = re.compile(r"# torchrepro graph (\d+)\b")
 
 _BINARY: tuple[tuple[str, type[ast.AST], Callable[[Any, Any], Any]], ...] = (
@@ -347,6 +360,13 @@ def dynamic_dimensions(graph: GraphSyntax) -> list[tuple[int, int]]:
             sizes = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
             found += [(position, dim) for dim, size in enumerate(sizes) if not isinstance(size, ast.Constant)]
     return found
+
+
+def symbol_names(expression: ast.expr) -> list[str]:
+    """The symbols of an expression over sizes: its names, those of functions excepted."""
+    nodes = list(ast.walk(expression))
+    functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions]
 
 
 def error(

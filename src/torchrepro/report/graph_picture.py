@@ -9,17 +9,13 @@ Its nodes are grouped by the user's modules, with no level too long to look at.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from torchrepro.graph_text.source_lines import origin_in
-from torchrepro.graph_text.syntax import GraphSyntax, Line, Operation, operation, read_syntax
+from torchrepro.graph_text.syntax import DTYPES, GraphSyntax, Line, Operation, operation, read_syntax
 from torchrepro.report.contents import Node, Picture
-
-_DTYPE = re.compile(r"(bf|f|i|u|c)(\d+)")
-_DTYPES = {"bf": "bfloat", "f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 def picture_of(title: str, graph_text: str, *, guilty: str = "") -> Picture:
@@ -88,19 +84,12 @@ def _shape(annotation: ast.expr | None) -> str:
         case ast.Call(func=ast.Attribute(value=inner)):
             return _shape(inner)
         case ast.Subscript(value=ast.Name(id=dtype), slice=ast.Tuple(elts=[])):
-            return f"{_dtype(dtype)}[]"
+            return f"{DTYPES.get(dtype, dtype)}[]"
         case ast.Subscript(value=ast.Name(id=dtype), slice=ast.Tuple(elts=sizes)):
-            return f"{_dtype(dtype)}[{', '.join(map(ast.unparse, sizes))}]"
+            return f"{DTYPES.get(dtype, dtype)}[{', '.join(map(ast.unparse, sizes))}]"
         case ast.Subscript(value=ast.Name(id=dtype), slice=size):
-            return f"{_dtype(dtype)}[{ast.unparse(size)}]"
+            return f"{DTYPES.get(dtype, dtype)}[{ast.unparse(size)}]"
     return ast.unparse(annotation)
-
-
-def _dtype(short: str) -> str:
-    if short == "b8":
-        return "bool"
-    found = _DTYPE.fullmatch(short)
-    return short if found is None else _DTYPES[found[1]] + found[2]
 
 
 SMALL = 60

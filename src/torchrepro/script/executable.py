@@ -21,6 +21,7 @@ from torchrepro.graph_text.syntax import (
     dotted_name,
     operation,
     read_syntax,
+    symbol_names,
 )
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.script.layout import INDENT, indented
@@ -219,11 +220,8 @@ class _PlainWords(ast.NodeTransformer):
         import sympy
 
         names = {name: sympy.Integer(hint) for name, hint in self._hints.items() if hint is not None}
-        called = {id(node.func) for node in ast.walk(expression) if isinstance(node, ast.Call)}
-        used = {
-            node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and id(node) not in called
-        }
-        found = sympy.sympify(ast.unparse(expression), locals=names) if used <= set(names) else None
+        known = set(symbol_names(expression)) <= set(names)
+        found = sympy.sympify(ast.unparse(expression), locals=names) if known else None
         if found is None or not found.is_number:
             raise GraphTextError(
                 f"{ast.unparse(expression)} has no value before the graph runs",
