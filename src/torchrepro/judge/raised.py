@@ -31,7 +31,6 @@ _STAGES: tuple[tuple[str, Stage], ...] = (
     ("/torchrepro/frontend/runtime/capture", Stage.CAPTURE),
     ("/torchrepro/frontend/runtime/", Stage.NONE),
     ("/torchrepro/frontend/bytecode/resume", Stage.NONE),
-    ("/torchrepro/frontend/traced_module", Stage.NONE),
     ("/torchrepro/frontend/", Stage.CAPTURE),
 )
 # Frames of generated kernels and of the wrapper that calls them: code of the backend, at run time.

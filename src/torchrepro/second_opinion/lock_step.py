@@ -125,7 +125,7 @@ class Collective:
         """The union that the ranks were told to trace with, until they agree."""
         self._missing: RanksMissing | None = None
 
-    def propose(self, proposal: Proposal, timeout: float) -> frozenset[Stop] | None:
+    def run_compiler_collective(self, proposal: Proposal, timeout: float) -> frozenset[Stop] | None:
         """Return None where all ranks compile now, else the breaks of all to trace and propose with again.
 
         `RanksDisagree` where graphs or entries differ all the same, `RanksMissing` where a rank has died or
@@ -216,7 +216,7 @@ class AgreeingRanks:
         ops = (*_lines(graph), _end(log, finish))
         digest = hashlib.sha256("\n".join(ops).encode()).hexdigest()
         proposal = Proposal(entry_of(function, index), frozenset(log.failures), ops, digest)
-        breaks = collective.propose(proposal, _timeout())
+        breaks = collective.run_compiler_collective(proposal, _timeout())
         for stop in breaks or ():
             own = log.failures.get(stop) or _elsewhere(function, stop.index)
             # What Python calls there is not traced: on another rank it may be another function.

@@ -34,7 +34,7 @@ def negotiated(rank: int, group: Any, ops: list[str], breaks: set[int]) -> dict[
     while True:
         traces += 1
         graph = tuple(ops[: min((stop.index for stop in known), default=len(ops))])
-        union = side_of(group).propose(Proposal(ENTRY, known, graph, str(graph)), TIMEOUT)
+        union = side_of(group).run_compiler_collective(Proposal(ENTRY, known, graph, str(graph)), TIMEOUT)
         if union is None:
             return {"graph": graph, "traces": traces}
         known = union

@@ -68,7 +68,7 @@ def negotiated(side: Collective, ops: Sequence[str], own: frozenset[Stop]) -> tu
     breaks, traces = own, 0
     while True:
         proposal, traces = traced(ops, breaks), traces + 1
-        union = side.propose(proposal, SECONDS)
+        union = side.run_compiler_collective(proposal, SECONDS)
         if union is None:
             return proposal, traces
         breaks = union
@@ -102,7 +102,7 @@ def test_a_break_found_only_in_the_second_trace_restarts_once_more() -> None:
     }
 
     def act(side: Collective) -> list[frozenset[Stop] | None]:
-        return [side.propose(traced(OPS, breaks), SECONDS) for breaks in proposals[side.rank]]
+        return [side.run_compiler_collective(traced(OPS, breaks), SECONDS) for breaks in proposals[side.rank]]
 
     with ranks(2) as sides:
         first, second = together(sides, act)
@@ -131,7 +131,9 @@ def test_a_graph_that_ends_early_is_named_as_such() -> None:
 
 def test_the_same_operations_with_different_results_disagree_too() -> None:
     def act(side: Collective) -> frozenset[Stop] | None:
-        return side.propose(Proposal("f", frozenset(), ("a",), f"returns {side.rank}"), SECONDS)
+        return side.run_compiler_collective(
+            Proposal("f", frozenset(), ("a",), f"returns {side.rank}"), SECONDS
+        )
 
     with ranks(2) as sides:
         found = together(sides, act)
@@ -141,7 +143,7 @@ def test_the_same_operations_with_different_results_disagree_too() -> None:
 def test_a_rank_that_does_not_take_over_a_break_is_no_endless_loop() -> None:
     def act(side: Collective) -> list[frozenset[Stop] | None]:
         own = frozenset({at(side.rank)})
-        return [side.propose(traced(OPS, own), SECONDS) for _ in range(3)]
+        return [side.run_compiler_collective(traced(OPS, own), SECONDS) for _ in range(3)]
 
     with ranks(2) as sides:
         assert all(isinstance(error, RanksDisagree) for error in together(sides, act))
@@ -176,7 +178,7 @@ def test_a_rank_that_raises_is_heard_by_those_that_wait_for_its_graph() -> None:
     def act(side: Collective) -> Any:
         if side.rank == 1:
             return side.fail("f", ValueError("no such thing\nand more"), SECONDS)
-        return side.propose(traced(OPS, frozenset()), SECONDS)
+        return side.run_compiler_collective(traced(OPS, frozenset()), SECONDS)
 
     with ranks(2) as sides:
         error, nothing = together(sides, act)
