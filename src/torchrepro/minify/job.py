@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import SCRIPT, read_manifest
-from torchrepro.engine.baseline import Failure, Original, establish
+from torchrepro.engine.baseline import Original, establish
 from torchrepro.engine.jobs import fails_before_code
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
 from torchrepro.engine.processes.reports import Reporter
@@ -94,16 +94,16 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         _resume(problem, store, directory, trusted)
         attempt = _Attempt(problem, judges, directory, settings, reporter, stop)
         end = attempt.run(passes)
-        if not (end.settled.reproduces or end.found.stopped) and _recaptured(problem):
+        if not (end.script.reproduces or end.found.stopped) and _recaptured(problem):
             stop.listen()
             reporter.phase("search")
             end = attempt.run(passes)
-    found, explanation, settled = end
+    found, explanation, final = end
     result = Minified(
         original=request.bundle,
         directory=request.directory,
         bundle=str(directory.minimal),
-        script=str(settled.script),
+        script=str(final.path),
         start_ops=problem.start_size.ops,
         start_inputs=problem.start_size.inputs,
         start_elements=problem.start_size.elements,
@@ -114,13 +114,13 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         original_runs=original.runs,
         seconds=time.monotonic() - began,
         signature=str(problem.failure.signature),
-        reproduces=settled.reproduces,
+        reproduces=final.reproduces,
         stopped=found.stopped,
         passes=_rows(problem),
         also_seen=_also_seen(directory),
         explanation=explanation.to_dict(),
         explained=explanation.lines(),
-        notes=_notes(original, repro, store, settled),
+        notes=_notes(original, repro, store, final),
         history=tuple(problem.history),
         scope=settings.scope,
     )
@@ -170,7 +170,7 @@ class _End(NamedTuple):
 
     found: Found
     explanation: Explanation
-    settled: Settled
+    script: FinalScript
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,10 @@ class _Attempt:
         explanation = _explained(found, self.problem, self.judges, self.settings)
         self.stop.ignore_interrupts()
         self.reporter.phase("script")
-        settled = _settled(found, self.problem, self.judges, self.directory, header=explanation.lines())
-        return _End(found, explanation, settled)
+        script = _final_script(
+            found, self.problem, self.judges, self.directory.minimal, header=explanation.lines()
+        )
+        return _End(found, explanation, script)
 
 
 def _recaptured(problem: Problem) -> bool:
@@ -275,21 +277,52 @@ def _explained(found: Found, problem: Problem, judges: Judges, settings: MinifyS
         return Explanation(notes=(f"not explained: torchrepro itself failed ({exc!r})",))
 
 
-def _settled(
-    found: Found, problem: Problem, judges: Judges, directory: RunDirectory, *, header: tuple[str, ...]
-) -> Settled:
-    """The bundle and the script of the best, seen to fail once more."""
+_HANG_SECONDS = 60.0
+"""How long a script that hangs is waited for: a fresh process imports torch first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalScript:
+    """Where the script is, and whether it was seen to fail as the original does."""
+
+    path: Path
+    reproduces: bool
+    notes: tuple[str, ...] = ()
+
+
+def _final_script(
+    found: Found, problem: Problem, judges: Judges, target: Path, *, header: tuple[str, ...]
+) -> FinalScript:
+    """Write the best as a bundle with a script, in the place of a former one, and see it fail once more.
+
+    The script is run in a fresh process, up to `repeats` times where the failure is flaky. If a command is
+    the oracle, it is asked about the bundle as it is handed over.
+    """
+    fresh = target.with_name(f".{target.name}.{new_run_id()}")
+    put_in_place(save_bundle(found.repro, fresh, verdict=found.verdict), target)
     if isinstance(judges.oracle, CommandOracle):
-        return settled_by_command(found, problem.failure, judges.oracle, directory.minimal)
-    # The environment of this process is the one that the candidates had.
-    return settled_by_script(
-        found, directory.minimal, environ={}, header=header, repeats=problem.queries.repeats
+        verdict = judges.oracle.verdict_on(target)
+        reproduces = problem.failure.shown_by(verdict)
+        return FinalScript(target / SCRIPT, reproduces, () if reproduces else (f"the last time: {verdict}",))
+    hangs = found.verdict.kind is Kind.HANG
+    settled = settle(
+        found.repro,
+        found.verdict,
+        target,
+        time_limit=_HANG_SECONDS if hangs else 120.0 + 4 * found.verdict.seconds,
+        environ={},  # the environment of this process is the one that the candidates had
+        header=header,
+        repeats=problem.queries.repeats,
     )
+    notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
+    if not settled.reproduces:
+        notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
+    return FinalScript(settled.path, settled.reproduces, tuple(note for note in notes if note))
 
 
-def _notes(original: Original, repro: Repro, store: SqliteStore, settled: Settled) -> tuple[str, ...]:
+def _notes(original: Original, repro: Repro, store: SqliteStore, final: FinalScript) -> tuple[str, ...]:
     rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
-    notes = (original.note, rate, *repro.notes, *store.notes, *settled.notes)
+    notes = (original.note, rate, *repro.notes, *store.notes, *final.notes)
     return tuple(dict.fromkeys(note for note in notes if note))
 
 
@@ -306,56 +339,3 @@ def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:
         if not path.name.startswith("."):
             found.append(OtherFailure(str(path), str(read_manifest(path).expected)))
     return tuple(found)
-
-
-_HANG_SECONDS = 60.0
-"""How long a script that hangs is waited for: a fresh process imports torch first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Where the script is, and whether it was seen to fail as the original does."""
-
-    script: Path
-    reproduces: bool
-    notes: tuple[str, ...] = ()
-
-
-def settled_by_script(
-    found: Found, target: Path, *, environ: Mapping[str, str], header: Sequence[str], repeats: int
-) -> Settled:
-    """The script has the last word: run in a fresh process, before anybody sees it.
-
-    One that fails now and then is run up to `repeats` times.
-    """
-    save_over(found, target)
-    hangs = found.verdict.kind is Kind.HANG
-    limit = _HANG_SECONDS if hangs else 120.0 + 4 * found.verdict.seconds
-    settled = settle(
-        found.repro,
-        found.verdict,
-        target,
-        time_limit=limit,
-        environ=environ,
-        header=header,
-        repeats=repeats,
-    )
-    notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
-    if not settled.reproduces:
-        notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
-    return Settled(settled.path, settled.reproduces, tuple(note for note in notes if note))
-
-
-def settled_by_command(found: Found, failure: Failure, oracle: CommandOracle, target: Path) -> Settled:
-    """The command has the last word, on the bundle as it is handed over."""
-    bundle = save_over(found, target)
-    verdict = oracle.verdict_on(bundle)
-    reproduces = failure.shown_by(verdict)
-    return Settled(bundle / SCRIPT, reproduces, () if reproduces else (f"the last time: {verdict}",))
-
-
-def save_over(found: Found, target: Path) -> Path:
-    """Write a bundle in the place of a former one, in one step."""
-    fresh = target.with_name(f".{target.name}.{new_run_id()}")
-    put_in_place(save_bundle(found.repro, fresh, verdict=found.verdict), target)
-    return target
