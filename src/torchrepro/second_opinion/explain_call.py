@@ -23,8 +23,7 @@ from torchrepro.frontend.runtime.capture import Region, Then
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
-from torchrepro.frontend.trace.speculation import Failure
-from torchrepro.frontend.trace.tracer import Inlined
+from torchrepro.frontend.trace.tracer import Failure, Inlined
 from torchrepro.second_opinion.dynamo import outcome_of, prepared
 from torchrepro.second_opinion.explanation import (
     CapturedRegion,

@@ -29,7 +29,7 @@ from torchrepro.catch.settings import PREFIX, WatchSettings
 from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.frame import where_of
-from torchrepro.frontend.trace.speculation import Failure, SpeculationLog, Stop
+from torchrepro.frontend.trace.tracer import Failure, SpeculationLog, Stop
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.ranks.rendezvous import COURTESY_SECONDS, Absent, PerGroup, Rendezvous, join, name_ranks
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchrepro.frontend.trace.speculation import Stop
+from torchrepro.frontend.trace.tracer import Stop
 from torchrepro.second_opinion.api import trace
 from torchrepro.second_opinion.lock_step import Collective, Proposal, collective_of
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from torchrepro.frontend.trace.speculation import Stop
+from torchrepro.frontend.trace.tracer import Stop
 from torchrepro.ranks.rendezvous import Rendezvous
 from torchrepro.ranks.store import JobStore
 from torchrepro.second_opinion.lock_step import (

@@ -26,8 +26,17 @@ from torchrepro.frontend.runtime.faults import with_faults
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
 from torchrepro.frontend.trace.recorder import Captured
-from torchrepro.frontend.trace.speculation import Diverged, Failure, SpeculationLog, Stop
-from torchrepro.frontend.trace.tracer import Failed, Inlined, Returned, Stopped, Tracer
+from torchrepro.frontend.trace.tracer import (
+    Diverged,
+    Failed,
+    Failure,
+    Inlined,
+    Returned,
+    SpeculationLog,
+    Stop,
+    Stopped,
+    Tracer,
+)
 from torchrepro.judge.execute import is_boxed
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state

@@ -17,7 +17,7 @@ from torchrepro.nouns.repro import Compiler
 if TYPE_CHECKING:
     from torchrepro.frontend.runtime.capture import Region
     from torchrepro.frontend.source import FrameState
-    from torchrepro.frontend.trace.speculation import SpeculationLog
+    from torchrepro.frontend.trace.tracer import SpeculationLog
 
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 

@@ -146,8 +146,7 @@ class Classes:
     """
 
     def __init__(self, tracer: Tracer) -> None:
-        self.tracer, self.world = tracer, tracer.world
-        self.values, self.dicts = tracer.values, tracer.dicts
+        self.tracer, self.values, self.dicts = tracer, tracer.values, tracer.dicts
 
     def lookup(self, kind: Any, name: str) -> Any:
         """Return what a class and its bases define under a name, or `MISSING`."""

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 class TracedItems(Items):
     def __init__(self, tracer: Tracer) -> None:
-        self.tracer, self.world = tracer, tracer.world
-        self.values, self.dicts = tracer.values, tracer.dicts
+        self.tracer, self.values, self.dicts = tracer, tracer.values, tracer.dicts
         self.lookup, self.special = tracer.classes.lookup, tracer.calls.special
         self.python_method = tracer.classes.python_method
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from torchrepro.frontend.trace.classes import (
 from torchrepro.frontend.trace.foreign import SteppedCallable, caller_in, has_objects, no_foreign_code
 from torchrepro.frontend.trace.handlers import HANDLERS
 from torchrepro.frontend.trace.rules import (
-    AS_BYTES,
     BY_REFERENCE,
     FUNCTION_FIRST,
     HIGHER_ORDER,
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
 
 class NativeCalls:
     def __init__(self, tracer: Tracer) -> None:
-        self.tracer, self.world = tracer, tracer.world
-        self.values, self.dicts = tracer.values, tracer.dicts
+        self.tracer, self.values, self.dicts = tracer, tracer.values, tracer.dicts
 
     def answer(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Answer a question to torch about constants, modes or the process."""
@@ -70,8 +67,6 @@ class NativeCalls:
             return self.make_class(function, args, kwargs)
         assert self.tracer.frame is not None
         call = caller_in(self.tracer.frame.globals)
-        if function.__module__ == re.__name__:
-            args = [self._callback(value) for value in args]
         with no_foreign_code(function.__qualname__, library=True):
             result = call(function, args, kwargs)
             # What it yields is computed now, while its arguments are what they are.
@@ -149,10 +144,6 @@ class NativeCalls:
     def _prepared(self, function: Any, value: Any) -> Any:
         if function in MAPPING:
             return self.tracer.items.pairs(value)
-        if function in AS_BYTES and any(
-            self.tracer.classes.python_method(value, name) for name in ("__bytes__", "__index__")
-        ):
-            return value
         return self.tracer.items.iterable(value)
 
     def _callback(self, value: Any) -> Any:

@@ -54,8 +54,7 @@ def checked_length(length: Any) -> int:
 
 class TracedOperators(Operators):
     def __init__(self, tracer: Tracer) -> None:
-        self.tracer, self.world = tracer, tracer.world
-        self.values, self.dicts = tracer.values, tracer.dicts
+        self.tracer, self.values, self.dicts = tracer, tracer.values, tracer.dicts
         self.lookup, self.special = tracer.classes.lookup, tracer.calls.special
 
     def unary(self, name: str, value: Any) -> Any:

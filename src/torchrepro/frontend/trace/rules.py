@@ -204,7 +204,7 @@ _ITERATORS = tuple(map(type, _SOME_ITERATORS)) + _ITERTOOLS
 
 HIGHER_ORDER: frozenset[Any] = frozenset(
     {
-        *(map, filter, iter, functools.reduce, re.Pattern.sub, re.Pattern.subn),
+        *(map, filter, iter, functools.reduce),
         *(
             itertools.accumulate,
             itertools.dropwhile,
@@ -235,9 +235,9 @@ _SET_METHODS = """
 
 def _iterating() -> dict[Any, slice]:
     first, second, each = slice(0, 1), slice(1, 2), slice(None)
-    kinds = (list, set, frozenset, bytearray, dict, collections.deque, collections.OrderedDict)
+    kinds = (list, set, frozenset, dict, collections.deque, collections.OrderedDict)
     found: dict[Any, slice] = {
-        **dict.fromkeys((tuple, bytes, torch.Size, enumerate, sum, math.prod, math.fsum), first),
+        **dict.fromkeys((tuple, torch.Size, enumerate, sum, math.prod, math.fsum), first),
         **dict.fromkeys((*kinds, *(kind.__init__ for kind in kinds)), first),
         **dict.fromkeys((str.join, bytes.join, bytearray.join, bytearray.extend), first),
         **dict.fromkeys((list.extend, list.__iadd__, collections.deque.extend), first),
@@ -267,9 +267,6 @@ ITERATING = _iterating()
 
 MAPPING: frozenset[Any] = frozenset({*_DICTS, *(kind.__init__ for kind in _DICTS), *_UPDATES})
 """Those that ask for `keys` first."""
-
-AS_BYTES: frozenset[Any] = frozenset({bytes, bytearray, bytearray.__init__})
-"""Those that ask first which bytes an object is, or how many."""
 
 NATIVE_CLASSES: frozenset[type] = frozenset(
     {

@@ -542,7 +542,7 @@ def iterable_objects_that_functions_in_c_iterate_over(a, b):
     return dict(mapping)["y"], merged["z"], list(merged), numbers
 
 
-@case(breaks=None)
+@case(breaks=1)
 def bytes_of_an_iterable_object(a, b):
     return a + 1, bytes(Pair(1, 2))
 

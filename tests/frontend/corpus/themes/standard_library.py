@@ -94,7 +94,7 @@ def exact_numbers(a, b):
     )
 
 
-@case
+@case(breaks=1)
 def a_function_that_replaces_matches(a, b):
     found = []
 
