@@ -8,7 +8,7 @@ generators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +23,7 @@ from torchrepro.judge.models import Subject, judge
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.torch_api.generators import capture_rng_state
+from torchrepro.torch_api.generators import capture_rng_state, same_states
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Checker:
                 versions = _versions(inputs)
                 run = prepared.observe(graph, graph, inputs)
                 written.update(index for index, now in _versions(inputs).items() if now != versions[index])
-            random = random or _differ(before, run.rng)
+            random = random or not same_states(before, run.rng)
             if run.changed:
                 raise TorchReproError(
                     "the graph keeps state of its own, which the call has changed",
@@ -119,7 +119,3 @@ def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
         for index, value in enumerate(inputs)
         if isinstance(value, torch.Tensor) and not value.is_inference()
     }
-
-
-def _differ(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> bool:
-    return any(not torch.equal(state, after[device]) for device, state in before.items() if device in after)

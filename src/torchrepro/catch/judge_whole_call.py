@@ -28,7 +28,7 @@ from torchrepro.nouns.comparison import Comparison
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.state.snapshot import Description, State, describe_state, running_in
-from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state
+from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_states
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,13 +208,8 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _same_generators(first: RngState, second: RngState) -> bool:
-    alike = all(
-        torch.equal(state, second.devices[device])
-        for device, state in first.devices.items()
-        if device in second.devices
-    )
     numpy = first.numpy is None or second.numpy is None or str(first.numpy) == str(second.numpy)
-    return alike and numpy and first.python == second.python
+    return same_states(first.devices, second.devices) and numpy and first.python == second.python
 
 
 def _reseeded(state: RngState) -> RngState:

@@ -26,7 +26,13 @@ from torchrepro.judge.wide_tensors import precision_for
 from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import ReferenceError64, TorchReproError
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_randomness
+from torchrepro.torch_api.generators import (
+    RngState,
+    capture_rng_state,
+    restore_rng_state,
+    same_randomness,
+    same_states,
+)
 
 Phase = Callable[[str], None]
 """Told what is about to run, so that a crash or a hang can be put down to it."""
@@ -328,7 +334,7 @@ def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Ru
     Equal generator states afterwards mean that they did. Where they differ, values that do not depend on the
     draws can still be judged: those that stay the same under another seed.
     """
-    if all(torch.equal(state, compiled.rng[device]) for device, state in eager.rng.items()):
+    if same_states(eager.rng, compiled.rng):
         return verdict.with_notes("random, with the same draws on both sides")
     torch.manual_seed(torch.initial_seed() + 1)
     reseeded = compare_runs(eager, subject.eager(without_compilers()), None, rule=Rule(strict=True))

@@ -68,6 +68,13 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
     )
 
 
+def same_states(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether torch's generators stand alike on the devices that both know."""
+    import torch
+
+    return all(torch.equal(state, second[device]) for device, state in first.items() if device in second)
+
+
 def quick_rng_state() -> dict[str, torch.Tensor]:
     """Where the default generators of the CPU and of the current device stand, in a few microseconds."""
     import torch
