@@ -46,11 +46,12 @@ test-fast: $(READY)  ## only the tests that run no compiler
 test-thorough: $(READY)  ## the tests that take too long for CI: every known bug, caught, minified and located
 	$(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist worksteal
 
-lint: $(READY)  ## ruff, mypy --strict, and the direction of imports
+lint: $(READY)  ## ruff, mypy --strict, the direction of imports, private names of torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/torch_seams.py --check
 
 format: $(READY)  ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix .

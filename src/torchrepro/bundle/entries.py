@@ -95,7 +95,7 @@ class StorageEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class DimMark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What `torch._dynamo.mark_dynamic` and its siblings said about one dimension."""
+    """What `mark_dynamic` and its siblings said about one dimension."""
 
     mark: Literal["dynamic", "maybe_dynamic", "unbacked", "static"]
     dim: int

@@ -357,7 +357,7 @@ _MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], str] = {
 def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
     """Mark the dimensions again, by the functions a user would call."""
     for mark in marks:
-        import torch._dynamo.decorators as dynamo  # takes over a second, and most tensors have no marks
+        from torchrepro.torch_api.dynamo import decorators as dynamo  # takes a second; few tensors have marks
 
         if mark.mark == "dynamic":
             dynamo.mark_dynamic(tensor, mark.dim, min=mark.minimum, max=mark.maximum)

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from torchrepro.catch.settings import SWITCH
+from torchrepro.torch_api.names import OUTPUT_GRAPH
 
 Action = Callable[[ModuleType], None]
 
@@ -77,7 +78,7 @@ def start() -> None:
     if os.environ.get(SWITCH, "0") in ("", "0"):
         return
     # Not before the program compiles something: the watch itself needs a second to import.
-    when_imported("torch._dynamo.output_graph", _enable)
+    when_imported(OUTPUT_GRAPH, _enable)
 
 
 def _enable(module: ModuleType) -> None:

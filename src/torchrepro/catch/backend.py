@@ -49,7 +49,7 @@ class WatchedBackend:
         return watched_backend(self._inner, self._session, self.compiler)(graph, example_inputs, **kwargs)
 
     def reset(self) -> None:
-        """Asked for by `torch._dynamo.reset()`."""
+        """Called when Dynamo is reset."""
         reset = getattr(self._inner, "reset", None)
         if reset is not None:
             reset()

@@ -21,7 +21,7 @@ _at_exit: list[Session] = []
 def enable(settings: WatchSettings | None = None, **options: Any) -> Session:
     """Watch every `torch.compile` of this process from now on; options as in `WatchSettings`.
 
-    What has been compiled already stays as it is: call `torch._dynamo.reset()` first to have it watched too.
+    What has been compiled already stays as it is: call `torch.compiler.reset()` first to have it watched too.
     """
     session = open_session((settings or WatchSettings.from_environ()).changed(**options))
     install(current_session)

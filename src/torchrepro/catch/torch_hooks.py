@@ -26,6 +26,7 @@ from torchrepro.catch.settings import After
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, EVAL_FRAME, OUTPUT_GRAPH
 
 CurrentSession = Callable[[], Session | None]
 
@@ -39,10 +40,10 @@ def install(current: CurrentSession) -> None:
     if _installed:
         return
     _installed = True
-    when_imported("torch._dynamo.output_graph", lambda module: _hook_capture(module, current))
-    when_imported("torch._inductor.compile_fx", lambda module: _hook_inductor(module, current))
-    when_imported("torch._dynamo.backends.common", lambda module: _hook_aot(module, current))
-    when_imported("torch._dynamo.eval_frame", lambda module: _hook_calls(module, current))
+    when_imported(OUTPUT_GRAPH, lambda module: _hook_capture(module, current))
+    when_imported(COMPILE_FX, lambda module: _hook_inductor(module, current))
+    when_imported(BACKENDS_COMMON, lambda module: _hook_aot(module, current))
+    when_imported(EVAL_FRAME, lambda module: _hook_calls(module, current))
 
 
 def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
@@ -198,7 +199,7 @@ def _inside(backend: Any, session: Session) -> Iterator[None]:
     out compiled graphs that never met the hook below AOT. Inductor's caches, which hold the compiled code,
     stay.
 
-    Checked on torch 2.11 to 2.15 (`torch._functorch.config.enable_autograd_cache`).
+    Checked on torch 2.11 to 2.15 (`enable_autograd_cache`).
     """
     from torchrepro.torch_api.inductor import functorch_config as functorch
 

@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.nouns.repro import Repro
+from torchrepro.torch_api.names import OPS
 from torchrepro.torch_api.ops import OpOverload
 
 _WRITING_OPERATORS = frozenset(
@@ -112,7 +113,7 @@ def _changes_state(target: Any, name: str) -> bool:
     `_set_grad_enabled`, `_enter_autocast`, `_vmap_increment_nesting`, ...: no list of them holds for long.
     """
     module = getattr(target, "__module__", "") or ""
-    return name.startswith(("_", "lazy_load", "manual_seed")) and not module.startswith("torch._ops")
+    return name.startswith(("_", "lazy_load", "manual_seed")) and not module.startswith(OPS)
 
 
 def with_all_edited(module: GraphModule, edit: Callable[[str, Graph], None], path: str = "") -> GraphModule:

@@ -23,6 +23,7 @@ from torchrepro.execute.judge_repro import judge_repro, repro_common
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Repro
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+from torchrepro.torch_api.names import COMPILE_FX, DYNAMO
 
 _SECONDS = 120.0
 
@@ -38,9 +39,9 @@ class Rehearsal:
         self._executor = executor
         self._repro = _throwaway(compiler)
         # First what is sure to be needed, so that it is imported once and not twice.
-        importlib.import_module("torch._dynamo")
+        importlib.import_module(DYNAMO)
         if self._repro.compiler.name == "inductor":
-            importlib.import_module("torch._inductor.compile_fx")
+            importlib.import_module(COMPILE_FX)
         executor.start(Task("torchrepro.engine.warm_up:rehearse", self._repro, time_limit=time_limit))
 
     def finish(self) -> str:

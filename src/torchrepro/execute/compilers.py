@@ -120,7 +120,7 @@ def require_known(compiler: Compiler) -> None:
 def backend_function(compiler: Compiler) -> CompilerFn:
     """Return what `torch.compile` would hand a captured graph to.
 
-    Checked on torch 2.11 to 2.15 (`torch._TorchCompileInductorWrapper`, `torch._dynamo.lookup_backend`).
+    Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper`, `lookup_backend`).
     """
     require_known(compiler)
     if ":" in compiler.name:
@@ -265,7 +265,7 @@ class _Boxed:
 
 @contextmanager
 def _as_if_captured(fake_mode: Any) -> Iterator[None]:
-    """Enter the context in which capture calls a backend. Checked on torch 2.11 to 2.15 (`torch._guards`)."""
+    """Enter the context in which capture calls a backend. Checked on torch 2.11 to 2.15."""
     from torchrepro.torch_api.dynamo import TracingContext, tracing
     from torchrepro.torch_api.inductor import V
 

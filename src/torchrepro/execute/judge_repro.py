@@ -243,7 +243,7 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
     """Run the compiled side inside `around`, and wait for the device at the end.
 
     Reports "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
-    Checked on torch 2.11 to 2.15 (`torch._dynamo.callback.callback_handler`).
+    Checked on torch 2.11 to 2.15 (`callback_handler`).
     """
     from torchrepro.torch_api.dynamo import callback_handler
 

@@ -20,7 +20,7 @@ class BreakKind(StrEnum):
     REBUILD = "cannot_be_rebuilt"
     """A value that lives across the place cannot be made again by generated code: a running generator."""
     REQUESTED = "requested"
-    """The user asked for it (`torch._dynamo.graph_break`, `torch.compiler.disable`)."""
+    """The user asked for it (`graph_break`, `torch.compiler.disable`)."""
     CHANGING = "changing_number"
     """A number that was another in each call so far, as a counter is."""
     OTHER_RANK = "other_rank"

@@ -34,6 +34,7 @@ from torchrepro.graph_text.syntax import (
     read_syntax,
 )
 from torchrepro.nouns.errors import GraphTextError
+from torchrepro.torch_api.names import NUMPY_ATTRIBUTE
 
 _ATTRIBUTE_PATH = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)
 _ROOTS = ("torch", "operator", "math", "builtins", "source")
@@ -202,7 +203,7 @@ class _NodeReader:
         target = found.target
         if found.word:
             return self._literals.named_callable(found.word, target)
-        if target in ("getattr", "torch._dynamo.utils.numpy_attr_wrapper"):
+        if target in ("getattr", NUMPY_ATTRIBUTE):
             # Both read an attribute: no more than the data attributes of a tensor.
             match found.args:
                 case [_, ast.Constant(value=str(attribute))] if attribute in ATTRIBUTES:

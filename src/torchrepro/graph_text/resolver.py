@@ -32,6 +32,7 @@ from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.repro import SOURCE_TRUST
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modes import C
+from torchrepro.torch_api.names import C_FUNCTIONS, C_MODULE, DYNAMO_UTILS, NUMPY
 from torchrepro.torch_api.ops import (
     HigherOrderOperator,
     OpNamespace,
@@ -42,10 +43,10 @@ from torchrepro.torch_api.ops import (
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _NUMPY_MODULES = {
-    "": "torch._numpy",
-    "linalg": "torch._numpy.linalg",
-    "fft": "torch._numpy.fft",
-    "random": "torch._numpy.random",
+    "": NUMPY,
+    "linalg": f"{NUMPY}.linalg",
+    "fft": f"{NUMPY}.fft",
+    "random": f"{NUMPY}.random",
 }
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
 _TORCH_NAMESPACES = frozenset(
@@ -236,7 +237,7 @@ def _lookup(path: str) -> Any:
         return None
     found = getattr(_import_if_present(owner), name, None)
     # Most of torch's functions are defined elsewhere; `torch.split` and `_VariableFunctions.split` are two.
-    homes = (owner, "torch._C._VariableFunctions", "torch.functional") if owner == "torch" else (owner,)
+    homes = (owner, C_FUNCTIONS, "torch.functional") if owner == "torch" else (owner,)
     for home in homes:
         same = getattr(_import_if_present(home), name, None) is found
         if found is not None and same and _allowed(found, name, home):
@@ -263,7 +264,7 @@ def entries() -> Iterator[tuple[str, Any]]:
         for name in rule if isinstance(rule, tuple) else dir(module):
             found = getattr(module, name, None)
             if found is not None and _allowed(found, name, module_name):
-                public = module_name in ("torch._C._VariableFunctions", "torch.functional")
+                public = module_name in (C_FUNCTIONS, "torch.functional")
                 owner = "torch" if public and getattr(torch, name, None) is found else module_name
                 yield f"{owner}.{name}", found
 
@@ -288,11 +289,11 @@ _LOADED: dict[str, frozenset[str]] = {}
 
 
 def _import_if_present(name: str, *, only_loaded: bool = False) -> Any:
-    """A module of the table; `torch._C._nn` and its like are attributes, not importable modules."""
+    """A module of the table; the submodules of `C` are attributes, not importable modules."""
     if name in sys.modules:
         return sys.modules[name]
-    if name.startswith("torch._C."):
-        return getattr(C, name.removeprefix("torch._C."), None)
+    if name.startswith(f"{C_MODULE}."):
+        return getattr(C, name.removeprefix(f"{C_MODULE}."), None)
     if only_loaded:
         return None
     try:
@@ -335,7 +336,7 @@ def is_builtin(name: str) -> bool:
 
 def numpy_target(target: Any) -> tuple[str, str] | None:
     """The word and the name for a wrapper of Dynamo, None for others. Checked on torch 2.11 to 2.15."""
-    if type(target).__module__ != "torch._dynamo.utils":
+    if type(target).__module__ != DYNAMO_UTILS:
         return None
     match type(target).__name__:
         case "numpy_to_tensor_wrapper":
@@ -379,12 +380,8 @@ def _numpy_function(name: str) -> Any:
     prefix, _, last = name.rpartition(".")
     module = sys.modules.get(_NUMPY_MODULES.get(prefix, ""))
     found = None if module is None or last.startswith("_") else getattr(module, last, None)
-    # Universal functions are objects; all others are functions that torch._numpy defines.
-    own = isinstance(found, FunctionType) or type(found).__module__.startswith("torch._numpy")
-    if (
-        not own
-        or isinstance(found, type)
-        or not str(getattr(found, "__module__", "")).startswith("torch._numpy")
-    ):
+    # Universal functions are objects; all others are functions of the module itself.
+    own = isinstance(found, FunctionType) or type(found).__module__.startswith(NUMPY)
+    if not own or isinstance(found, type) or not str(getattr(found, "__module__", "")).startswith(NUMPY):
         raise GraphTextError(f"torch has no version of numpy.{name}", next_step="remove the node")
     return found

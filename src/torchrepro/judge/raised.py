@@ -9,6 +9,7 @@ from types import TracebackType
 import torch
 
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.torch_api.names import DYNAMO_ERRORS, INDUCTOR_ERRORS
 
 # Directories of torch, and the stage whose code lives there. `_inductor/compile_fx.py` calls AOT, which calls
 # `compile_fx_inner` in the same file: the innermost frame that is listed here tells the stage.
@@ -92,7 +93,7 @@ def stage_of(exc: BaseException) -> Stage:
                     return stage
                 break
     # Dynamo raises some of its exceptions without their frames; the innermost type still tells whose it is.
-    for module, stage in (("torch._inductor.exc", Stage.BACKEND), ("torch._dynamo.exc", Stage.CAPTURE)):
+    for module, stage in ((INDUCTOR_ERRORS, Stage.BACKEND), (DYNAMO_ERRORS, Stage.CAPTURE)):
         if type(innermost(exc)).__module__ == module:
             return stage
     return Stage.NONE
@@ -106,7 +107,7 @@ def is_out_of_memory(exc: BaseException) -> bool:
 
 
 def _while_compiling(exc: BaseException) -> bool:
-    if type(exc).__module__.startswith(("torch._dynamo.exc", "torch._inductor.exc")):
+    if type(exc).__module__.startswith((DYNAMO_ERRORS, INDUCTOR_ERRORS)):
         return True
     for place in _frames(exc):
         if any(mark in place for mark in _GENERATED):

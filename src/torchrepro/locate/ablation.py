@@ -75,7 +75,7 @@ class Off:
 def with_options(compiler: Compiler, options: Mapping[str, Any]) -> Compiler:
     """The compiler with more options. `torch.compile` takes a mode or options, so a mode is spelt out.
 
-    Checked on torch 2.11 and 2.13 (`torch._inductor.list_mode_options`).
+    Checked on torch 2.11 and 2.13 (`list_mode_options`).
     """
     if not options:
         return compiler

@@ -15,6 +15,7 @@ from typing import Any
 from torchrepro.engine.processes.choose_executor import devices_of
 from torchrepro.locate.ablation import Off
 from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.torch_api.configs import CONFIG_MODULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def all_off(switches: Sequence[Switch]) -> Off:
 def inductor_settings(repro: Repro) -> dict[str, Any]:
     """Inductor's config as this repro has it.
 
-    Checked on torch 2.11 and 2.13 (`torch._inductor.config.get_config_copy`, `list_mode_options`).
+    Checked on torch 2.11 and 2.13 (`get_config_copy`, `list_mode_options`).
     """
     from torchrepro.torch_api.inductor import config, list_mode_options
 
@@ -216,8 +217,7 @@ def _concerns(option: str, devices: frozenset[str]) -> bool:
 
 def _of_config(module: str, rows: Sequence[_Row], repro: Repro) -> list[Switch]:
     """Switches that are settings of Dynamo or of AOT. Checked on torch 2.11 and 2.13 (`get_config_copy`)."""
-    names = {"dynamo": "torch._dynamo.config", "functorch": "torch._functorch.config"}
-    config: Any = import_module(names[module])
+    config: Any = import_module(CONFIG_MODULES[module])
     current = {**config.get_config_copy(), **repro.ambient.configs.get(module, {})}
     return [
         Switch(

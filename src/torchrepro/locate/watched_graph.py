@@ -23,6 +23,7 @@ from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.torch_api.names import C_NN
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
@@ -84,7 +85,7 @@ def op_of(node: Node) -> str:
     name = getattr(target, "__name__", str(target))
     module = getattr(target, "__module__", "") or ""
     # Python's own operators live in `_operator`; torch's in C++ have no module that could be imported.
-    module = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}.get(module, module)
+    module = {"_operator": "operator", C_NN: "torch.nn.functional"}.get(module, module)
     return f"{module}.{name}" if module else f"torch.{name}"
 
 

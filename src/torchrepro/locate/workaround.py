@@ -19,6 +19,7 @@ from torchrepro.locate.switches import inductor_settings
 from torchrepro.nouns.located import Workaround
 from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
 from torchrepro.nouns.verdict import Kind, Stage
+from torchrepro.torch_api.names import COMPILE_AHEAD
 
 # The passes that have an option of their own; for the others inductor has a list of names.
 _OPTION_OF_PASS: Mapping[str, Mapping[str, Any]] = {
@@ -145,7 +146,7 @@ def code_for(repro: Repro) -> str:
     compiler = repro.compiler
     if compiler.name == AOT_INDUCTOR:
         configs = f", inductor_configs={dict(compiler.options)!r}" if compiler.options else ""
-        return f"torch._inductor.aoti_compile_and_package(program{configs})"
+        return f"{COMPILE_AHEAD}(program{configs})"
     words = ["program.module()" if repro.place is Place.EXPORT else "model"]
     if compiler.name != "inductor":
         backend = compiler.name.rpartition(":")[2] if ":" in compiler.name else repr(compiler.name)

@@ -19,7 +19,6 @@ from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out
 
 _STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
-DRAW_AS_EAGER = "torch._inductor.config.fallback_random = True  # draw as eager does"
 
 
 class Entry(StrEnum):

@@ -23,6 +23,7 @@ from torchrepro.graph_text import resolver
 from torchrepro.graph_text.literals import quote
 from torchrepro.graph_text.syntax import INFIX, PREFIX
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.names import C_MODULE
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 from torchrepro.torch_api.tensors import hint
 
@@ -262,7 +263,7 @@ def _name_of(target: Any) -> tuple[str, str]:
     if path.startswith("builtins."):
         return path.removeprefix("builtins."), ""
     owner = getattr(target, "__module__", None) or ""
-    importable = path.startswith(f"{owner}.") and not owner.startswith("torch._C")
+    importable = path.startswith(f"{owner}.") and not owner.startswith(C_MODULE)
     return path, owner if importable else path.partition(".")[0]
 
 

@@ -17,13 +17,23 @@ from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place
 from torchrepro.nouns.verdict import Kind
 from torchrepro.script.assertions import worst_leaf
 from torchrepro.script.body import Body, BodyWriter
-from torchrepro.script.document import DRAW_AS_EAGER, Entry, compile_arguments
+from torchrepro.script.document import Entry, compile_arguments
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
 from torchrepro.script.spelling import SameCall, Speller
 from torchrepro.script.writer import RAISING, CompiledCall, Manner, ScriptWriter, parameter_text
 from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
+from torchrepro.torch_api.names import (
+    COMPILE_AHEAD,
+    DRAW_AS_EAGER,
+    DYNAMO,
+    IMPORT_COMPILE_FX,
+    IMPORT_COMPILE_FX_INNER,
+    IMPORT_MAKE_FX,
+    INDUCTOR,
+    LOAD_PACKAGE,
+)
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
@@ -192,10 +202,10 @@ class GraphScript(ScriptWriter):
         given = f"({arguments},)" if arguments else "()"
         lines = (
             f"program = torch.export.export(model, {given})",
-            "package = torch._inductor.aoti_compile_and_package(program)",
+            f"package = {COMPILE_AHEAD}(program)",
         )
-        self.modules.add("torch._inductor")
-        return CompiledCall(f"torch._inductor.aoti_load_package(package)({arguments})", lines=lines)
+        self.modules.add(INDUCTOR)
+        return CompiledCall(f"{LOAD_PACKAGE}(package)({arguments})", lines=lines)
 
     def _internal(self, arguments: str) -> CompiledCall:
         """Inductor's own entry points. Checked on torch 2.11 to 2.15 (`compile_fx`, `compile_fx_inner`)."""
@@ -206,14 +216,14 @@ class GraphScript(ScriptWriter):
         if self.is_module or not self.is_plain_call:
             raise Unwritable("a call that changes its inputs, handed to the compiler directly")
         if repro.place is Place.AFTER_AOT:
-            self.modules.add("from torch._inductor.compile_fx import compile_fx_inner")
-            self.modules.add("from torch.fx.experimental.proxy_tensor import make_fx")
+            self.modules.add(IMPORT_COMPILE_FX_INNER)
+            self.modules.add(IMPORT_MAKE_FX)
             # It takes a list of inputs, and only graphs that return several values or a list.
             alone = len(self.body.results) == 1
             listed = "lambda *inputs: [f(*inputs)]" if alone else "f"
             call = f"compile_fx_inner(graph, [{arguments}])([{arguments}]){'[0]' if alone else ''}"
             return CompiledCall(call, lines=(_NOT_PUBLIC, f"graph = make_fx({listed})({arguments})"))
-        self.modules.add("from torch._inductor.compile_fx import compile_fx")
+        self.modules.add(IMPORT_COMPILE_FX)
         call = f"compile_fx(graph, [{arguments}])({arguments})"
         return CompiledCall(call, lines=(_NOT_PUBLIC, "graph = torch.fx.symbolic_trace(f)"))
 
@@ -253,7 +263,7 @@ class GraphScript(ScriptWriter):
             if node not in parameters:
                 continue
             if isinstance(size, str):
-                symbolic.append(f"torch._dynamo.mark_dynamic({parameters[node]}, {dim})")
+                symbolic.append(f"{DYNAMO}.mark_dynamic({parameters[node]}, {dim})")
             else:
                 fixed += self._value_of(node).shape[dim] > 1
         return symbolic if fixed else []

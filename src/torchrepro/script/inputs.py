@@ -20,6 +20,7 @@ from torchrepro.script.expressions import Unwritable, Writer
 from torchrepro.script.layout import WIDTH, filled, top_level_items
 from torchrepro.script.tensor_values import Line
 from torchrepro.script.tensors import Surroundings, after_drawing, line_for
+from torchrepro.torch_api.names import DYNAMO
 from torchrepro.torch_api.tensors import storage_identity
 
 SIDE_FILE = "inputs.pt"
@@ -112,7 +113,7 @@ class Inputs:
         return f'torch.load(Path(__file__).with_name("{SIDE_FILE}"))["{name}"]'
 
     def _marks(self, name: str, value: torch.Tensor) -> None:
-        """What `torch._dynamo.mark_dynamic` and its siblings have said about dimensions."""
+        """What `mark_dynamic` and its siblings have said about dimensions."""
         functions = {"dynamic": "mark_dynamic", "maybe_dynamic": "maybe_mark_dynamic"}
         functions |= {"unbacked": "mark_unbacked", "static": "mark_static"}
         for mark in read_marks(value):
@@ -121,7 +122,7 @@ class Inputs:
                 for word, limit in (("min", mark.minimum), ("max", mark.maximum))
                 if limit is not None
             ]
-            self.lines.append(f"torch._dynamo.{functions[mark.mark]}({name}, {mark.dim}{''.join(limits)})")
+            self.lines.append(f"{DYNAMO}.{functions[mark.mark]}({name}, {mark.dim}{''.join(limits)})")
 
 
 def _assignment(name: str, line: Line) -> str:

@@ -33,6 +33,7 @@ from torchrepro.script.expressions import (
     torch_level,
 )
 from torchrepro.state.fake_run import Decompositions, FakeRun, OperatorLog, identity
+from torchrepro.torch_api.names import HIGHER_ORDER_OPS
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchrepro.torch_api.pytree import tree_leaves
 
@@ -135,8 +136,8 @@ class Speller:
             self._needs("torch.utils.checkpoint")
             return function("torch.utils.checkpoint.checkpoint", args, {"use_reentrant": False})
         if name == "while_loop" and len(args) == 4 and not args[3]:
-            self._needs("torch._higher_order_ops")
-            return function("torch._higher_order_ops.while_loop", args[:3], {})
+            self._needs(HIGHER_ORDER_OPS)
+            return function(f"{HIGHER_ORDER_OPS}.while_loop", args[:3], {})
         raise Unwritable(f"the higher-order operator {name}")
 
     def _needs(self, module: str) -> None:

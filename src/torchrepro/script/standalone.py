@@ -38,7 +38,6 @@ from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script import standalone_runtime as runtime
 from torchrepro.script.assertions import sentence
 from torchrepro.script.document import (
-    DRAW_AS_EAGER,
     compile_arguments,
     compiler_module,
     config_modules,
@@ -52,6 +51,16 @@ from torchrepro.script.document import (
 from torchrepro.script.executable import Executable, executable_graph
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.layout import indented
+from torchrepro.torch_api.names import (
+    COMPILE_AHEAD,
+    DRAW_AS_EAGER,
+    DYNAMO,
+    IMPORT_COMPILE_FX_INNER,
+    IMPORT_MAKE_FX,
+    LOAD_PACKAGE,
+    NEG_VIEW,
+    ZERO_TENSOR,
+)
 from torchrepro.user_code.closure.scopes import bound_names
 
 _TENSOR_FILE = """\
@@ -172,8 +181,8 @@ class _Standalone:
             tracing = "symbolic" if manifest.symbols else "real"
             lines = [
                 "# Below AOT there is no public entry: this is inductor's own.",
-                "from torch._inductor.compile_fx import compile_fx_inner",
-                "from torch.fx.experimental.proxy_tensor import make_fx",
+                IMPORT_COMPILE_FX_INNER,
+                IMPORT_MAKE_FX,
                 "",
                 f"graph = make_fx(module, tracing_mode={tracing!r})(*inputs)",
                 "function = compile_fx_inner(graph, list(inputs))",
@@ -184,14 +193,14 @@ class _Standalone:
                 "shapes = [{} if isinstance(item, torch.Tensor) else None for item in inputs]",
                 *(f"shapes[{position}][{dim}] = torch.export.Dim.AUTO" for position, dim in marks),
                 "program = torch.export.export(module, tuple(inputs), dynamic_shapes=tuple(shapes))",
-                "package = torch._inductor.aoti_compile_and_package(program)",
-                "return torch._inductor.aoti_load_package(package)",
+                f"package = {COMPILE_AHEAD}(program)",
+                f"return {LOAD_PACKAGE}(package)",
             ]
         else:
             fullgraph = compiler.fullgraph and manifest.place is Place.BEFORE_CAPTURE
             given = compile_arguments(replace(compiler, fullgraph=fullgraph), dynamic=bool(manifest.symbols))
             lines = [
-                *(f"torch._dynamo.maybe_mark_dynamic(inputs[{position}], {dim})" for position, dim in marks),
+                *(f"{DYNAMO}.maybe_mark_dynamic(inputs[{position}], {dim})" for position, dim in marks),
                 f"return torch.compile(module{given})",
             ]
         return ["def compiled_from(module, inputs):", *indented(lines)]
@@ -224,7 +233,7 @@ class _Standalone:
         around = [*contexts(manifest.ambient), *(["torch.no_grad()"] if after_aot else [])]
         lines = [
             *(["MADE.clear()"] if not whole_call else []),
-            "torch._dynamo.reset()",
+            f"{DYNAMO}.reset()",
             "module = Graph()" if whole_call else "module = Graph().eval()",
             inputs,
             *within(around, body),
@@ -325,7 +334,7 @@ def _maker(name: str, entry: ValueEntry, manifest: Manifest) -> str:
         case SameEntry(number=number):
             return f"value({_by_number(number, manifest)!r})"
         case ZeroTensorEntry(size=size, dtype=dtype, device=device):
-            return f"torch._efficientzerotensor({list(size)}, dtype=torch.{dtype}, device={device!r})"
+            return f"{ZERO_TENSOR}({list(size)}, dtype=torch.{dtype}, device={device!r})"
         case StridedEntry() if entry.quantizer is None and not entry.inference:
             made = _strided(entry)
             if made:
@@ -360,7 +369,7 @@ def _strided(entry: StridedEntry) -> str:
     if entry.conj:
         text += ".conj()"
     if entry.neg:
-        text = f"torch._neg_view({text})"
+        text = f"{NEG_VIEW}({text})"
     if entry.parameter:
         return f"torch.nn.Parameter({text}, requires_grad={entry.requires_grad})"
     if entry.requires_grad:

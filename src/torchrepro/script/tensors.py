@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.script.tensor_values import Line, lines_for
+from torchrepro.torch_api.names import NEG_VIEW, ZERO_TENSOR
 from torchrepro.torch_api.tensors import is_fake, neg_view, plain_torch
 
 _DENSE_LIMIT = 1 << 24
@@ -45,7 +46,7 @@ def _guesses(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
     """Lines that may make the tensor. Checked on torch 2.11 to 2.15 (`_efficientzerotensor`, `_neg_view`)."""
     if _is_zero_tensor(tensor):
         typed = "" if tensor.dtype is around.default_dtype else f", dtype={tensor.dtype}"
-        yield Line(f"torch._efficientzerotensor({tuple(tensor.shape)}{typed})")
+        yield Line(f"{ZERO_TENSOR}({tuple(tensor.shape)}{typed})")
         return
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return
@@ -74,7 +75,7 @@ def _without_gradients(tensor: torch.Tensor, around: Surroundings) -> Iterator[L
         return
     if tensor.is_neg():
         yield from (
-            replace(line, text=f"torch._neg_view({line.text})")
+            replace(line, text=f"{NEG_VIEW}({line.text})")
             for line in _without_gradients(neg_view(tensor), around)
         )
         return

@@ -1,6 +1,6 @@
 """The second opinion: TorchDynamo on the same call, and whether it and we agree with Python.
 
-Checked on torch 2.11 to 2.13 (`compile_subgraph_reason` of a captured graph, `torch._dynamo.reset`).
+Checked on torch 2.11 to 2.13 (`compile_subgraph_reason` of a captured graph, `reset`).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def explain_capture(function: Any, *args: Any, dynamo: bool = False, **kwargs: A
 
     The function really runs, once, on these arguments: it prints, draws and changes what it does. Its result
     is kept. `dynamo=True` asks TorchDynamo for a second opinion, on copies of function and arguments; then it
-    runs three times in all, and Dynamo forgets what it has compiled, as with `torch._dynamo.explain`.
+    runs three times in all, and Dynamo forgets what it has compiled, as with its own `explain`.
 
     `explain_call` takes the arguments as a tuple and a dict, for a function with a parameter called `dynamo`.
     """

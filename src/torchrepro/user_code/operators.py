@@ -26,6 +26,7 @@ import torch
 from torchrepro.graph_text.triton_kernels import autotuner_text
 from torchrepro.nouns.errors import BundleError, CannotSerialise
 from torchrepro.nouns.repro import SOURCE_TRUST, CustomOpEntry
+from torchrepro.torch_api.names import EFFECT_TYPE
 from torchrepro.torch_api.ops import (
     OpOverload,
     custom_op_definition,
@@ -183,7 +184,7 @@ def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
         setup = f", setup_context={names['setup_context']}" if "setup_context" in names else ""
         lines.append(f"    op.register_autograd({names['backward']}{setup})")
     effect = _effect(entry.op)
-    lines += [f"    op.register_effect(torch._library.effects.EffectType.{effect})"] if effect else []
+    lines += [f"    op.register_effect({EFFECT_TYPE}.{effect})"] if effect else []
     return "\n".join([*lines, "    return op"])
 
 

@@ -16,6 +16,7 @@ from torchrepro.engine.processes.spawn_executor import SpawnExecutor
 from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.torch_api import pytree as pytree
+from torchrepro.torch_api.names import COMPILE_FX
 
 
 class FallingBack:
@@ -70,7 +71,7 @@ class FallingBack:
 
 _CONTEXTS = 8
 """Workers on a device at most, by default: each has a context there, of half a gigabyte."""
-_PRELOADED = ("torchrepro.execute.judge_repro", "torch._inductor.compile_fx")
+_PRELOADED = ("torchrepro.execute.judge_repro", COMPILE_FX)
 
 
 def executor_for(repro: Repro, workers: int | None = None) -> Executor:

@@ -34,6 +34,7 @@ from torchrepro.engine.processes.process_groups import own_signals
 from torchrepro.engine.processes.reports import Outcome, Reporter, describe_error
 from torchrepro.nouns.errors import HarnessError
 from torchrepro.torch_api import dynamo
+from torchrepro.torch_api.names import DYNAMO
 
 _START_SECONDS = 300.0
 _TASKS_PER_WORKER = 100
@@ -240,7 +241,7 @@ def _forget() -> None:
     """Let the next job find what a fresh process has, but for the imports."""
     import torch
 
-    if "torch._dynamo" in sys.modules:
+    if DYNAMO in sys.modules:
         dynamo.reset()
     gc.collect()
     if torch.cuda.is_initialized():

@@ -121,7 +121,7 @@ def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None
     """Insert the changes of state between the nodes, and the way back at the end.
 
     In the form that torch's own graphs have, which AOTAutograd runs while it traces. Checked on torch
-    2.13 (`torch._C._set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
+    2.13 (`_set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
     """
     current = start
     entered: list[_Entered] = []

@@ -15,6 +15,7 @@ from torchrepro.frontend.raw_access import is_a
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode, fake_errors
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
 from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
+from torchrepro.torch_api.names import FAKE_TENSOR_LOG
 
 _OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional"})
 _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -126,7 +127,7 @@ def quiet() -> Iterator[None]:
 
     Checked on torch 2.11 to 2.15 (the name of the logger).
     """
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger = logging.getLogger(FAKE_TENSOR_LOG)
     before, logger.disabled = logger.disabled, True
     try:
         yield

@@ -73,7 +73,7 @@ def why_not_in_graph(tensor: torch.Tensor) -> str | None:
 
 
 def _wrapper(tensor: torch.Tensor) -> str | None:
-    """Checked on torch 2.11 to 2.15 (`torch._C._functorch`, `torch._is_functional_tensor`)."""
+    """Checked on torch 2.11 to 2.15 (`_functorch`, `_is_functional_tensor`)."""
     if is_in_transform(tensor):
         return "a tensor inside a transform of torch.func"
     if is_functional(tensor):

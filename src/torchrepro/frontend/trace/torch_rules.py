@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.torch_api.names import C_MODULE, FUNCTION_HOMES, MUTATION_GUARD, SWAPPED_HOMES, TENSOR
 from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _C_KINDS = (
@@ -23,17 +24,9 @@ _C_KINDS = (
     types.MethodWrapperType,
     types.GetSetDescriptorType,
 )
-_LEAF_MODULES = frozenset(
-    {
-        *("torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._VF", "torch._ops"),
-        *("torch.linalg", "torch.special", "torch.fft", "torch._lowrank", "torch._lobpcg", "torch.overrides"),
-        *("torch._linalg_utils", "torch.nn._reduction", "torch.masked._ops", "torch._jit_internal"),
-        *("torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch.nn.grad"),
-        "torch.signal.windows.windows",
-    }
-)
+_LEAF_MODULES = frozenset({*FUNCTION_HOMES, "torch.signal.windows.windows"})
 _SETTERS_SEEN = frozenset({"_set_grad_enabled"})
-"""In `torch._C`: setters whose state the recorder writes into the graph."""
+"""In C++: setters whose state the recorder writes into the graph."""
 
 _ANSWERS = {
     # Code that asks wants to know whether it should be easy to trace.
@@ -132,9 +125,7 @@ _RULES = (
     _Rule(_UNSUPPORTED, "it changes a setting of the process", _SETTINGS, "nn.attention"),
     _Rule(_UNSUPPORTED, "the recorder does not see the tensor that it makes", _UNSEEN),
 )
-_INLINED = frozenset(
-    {"torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call"}
-)
+_INLINED = frozenset(SWAPPED_HOMES)
 """Modules and functions in Python like the user's: they only set modes, or swap what a module holds."""
 
 
@@ -172,7 +163,7 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
     """
     if isinstance(function, torch.nn.Module):
         return function._modules["_orig_mod"] if type(function).__name__ == "OptimizedModule" else None
-    if getattr(function, "__module__", None) == "torch._dynamo.mutation_guard":
+    if getattr(function, "__module__", None) == MUTATION_GUARD:
         # Dynamo, once used, notes which modules are made; what it wraps is the module's own method.
         cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
         return next((inner for inner in cells if isinstance(inner, types.FunctionType)), None)
@@ -207,12 +198,12 @@ def is_leaf(function: Any) -> bool:
     if isinstance(function, OpOverload | OpOverloadPacket | CustomOpDef):
         return True
     if isinstance(function, types.MethodType):
-        return isinstance(function.__self__, torch.Tensor) and _module_of(function) == "torch._tensor"
+        return isinstance(function.__self__, torch.Tensor) and _module_of(function) == TENSOR
     if isinstance(function, _C_KINDS) and _belongs_to_a_value_of_torch(function):
         return True
     if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
         return False
-    if _module_of(function) == "torch._C":
+    if _module_of(function) == C_MODULE:
         return function.__name__ in _SETTERS_SEEN
     return _module_of(function) in _LEAF_MODULES or id(function) in _overridable()
 
@@ -227,10 +218,10 @@ def _belongs_to_a_value_of_torch(function: Any) -> bool:
 
 
 def _is_hidden_setter(function: Any) -> bool:
-    """A setter in C whose state no graph shows: `torch._C._set_cudnn_enabled`."""
+    """A setter in C whose state no graph shows: `_set_cudnn_enabled`."""
     return (
         isinstance(function, types.BuiltinFunctionType)
-        and _module_of(function) == "torch._C"
+        and _module_of(function) == C_MODULE
         and function.__name__.startswith(("_set_", "set_"))
         and function.__name__ not in _SETTERS_SEEN
     )

@@ -1,0 +1,74 @@
+"""Private names of torch as text: modules that are hooked or recognised, and what generated scripts call.
+
+Needs no torch. Each was checked on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+DYNAMO = "torch._dynamo"
+"""Loaded by the first `torch.compile`."""
+OUTPUT_GRAPH = "torch._dynamo.output_graph"
+"""Where every captured graph is handed to its backend."""
+EVAL_FRAME = "torch._dynamo.eval_frame"
+"""Where `torch.compile` wraps a function."""
+BACKENDS_COMMON = "torch._dynamo.backends.common"
+"""Where backends hand their compilers to AOT."""
+COMPILE_FX = "torch._inductor.compile_fx"
+"""Inductor's entry points."""
+DYNAMO_UTILS = "torch._dynamo.utils"
+"""Wrappers of NumPy calls in captured graphs."""
+NUMPY_ATTRIBUTE = f"{DYNAMO_UTILS}.numpy_attr_wrapper"
+"""How a captured graph reads an attribute of an array."""
+DYNAMO_ERRORS = "torch._dynamo.exc"
+"""Errors of capture."""
+INDUCTOR_ERRORS = "torch._inductor.exc"
+"""Errors of inductor."""
+MUTATION_GUARD = "torch._dynamo.mutation_guard"
+"""What Dynamo puts around the `__setattr__` of modules."""
+FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
+"""The logger of fake tensors."""
+NUMPY = "torch._numpy"
+"""NumPy's functions on tensors."""
+OPS = "torch._ops"
+"""The home of operators."""
+TENSOR = "torch._tensor"
+"""The home of the methods of tensors that are written in Python."""
+C_MODULE = "torch._C"
+"""The home of what is written in C++."""
+C_FUNCTIONS = "torch._C._VariableFunctions"
+"""The home of the functions of `torch` that are written in C++."""
+C_NN = "torch._C._nn"
+"""The home of the functions of `torch.nn.functional` that are written in C++."""
+
+FUNCTION_HOMES = (
+    *("torch", "torch.functional", "torch.nn.functional", TENSOR, "torch._VF", OPS),
+    *("torch.linalg", "torch.special", "torch.fft", "torch._lowrank", "torch._lobpcg", "torch.overrides"),
+    *("torch._linalg_utils", "torch.nn._reduction", "torch.masked._ops", "torch._jit_internal"),
+    *(C_NN, "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch.nn.grad"),
+)
+"""Modules of torch whose functions compute on tensors."""
+SWAPPED_HOMES = ("torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call")
+"""Modules of torch whose Python code is inlined."""
+
+DRAW_AS_EAGER = "torch._inductor.config.fallback_random = True  # draw as eager does"
+"""The line of a script that makes inductor draw from eager's generators."""
+INDUCTOR = "torch._inductor"
+"""The module that a script imports to compile ahead of time."""
+COMPILE_AHEAD = "torch._inductor.aoti_compile_and_package"
+"""Compiles an exported program into a package."""
+LOAD_PACKAGE = "torch._inductor.aoti_load_package"
+"""Loads such a package."""
+IMPORT_COMPILE_FX = "from torch._inductor.compile_fx import compile_fx"
+"""Inductor as a backend."""
+IMPORT_COMPILE_FX_INNER = "from torch._inductor.compile_fx import compile_fx_inner"
+"""Inductor below AOT."""
+IMPORT_MAKE_FX = "from torch.fx.experimental.proxy_tensor import make_fx"
+"""Traces a function into a graph of ATen operators."""
+HIGHER_ORDER_OPS = "torch._higher_order_ops"
+"""The home of `while_loop` for a script."""
+ZERO_TENSOR = "torch._efficientzerotensor"
+"""Zeros without memory."""
+NEG_VIEW = "torch._neg_view"
+"""The lazy negative of a tensor."""
+EFFECT_TYPE = "torch._library.effects.EffectType"
+"""The kinds of side effects of operators."""
