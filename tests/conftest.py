@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -21,3 +22,6 @@ settings.register_profile("ci", patient, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 # Nothing here may reach for a model hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shell that starts pytest in the background has these ignored, and programs under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
