@@ -219,7 +219,7 @@ class _Walk:
             if len(self._seen) > LIMIT:
                 raise TorchReproError(
                     f"the call can reach more than {LIMIT} objects",
-                    next_step="watch a smaller function, or leave out --whole",
+                    next_step="compare a smaller function (leave out --whole, or verify=True)",
                 )
             self._visit(path, value)
 
