@@ -119,7 +119,7 @@ def test_the_answer_as_one_json_object(program: Path) -> None:
 def test_fullgraph_with_a_break_is_exit_1_and_still_told(program: Path) -> None:
     finished = torchrepro("capture", f"{program}:build", "--fullgraph")
     assert finished.returncode == 1
-    assert finished.stdout.splitlines()[-1] == "failed: it is not one graph, as was asked for"
+    assert finished.stdout.splitlines()[-1] == "failed: it is not one graph, as --fullgraph asks for"
     assert "break 1" in finished.stdout
 
 
@@ -199,7 +199,7 @@ def test_a_reader_that_goes_away_is_no_traceback(program: Path) -> None:
 def test_a_call_without_end_names_the_option(program: Path) -> None:
     finished = torchrepro("capture", f"{program}:slow", "--time-limit", "10")
     assert finished.returncode == 125
-    assert "no end after 10 s; raise --time-limit" in finished.stderr
+    assert "no answer after 10 s; raise --time-limit" in finished.stderr
 
 
 def test_ctrl_c_ends_it_at_once(program: Path) -> None:

@@ -220,7 +220,7 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
         reader, writer = os.pipe()
 
         def write(round_: int = round_, writer: int = writer) -> None:
-            store = store_in(tmp_path, "the same")
+            store = store_in(tmp_path)
             if store.notes:
                 os._exit(3)
             for number in range(10_000):
@@ -239,7 +239,7 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
             for line in told.read().splitlines():
                 promised[line] = telling_verdict(int(line.split()[1]))
 
-        store = store_in(tmp_path, "the same")
+        store = store_in(tmp_path)
         assert not store.notes
         assert all(store.verdict(key) == verdict for key, verdict in promised.items())
         best = store.best()
@@ -247,7 +247,7 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
             assert telling_verdict(best[0].inputs[0].numel() - 1) == best[1]
         assert best is not None or not promised
         store.close()
-    store_in(tmp_path, "the same").close()
+    store_in(tmp_path).close()
     assert len(promised) > 30
     kept = list((tmp_path / "also_seen").iterdir())
     assert len(kept) <= 5
