@@ -229,6 +229,7 @@ def test_what_cannot_be_tested_is_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # CI minifies the same bug in tests/goldens
 def test_a_real_bug_of_torch_ends_in_a_script_that_fails(tmp_path: Path) -> None:
     only_here()
     # pytorch #191499: the smallest byte of a vector is polluted by lanes that are not in use.

@@ -16,7 +16,14 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)], ids=["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param((3, 11), id="3.11"),
+        pytest.param((3, 12), id="3.12", marks=pytest.mark.thorough),
+        pytest.param((3, 13), id="3.13", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_function_goes_on_as_if_it_had_not_been_split(version: tuple[int, int], tmp_path: Path) -> None:
     interpreter = python(version)
     if interpreter is None:
