@@ -27,11 +27,11 @@ def thorough(*names: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.thorough) for name in names]
 
 
-SAVED = ("case_191499b", "case_197067")
+SAVED = ("case_191499b", "case_185246")
 WITH_BUNDLE = [
     "case_185246",
     *thorough("case_197067"),  # a segfault: CI has those of tests/catch/test_caught.py
-    *thorough("case_191499b"),  # like it one that `minify` ends with a script for, in CI
+    *thorough("case_191499b"),  # CI ends `minify` of the same bug with a script
     *thorough("case_179804", "case_198131", "case_194706", "case_fuzz_softshrink_nan"),
 ]
 """Saved, checked and run by their scripts as well."""
