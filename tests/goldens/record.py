@@ -46,6 +46,8 @@ _MASKED = {
 }
 _COSTS = {"queries", "compiles", "original_runs"}
 _ID = re.compile(r"\d{8}-\d{6}-\d+-p\d+-[0-9a-f]+")
+_TRIED = re.compile(r"\d+ tried")
+"""How many variations were tried depends on the time that explaining had."""
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-]+)")
 
 
@@ -57,7 +59,7 @@ def masked(value: Any) -> Any:
         case list():
             return [masked(one) for one in value]
         case str():
-            return _PATH.sub("", _ID.sub("ID", value))
+            return _TRIED.sub("N tried", _PATH.sub("", _ID.sub("ID", value)))
         case float():
             return float(f"{value:.2g}")
         case _:
