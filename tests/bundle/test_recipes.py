@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from value_roundtrip import loaded_again, storage_bytes, through_a_file
 
@@ -17,7 +17,7 @@ from torchrepro.bundle.recipes import follow, unknown_data
 from torchrepro.bundle.values import pack_values, unpack_values
 from torchrepro.nouns.errors import BundleError
 
-FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -52,6 +52,10 @@ def test_moments_range_and_zeros_are_preserved(name: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(dtype=torch.float8_e4m3fn, scale=0.125, shift=5.0, zeros=0.0, seed=1)
+@example(dtype=torch.float8_e4m3fn, scale=0.0625, shift=5.0, zeros=0.0, seed=0)
+@example(dtype=torch.float8_e4m3fn, scale=0.0546875, shift=5.0, zeros=0.0, seed=0)
+@example(dtype=torch.float8_e5m2, scale=0.05, shift=0.1, zeros=0.5, seed=1)
 @given(
     dtype=st.sampled_from(FLOATS),
     scale=st.floats(0.05, 20),
@@ -67,17 +71,11 @@ def test_any_scale_shift_and_sparsity_is_preserved(
     loaded = through_a_file({"x": tensor}, size_cap=0)["x"]
     assert loaded.dtype is dtype
     wanted, got = tensor.double(), loaded.double()
-    assert abs(got.mean() - wanted.mean()) <= 0.05 * wanted.std()
-    assert abs(got.std() - wanted.std()) <= 0.06 * wanted.std()
+    # In fp8 a narrow spread around 5 is one value and a few strays: then the spacing is the yardstick.
+    slack = 0.05 * torch.finfo(dtype).eps * wanted.abs().max()
+    assert abs(got.mean() - wanted.mean()) <= 0.05 * wanted.std() + slack
+    assert abs(got.std() - wanted.std()) <= 0.06 * wanted.std() + slack
     assert (got.min(), got.max()) == (wanted.min(), wanted.max())
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_the_few_values_of_a_coarse_dtype_are_drawn_between_its_extremes(dtype: torch.dtype) -> None:
-    tensor = (torch.randn(20_000, generator=seeded(), dtype=torch.float64) * 3).to(dtype)
-    got, wanted = through_a_file({"x": tensor}, size_cap=0)["x"].double(), tensor.double()
-    assert (got.min(), got.max()) == (wanted.min(), wanted.max())
-    assert abs(got.std() - wanted.std()) <= 0.15 * wanted.std()
 
 
 def test_one_huge_outlier_is_kept_and_spoils_nothing() -> None:

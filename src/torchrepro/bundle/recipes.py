@@ -22,6 +22,8 @@ _CHUNK = 1 << 22
 """Elements handled at a time, so that a storage needs no temporary of its own size."""
 _SAMPLE = 1 << 20
 """Elements looked at for the quantiles; counts, mean, std and extremes use all of them."""
+_FEW_VALUES = 256
+"""Up to here every value has its own share: interpolated, an 8-bit dtype was 10% off in std."""
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _TAIL = [2e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.0125]
 _LEVELS = [*_TAIL, *(step / 40 for step in range(1, 40)), *(1 - level for level in reversed(_TAIL))]
@@ -98,7 +100,7 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
     std = float(np.sqrt(max(squares / finite - mean * mean, 0.0))) if finite else 0.0
     # An odd step: a power of two would look at a single column of most matrices.
     sample = values[:: max(1, values.numel() // _SAMPLE) | 1].to(torch.float64).numpy()
-    sample = sample[np.isfinite(sample) & (sample != 0)]
+    levels, quantiles = _table(sample[np.isfinite(sample) & (sample != 0)])
     return RandomFloats(
         dtype=str(component).removeprefix("torch."),
         resembles="other",
@@ -110,14 +112,26 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
         nans=specials[np.nan],
         infinities=specials[np.inf],
         negative_infinities=specials[-np.inf],
-        levels=_LEVELS,
-        quantiles=np.quantile(sample, _LEVELS).tolist() if sample.size else [0.0] * len(_LEVELS),
+        levels=levels,
+        quantiles=quantiles,
         planted=[
             (place, values[place : place + 1].view(torch.uint8).numpy().tobytes())
             for place in sorted(planted)
         ],
         seed=seed,
     )
+
+
+def _table(sample: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[list[float], list[float]]:
+    """Return levels and the values at them: a curve, or a step for each value of a coarse dtype."""
+    distinct, counts = np.unique(sample, return_counts=True)
+    if not distinct.size:
+        return _LEVELS, [0.0] * len(_LEVELS)
+    if distinct.size > _FEW_VALUES:
+        return _LEVELS, np.quantile(sample, _LEVELS).tolist()
+    ends = np.cumsum(counts) / sample.size
+    starts = np.nextafter(np.append(0.0, ends[:-1]), 1)
+    return np.column_stack([starts, ends]).ravel().tolist(), np.repeat(distinct, 2).tolist()
 
 
 def unknown_data(dtype: torch.dtype, seed: int) -> Recipe:
