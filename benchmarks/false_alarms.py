@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from torchrepro.judge.models import judge, subject_of
-from torchrepro.nouns.comparison import Blame
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Blame, Kind, Verdict
 
 
 def judge_operator(operator: Any, dtype: torch.dtype) -> Verdict | None:

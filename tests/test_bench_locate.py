@@ -13,7 +13,7 @@ from benchmarks.locate.measured import Measured, append, latest, measured, read
 from benchmarks.locate.table import Row, markdown, rows, summary
 from benchmarks.minify.cases import all_cases, chosen
 from benchmarks.processes import Ended
-from torchrepro.nouns.located import GuiltyOp, Located, Part, Way, Workaround
+from torchrepro.nouns.results import GuiltyOp, Located, Part, Way, Workaround
 from torchrepro.nouns.verdict import Kind, Stage
 
 (CASE,) = chosen(["191499"])

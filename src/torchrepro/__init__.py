@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from torchrepro.judge.models import same_two_models as same_two_models
     from torchrepro.locate.settings import LocateSettings as LocateSettings
     from torchrepro.minify.run_directory import MinifySettings as MinifySettings
-    from torchrepro.nouns.ambient import Ambient as Ambient
-    from torchrepro.nouns.comparison import Comparison as Comparison
     from torchrepro.nouns.errors import AccuracyError as AccuracyError
     from torchrepro.nouns.errors import TorchReproError as TorchReproError
-    from torchrepro.nouns.located import Located as Located
-    from torchrepro.nouns.minified import Minified as Minified
+    from torchrepro.nouns.repro import Ambient as Ambient
     from torchrepro.nouns.repro import Compiler as Compiler
+    from torchrepro.nouns.repro import ModelRequest as ModelRequest
     from torchrepro.nouns.repro import Place as Place
     from torchrepro.nouns.repro import Repro as Repro
-    from torchrepro.nouns.request import ModelRequest as ModelRequest
-    from torchrepro.nouns.signature import Signature as Signature
+    from torchrepro.nouns.results import Located as Located
+    from torchrepro.nouns.results import Minified as Minified
+    from torchrepro.nouns.verdict import Comparison as Comparison
     from torchrepro.nouns.verdict import Kind as Kind
+    from torchrepro.nouns.verdict import Signature as Signature
     from torchrepro.nouns.verdict import Stage as Stage
     from torchrepro.nouns.verdict import Verdict as Verdict
     from torchrepro.pipeline import locate_bundle as locate_bundle
@@ -66,13 +66,13 @@ _HOMES = {
     "Repro": "nouns.repro",
     "Place": "nouns.repro",
     "Compiler": "nouns.repro",
-    "Ambient": "nouns.ambient",
+    "Ambient": "nouns.repro",
     "Verdict": "nouns.verdict",
     "Kind": "nouns.verdict",
     "Stage": "nouns.verdict",
-    "Signature": "nouns.signature",
-    "Comparison": "nouns.comparison",
-    "ModelRequest": "nouns.request",
+    "Signature": "nouns.verdict",
+    "Comparison": "nouns.verdict",
+    "ModelRequest": "nouns.repro",
     # errors
     "AccuracyError": "nouns.errors",
     "TorchReproError": "nouns.errors",
@@ -89,11 +89,11 @@ _HOMES = {
     # minifying
     "minify_bundle": "pipeline",
     "MinifySettings": "minify.run_directory",
-    "Minified": "nouns.minified",
+    "Minified": "nouns.results",
     # locating
     "locate_bundle": "pipeline",
     "LocateSettings": "locate.settings",
-    "Located": "nouns.located",
+    "Located": "nouns.results",
     # reporting
     "report_on": "pipeline",
     "rendered": "report.formats",

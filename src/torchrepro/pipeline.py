@@ -20,8 +20,8 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.check_bundle import OnPhase, check_bundle, time_limit_of
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
-from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.errors import DoesNotFail
+from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from torchrepro.engine.search.process import OnMessage
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
-    from torchrepro.nouns.located import Located
-    from torchrepro.nouns.minified import Minified
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import ModelRequest
+    from torchrepro.nouns.results import Located, Minified
     from torchrepro.report.contents import Contents
     from torchrepro.second_opinion.explanation import Explained
 
@@ -90,7 +89,7 @@ def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
 
 def _catch_in_function(target: str, out: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
     """Compare a function's model with its compiled self, and save the failing graph, or the whole call."""
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import ModelRequest
 
     request = ModelRequest(target)
     compared = compare_model(request, save_to=out, on_phase=on_phase)
@@ -156,7 +155,7 @@ def locate(
     """Locate the failure of a bundle, a program or a function."""
     from torchrepro.engine.search.run_directory import place_for
     from torchrepro.locate.settings import LocateSettings
-    from torchrepro.nouns.located import Located
+    from torchrepro.nouns.results import Located
 
     def directory_for(path: Path) -> tuple[Path, str]:
         return place_for(out, path.absolute().with_name(f"{path.name}.located"))
@@ -185,7 +184,7 @@ def locate_bundle(
     """
     from torchrepro.engine.search.process import Search
     from torchrepro.locate.settings import LocateSettings, locate_directory
-    from torchrepro.nouns.located import Located
+    from torchrepro.nouns.results import Located
 
     read_manifest(bundle)  # a wrong path is an error at once
     directory, elsewhere = locate_directory(out, bundle)
@@ -239,7 +238,7 @@ def minify_bundle(
     from torchrepro.engine.search.process import Search
     from torchrepro.minify.registry import chosen_passes
     from torchrepro.minify.run_directory import MinifySettings, run_directory
-    from torchrepro.nouns.minified import Minified
+    from torchrepro.nouns.results import Minified
 
     read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
     chosen = settings or MinifySettings()

@@ -16,7 +16,7 @@ from zoo import PLAIN
 from torchrepro import Ambient, Compiler, Kind, Place, Repro, TorchReproError, load_bundle, save_bundle
 from torchrepro.bundle.exported import repro_of_exported, repro_of_exported_module
 from torchrepro.execute.judge_repro import judge_repro
-from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Signature
 
 Make = Callable[..., Repro]
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from torchrepro import Repro, save_bundle
 from torchrepro.cli.locate import print_located
 from torchrepro.cli.progress import Lines
-from torchrepro.nouns.located import (
+from torchrepro.nouns.results import (
     Confidence,
     GuiltyGraph,
     GuiltyOp,

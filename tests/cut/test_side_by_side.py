@@ -8,9 +8,8 @@ import torch
 
 from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.execute.judge_repro import judge_repro
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 
 
 def traced(function: Any, *inputs: Any) -> Repro:

@@ -9,8 +9,8 @@ import torch
 
 from torchrepro.cut.record_values import Recording, observed_values, raising_node, read_values, write_values
 from torchrepro.cut.watched_values import Ancestry, first_wrong, values_in, watched, watched_in
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Comparison, Difference, LeafComparison
 
 
 def recorded(function: Callable[..., Any], *inputs: Any) -> tuple[Repro, Recording]:

@@ -14,9 +14,8 @@ from torchrepro.minify.passes.shapes import shrink_dimensions
 from torchrepro.minify.passes.simplest import guess_simplest
 from torchrepro.minify.passes.values import plain_values, usual_dtypes
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.state.ambient import applied_modes
 
 PASSES = (shrink_dimensions, plain_values, usual_dtypes)

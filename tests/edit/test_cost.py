@@ -12,8 +12,7 @@ from test_graph_text_captured import FUNCTIONS
 
 from torchrepro.edit.cost import asks_for_gradients, cost_of, count_runs
 from torchrepro.minify.order import size_of
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.nouns.repro import Ambient, Compiler, Place
 
 
 def test_a_nested_graph_counts_once_for_each_call() -> None:

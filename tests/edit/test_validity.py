@@ -11,8 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, symbolic_trace
 
 from torchrepro.edit.validity import why_invalid
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Ambient, Place, Repro
 
 
 def graph_of(build: Callable[..., Any], *inputs: Any, root: Any = None, place: Any = None) -> Repro:

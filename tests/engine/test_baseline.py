@@ -12,8 +12,7 @@ import torch
 from torchrepro.engine.baseline import RUNS, establish
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind, Signature, Verdict
 
 REPRO = Repro(torch.fx.symbolic_trace(lambda x: x.sin()), (torch.ones(2),))
 FAILS = Verdict(Kind.CRASH, signal="SIGSEGV")

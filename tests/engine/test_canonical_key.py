@@ -17,10 +17,8 @@ from torchrepro.bundle import storage_digests as contents
 from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind
+from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Place, Repro, Symbol
+from torchrepro.nouns.verdict import Kind, Signature
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
 

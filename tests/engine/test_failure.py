@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchrepro.engine.baseline import Failure
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Raised, Stage, Verdict
 
 
 def differing(*leaves: tuple[str, Difference], kind: Kind = Kind.MISMATCH) -> Verdict:

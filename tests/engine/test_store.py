@@ -18,10 +18,18 @@ import torch
 from torchrepro.bundle.load import load_bundle
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.store import SqliteStore
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import (
+    Blame,
+    Comparison,
+    Difference,
+    Kind,
+    LeafComparison,
+    Raised,
+    Stage,
+    Verdict,
+)
 
 
 def store_in(directory: Path) -> SqliteStore:

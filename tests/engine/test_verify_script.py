@@ -11,8 +11,7 @@ import torch
 from script_cases import ERROR, captured, lowered, wrong
 
 from torchrepro.engine.verify_script import SCRIPT, UNVERIFIED, Verified, settle, verify_script
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict
 from torchrepro.script.document import Entry, Script
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,7 @@ from torchrepro import (
 )
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.metadata import symbols_of
-from torchrepro.nouns.ambient import Autocast
+from torchrepro.nouns.repro import Autocast
 from torchrepro.state.ambient import capture_ambient
 
 

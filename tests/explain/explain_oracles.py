@@ -13,11 +13,10 @@ from torchrepro.engine.queries import Queries
 from torchrepro.explain import explain as explain_by_script
 from torchrepro.graph_text.printer import write_graph
 from torchrepro.judge.models import verdict_of_comparison
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.explanation import Explanation
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.results import Explanation
+from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 
 Fails = Callable[..., bool]
 

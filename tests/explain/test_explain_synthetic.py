@@ -19,12 +19,9 @@ from torchrepro.engine.store import MemoryStore
 from torchrepro.explain import Budget, Explanation
 from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.subject import Variation
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.comparison import Comparison
-from torchrepro.nouns.explanation import Area
-from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.repro import Ambient, Place, Repro
+from torchrepro.nouns.results import Area
+from torchrepro.nouns.verdict import Comparison, Kind, Signature, Verdict
 
 Rule = Callable[[torch.Tensor], bool]
 

@@ -18,7 +18,7 @@ from torchrepro.judge.blocks import Walk, sample_positions
 from torchrepro.judge.compare import same
 from torchrepro.judge.metrics import Sizes, Stream
 from torchrepro.judge.rule import Envelope, Rule, precision_of
-from torchrepro.nouns.comparison import Blame, Difference
+from torchrepro.nouns.verdict import Blame, Difference
 
 T = torch.tensor
 FLOATING = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64]

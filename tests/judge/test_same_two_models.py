@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from torchrepro import same_two_models
-from torchrepro.nouns.comparison import Blame, Difference
 from torchrepro.nouns.errors import ReferenceError64
+from torchrepro.nouns.verdict import Blame, Difference
 
 
 class Net(nn.Module):

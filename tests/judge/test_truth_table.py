@@ -7,7 +7,7 @@ import torch
 from truth_table import PAIRS, Pair
 
 from torchrepro.judge.compare import same
-from torchrepro.nouns.comparison import Blame
+from torchrepro.nouns.verdict import Blame
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from truth_pair import NAN, T, bad, good, randn
 
-from torchrepro.nouns.comparison import Difference
+from torchrepro.nouns.verdict import Difference
 
 EXOTIC = [
     pair

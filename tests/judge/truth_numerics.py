@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from truth_pair import T, bad, changed, good, randn
 
-from torchrepro.nouns.comparison import Blame
+from torchrepro.nouns.verdict import Blame
 
 
 def rounded(dtype: torch.dtype, compute: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Any:

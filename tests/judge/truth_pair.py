@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.nouns.comparison import Blame, Difference
+from torchrepro.nouns.verdict import Blame, Difference
 
 NAN, INF = math.nan, math.inf
 T = torch.tensor

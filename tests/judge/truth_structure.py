@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from truth_pair import INF, NAN, T, bad, changed, good, randn
 
-from torchrepro.nouns.comparison import Blame, Difference
+from torchrepro.nouns.verdict import Blame, Difference
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -15,9 +15,8 @@ from torchrepro.cut.record_values import Recording, observed_values
 from torchrepro.engine.processes.reports import Outcome
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import Seen, Sighting, Watching
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 
 HARMLESS = (torch.sin, torch.cos, torch.tanh, torch.neg)
 

@@ -9,7 +9,7 @@ import torch
 from wrong_compilers import watching_on
 
 from torchrepro.locate.wrong_values import find_birth
-from torchrepro.nouns.located import Birth
+from torchrepro.nouns.results import Birth
 
 
 def born_in(model: Callable[..., Any], *inputs: Any, compiler: str) -> Birth | None:

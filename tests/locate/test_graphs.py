@@ -14,9 +14,8 @@ from torchrepro.engine.processes.reports import Outcome
 from torchrepro.execute.record_graphs import save_graphs
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.graphs import graph_in_call, graph_of
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Origin, Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 
 ORIGIN = Origin(1, 3, source="model.py:12 in forward")
 

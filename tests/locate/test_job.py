@@ -13,8 +13,8 @@ from torchrepro.locate.context import Inquiry
 from torchrepro.locate.job import STEPS, Case, Step, answered, confidence_in
 from torchrepro.locate.settings import LocateDirectory
 from torchrepro.nouns.errors import SearchStopped
-from torchrepro.nouns.located import Confidence, GuiltyOp, Located, Part, Way, Workaround
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Confidence, GuiltyOp, Located, Part, Way, Workaround
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 START = Located(bundle="b", kind=Kind.MISMATCH)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from torchrepro.locate.kernels import Generated, Written, definition_of, kernel_of, only_kernel
-from torchrepro.nouns.located import GuiltyOp, Way
+from torchrepro.nouns.results import GuiltyOp, Way
 
 CODE = """
 cpp_fused_add_erf_0 = async_compile.cpp_pybinding(['const float*'], r'''

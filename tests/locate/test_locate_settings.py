@@ -10,7 +10,7 @@ import pytest
 
 from torchrepro.engine.search.run_directory import Identity, write_json
 from torchrepro.locate.settings import locate_directory
-from torchrepro.nouns.located import GuiltyOp, Located, Way
+from torchrepro.nouns.results import GuiltyOp, Located, Way
 from torchrepro.nouns.verdict import Kind, Stage
 
 FOUND = Located(

@@ -8,8 +8,8 @@ from wrong_compilers import failing_with, inquiry_on, watching_on
 
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.watched_graph import Watching
-from torchrepro.nouns.located import GuiltyOp, Way
 from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.results import GuiltyOp, Way
 from torchrepro.nouns.verdict import Kind, Verdict
 
 

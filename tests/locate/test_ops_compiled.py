@@ -16,8 +16,8 @@ from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.watched_graph import Watching
 from torchrepro.locate.wrong_values import error_growth, find_birth
-from torchrepro.nouns.located import Way
 from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.results import Way
 
 pytestmark = pytest.mark.slow
 

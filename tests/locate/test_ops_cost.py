@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from synthetic_values import CountingOracle, guilty_node, random_graph, watching_on
 
 from torchrepro.locate.ops import find_op
-from torchrepro.nouns.located import Way
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Way
 from torchrepro.nouns.verdict import Kind
 
 OPS = 1000

@@ -9,8 +9,8 @@ from synthetic_compiler import inquiry_of, small_repro
 
 from torchrepro.execute.backends import last_stage_of
 from torchrepro.locate.stages import culprit_rung, find_stage
-from torchrepro.nouns.located import Rung
 from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.nouns.results import Rung
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
 BACKENDS = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")

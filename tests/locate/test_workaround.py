@@ -9,8 +9,8 @@ from torchrepro.locate.ablation import Off
 from torchrepro.locate.component import Found
 from torchrepro.locate.stages import find_stage
 from torchrepro.locate.workaround import code_for, find_workaround
-from torchrepro.nouns.located import Part, Workaround
 from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.results import Part, Workaround
 from torchrepro.nouns.verdict import Kind
 
 

@@ -16,8 +16,7 @@ import torch
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.state.ambient import applied_modes
 

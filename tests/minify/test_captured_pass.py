@@ -15,8 +15,7 @@ from torchrepro.minify.order import size_of
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import chosen_passes
 from torchrepro.minify.search import search
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
 

@@ -11,8 +11,8 @@ from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.run_directory import append_to_history, read_history
-from torchrepro.nouns.minified import Adoption
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Adoption
 from torchrepro.nouns.verdict import Kind, Verdict
 
 

@@ -16,9 +16,8 @@ from torchrepro.edit.outputs import outputs_of, returning, taken_apart, with_sin
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.multi_output import drop_outputs, single_results
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 

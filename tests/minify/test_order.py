@@ -15,8 +15,7 @@ from torch.fx import symbolic_trace
 
 from torchrepro.edit.held_tensors import count_elements
 from torchrepro.minify.order import count_settings, size_of
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Repro
 
 SOME = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -12,7 +12,7 @@ import pytest
 from torchrepro.engine.search.run_directory import Identity, held, write_json
 from torchrepro.minify.run_directory import MinifySettings, RunDirectory, run_directory
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.minified import Minified
+from torchrepro.nouns.results import Minified
 
 IDENTITY = Identity(bundle="abc", torch="2.13.0")
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.repro import Ambient, Compiler
 
 
 @pytest.mark.parametrize(

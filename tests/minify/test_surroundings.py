@@ -14,10 +14,8 @@ from torchrepro.edit.settings import Setting, ambient_settings, compiler_setting
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.settings import reset_ambient, reset_compiler, shorten_sequence
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
-from torchrepro.nouns.repro import Compiler, Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Place, Repro
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 
 AMBIENT = Ambient(
     grad_enabled=False,

@@ -13,9 +13,8 @@ from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Raised, Verdict
+from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Raised, Verdict
 
 Fails = Callable[[Repro], bool]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchrepro.nouns.comparison import LeafPath
+from torchrepro.nouns.verdict import LeafPath
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.nouns.signature import Signature, normalise_message
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict, normalise_message
 
 
 def failure(message: str, **changes: object) -> Signature:

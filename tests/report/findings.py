@@ -9,23 +9,32 @@ from pathlib import Path
 import torch
 
 from torchrepro import Repro, save_bundle
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.located import (
+from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.results import (
+    Adoption,
     Confidence,
     Growth,
     GuiltyOp,
     Kernel,
     Located,
+    Minified,
     Part,
     Rung,
     Sensitivity,
     Way,
     Workaround,
 )
-from torchrepro.nouns.minified import Adoption, Minified
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import (
+    Blame,
+    Comparison,
+    Difference,
+    Kind,
+    LeafComparison,
+    Raised,
+    Signature,
+    Stage,
+    Verdict,
+)
 from torchrepro.report.contents import Contents, ErrorMap, Node, Picture
 from torchrepro.report.contents import Difference as Line
 

@@ -11,9 +11,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.located import (
+from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.results import (
+    Adoption,
     Birth,
     Confidence,
     Growth,
@@ -27,8 +27,16 @@ from torchrepro.nouns.located import (
     Way,
     Workaround,
 )
-from torchrepro.nouns.minified import Adoption
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import (
+    Blame,
+    Comparison,
+    Difference,
+    Kind,
+    LeafComparison,
+    Raised,
+    Stage,
+    Verdict,
+)
 from torchrepro.report import contents as report
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"

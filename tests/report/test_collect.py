@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside
 
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.located import GuiltyGraph
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.results import GuiltyGraph
+from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.report.collect import Measured, collect
 from torchrepro.report.contents import Contents, ErrorMap
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from page_samples import SAMPLES, SCRIPT, bare, compile_error, mismatch
 
-from torchrepro.nouns.located import Confidence, Growth, Way
+from torchrepro.nouns.results import Confidence, Growth, Way
 from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS
 from torchrepro.nouns.verdict import Kind, Stage
 from torchrepro.report.page import page_of

@@ -12,7 +12,7 @@ import pytest
 from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside
 
 import torchrepro
-from torchrepro.nouns.explanation import Area, Explanation, Fact
+from torchrepro.nouns.results import Area, Explanation, Fact
 from torchrepro.report.collect import collect
 from torchrepro.report.contents import Contents
 from torchrepro.report.formats import Format, rendered

@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict, as_data
+from torchrepro.nouns.verdict import (
+    Blame,
+    Comparison,
+    Difference,
+    Kind,
+    LeafComparison,
+    Raised,
+    Stage,
+    Verdict,
+    as_data,
+)
 from torchrepro.report.run_files import verdict_in
 
 LEAF = LeafComparison(

@@ -12,9 +12,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import (
+    Blame,
+    Comparison,
+    Difference,
+    Kind,
+    LeafComparison,
+    Raised,
+    Stage,
+    Verdict,
+)
 from torchrepro.script.candidates import each_script
 from torchrepro.script.document import Script
 from torchrepro.script.graph_script import GraphScript

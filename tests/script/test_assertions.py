@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchrepro.nouns.comparison import Difference, LeafComparison
+from torchrepro.nouns.verdict import Difference, LeafComparison
 from torchrepro.script.assertions import Compared, assertion, tolerances
 
 

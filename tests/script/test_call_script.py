@@ -9,8 +9,7 @@ import torch
 from script_cases import ERROR, lowered, scripts_for, wrong
 
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.repro import Ambient, Compiler, Repro
 from torchrepro.script.document import Entry
 
 counter = {"calls": 0}

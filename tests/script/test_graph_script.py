@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from script_cases import ERROR, captured, first_text, lowered, scripts_for, wrong
 
 from torchrepro.graph_text.metadata import symbols_of
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.comparison import Difference
-from torchrepro.nouns.repro import Compiler, Place, Repro
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Place, Repro
+from torchrepro.nouns.verdict import Difference, Kind, Raised, Stage, Verdict
 from torchrepro.script.candidates import first_script, input_names
 from torchrepro.script.document import Entry
 from torchrepro.script.writer import Manner

@@ -22,7 +22,7 @@ from torchrepro.bundle.manifest import decode_manifest
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.metadata import symbols_of
-from torchrepro.nouns.ambient import Ambient, Autocast
+from torchrepro.nouns.repro import Ambient, Autocast
 from torchrepro.nouns.verdict import Stage, Verdict
 from torchrepro.script import save_bundle as saving
 from torchrepro.script import standalone_runtime

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from torchrepro.nouns.ambient import Ambient, Autocast, telling_environment
+from torchrepro.nouns.repro import Ambient, Autocast, telling_environment
 from torchrepro.state.ambient import applied_modes, applied_settings, capture_ambient
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 

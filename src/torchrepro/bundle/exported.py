@@ -21,9 +21,8 @@ from torch.fx import Graph, GraphModule
 from torch.fx.node import Node
 
 from torchrepro.graph_text.metadata import narrowed, symbols_of
-from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler, Place, Repro, Symbol
+from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro, Symbol
 from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.fake import PyTreeCodeGen
 

@@ -15,9 +15,8 @@ from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_o
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
 from torchrepro.graph_text.parser import read_graph
-from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Repro, Symbol
+from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro, Symbol
 from torchrepro.user_code.closure import load_source
 from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
 from torchrepro.user_code.operators import require_registered, run_kernels, run_registrations

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.entries import ValueEntry
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import Compiler, CustomOpEntry, Origin, Place
-from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.repro import Ambient, Compiler, CustomOpEntry, Environment, Origin, Place
+from torchrepro.nouns.verdict import Signature
 
 FORMAT = 1
 """Raised whenever a reader of the former version would misunderstand a bundle."""

@@ -19,9 +19,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.bundle.entries import OpaqueEntry
 from torchrepro.bundle.values import pack_values
-from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ from torchrepro.engine.processes.fresh_process import verdict_of
 from torchrepro.engine.processes.reports import Outcome, signal_name
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Stage, Verdict, as_data
+from torchrepro.nouns.verdict import Kind, Signature, Stage, Verdict, as_data
 from torchrepro.ranks.process import answers
 
 _WIDTH = 160

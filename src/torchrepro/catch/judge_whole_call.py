@@ -24,9 +24,8 @@ from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.wide_tensors import precision_for
-from torchrepro.nouns.comparison import Comparison
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Kind, Verdict
 from torchrepro.state.snapshot import Description, State, describe_state, running_in
 from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_states
 

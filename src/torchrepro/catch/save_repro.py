@@ -35,11 +35,9 @@ from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.record_graphs import ANY_SIZE, record_graphs, save_graphs
 from torchrepro.judge.raised import verdict_of
-from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.errors import AccuracyError, BundleError, TorchReproError
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.repro import Repro, telling_environment
+from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api import dynamo

@@ -23,8 +23,7 @@ from torchrepro.catch.settings import LAUNCHED, WatchSettings
 from torchrepro.execute.record_graphs import Origins
 from torchrepro.nouns.errors import BundleError, TorchReproError, say
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.ranks.agreement import Failure, Ranks
 from torchrepro.script.save_bundle import save_bundle
 

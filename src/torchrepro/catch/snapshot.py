@@ -28,8 +28,7 @@ from torchrepro.execute.record_graphs import Origins
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Compiler, Origin, Place, Repro, Symbol, count_ops
+from torchrepro.nouns.repro import Ambient, Compiler, Origin, Place, Repro, Symbol, count_ops
 from torchrepro.script.save_bundle import manifest_of, members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode

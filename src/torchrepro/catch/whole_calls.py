@@ -27,11 +27,9 @@ from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.torch_hooks import CompiledTarget
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.clone_tensor import is_lazy
-from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.repro import Ambient, Repro
+from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.snapshot import State, describe_state, in_state
 from torchrepro.torch_api.generators import RngState, capture_rng_state

@@ -49,8 +49,7 @@ def capture(
 
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.nouns.repro import Compiler, Frontend
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         compiler = Compiler(backend, fullgraph=fullgraph, frontend=Frontend.TORCHREPRO)

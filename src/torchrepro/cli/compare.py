@@ -68,8 +68,7 @@ def compare(
     """
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.nouns.repro import Compiler, Frontend
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
     from torchrepro.nouns.sections import of_verdict
     from torchrepro.nouns.verdict import as_data
     from torchrepro.report.text import print_section

@@ -12,7 +12,7 @@ from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, Quiet, Traceback, Trust
 
 if TYPE_CHECKING:
-    from torchrepro.nouns.located import Located
+    from torchrepro.nouns.results import Located
 
 
 def locate(

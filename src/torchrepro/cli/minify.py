@@ -13,7 +13,7 @@ from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import Json, Quiet, Traceback, Trust
 
 if TYPE_CHECKING:
-    from torchrepro.nouns.minified import Minified
+    from torchrepro.nouns.results import Minified
 
 
 def minify(

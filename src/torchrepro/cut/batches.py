@@ -18,9 +18,8 @@ from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import named_state
 from torchrepro.judge.models import Phase, Phases, Subject, judge, verdict_of_comparison
 from torchrepro.judge.rule import Rule
-from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Kind, LeafComparison, Verdict
 from torchrepro.state.ambient import applied_settings
 
 

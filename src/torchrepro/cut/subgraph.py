@@ -16,8 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.batches import SideBySide
 from torchrepro.cut.record_values import NotRecorded, Recording
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Ambient, Autocast, Repro
 from torchrepro.torch_api.modes import enter_autocast, exit_autocast, set_grad_enabled
 
 CALLS = ("call_function", "call_method", "call_module")

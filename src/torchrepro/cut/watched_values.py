@@ -15,8 +15,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.record_values import Recording
 from torchrepro.cut.subgraph import CALLS
-from torchrepro.nouns.comparison import Comparison, LeafComparison
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Comparison, LeafComparison
 
 
 def values_in(graph: Graph, recording: Recording) -> list[str]:

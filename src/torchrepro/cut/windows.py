@@ -16,10 +16,8 @@ from torch.fx import Node
 from torchrepro.cut.batches import SideBySide
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.subgraph import Unit, ambient_at, piece, side_by_side, units_of
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.comparison import LeafComparison
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.repro import Ambient, Repro
+from torchrepro.nouns.verdict import LeafComparison, Verdict
 
 
 @dataclass(frozen=True, eq=False)

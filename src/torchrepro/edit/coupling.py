@@ -19,9 +19,8 @@ from torchrepro.edit.dimensions import Dimension, DimensionTable, symbols_of_axe
 from torchrepro.edit.held_tensors import Held, held_tensors
 from torchrepro.edit.symbolic_sizes import Axis, Traced, Unknown, trace_sizes
 from torchrepro.graph_text.annotations import SymbolNote, note_of_node
-from torchrepro.nouns.comparison import LeafComparison
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.verdict import LeafComparison, Verdict
 
 _MANY_ELEMENTS = 1 << 24
 

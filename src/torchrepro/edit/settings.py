@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from torchrepro.edit.cost import asks_for_gradients
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.repro import Ambient, Compiler, Repro
 
 _STATE = ("grad_enabled", "inference_mode", "default_dtype", "matmul_precision", "deterministic", "threads")
 

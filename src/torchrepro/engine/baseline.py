@@ -13,11 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchrepro.engine.oracle import Oracle
-from torchrepro.nouns.comparison import Comparison, Difference
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, Signature, Verdict
 
 _GRADIENT = "grad"
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind, Signature, Verdict
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest

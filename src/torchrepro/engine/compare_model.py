@@ -16,10 +16,8 @@ from torchrepro.engine.processes.fresh_process import (
     judged_in_isolation,
     result_in_isolation,
 )
-from torchrepro.nouns.ambient import telling_environment
-from torchrepro.nouns.request import Compared, ModelRequest
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.repro import Compared, ModelRequest, telling_environment
+from torchrepro.nouns.verdict import Signature, Verdict
 
 _SIZE_CAP = 1 << 30
 

@@ -24,8 +24,8 @@ from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, ObserveHere, Observer, Oracle
 from torchrepro.engine.store import MemoryStore, Store
 from torchrepro.nouns.errors import HarnessError, SearchStopped
-from torchrepro.nouns.minified import Statistics
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Statistics
 from torchrepro.nouns.verdict import Kind, Verdict
 
 

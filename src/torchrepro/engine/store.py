@@ -30,8 +30,7 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.baseline import Failure
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.save_bundle import save_bundle
 
 

@@ -17,8 +17,7 @@ from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.engine.processes.process_groups import end_group
 from torchrepro.engine.processes.reports import signal_name
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature, normalise_message
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
 from torchrepro.script.candidates import each_script
 from torchrepro.script.document import Entry, Script
 

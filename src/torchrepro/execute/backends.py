@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchrepro.nouns.ambient import is_data
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Compiler, Place, Repro, is_data
 from torchrepro.nouns.verdict import Stage
 from torchrepro.torch_api import dynamo
 

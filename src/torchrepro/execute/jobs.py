@@ -40,7 +40,7 @@ def compare(payload: dict[str, Any], phase: Phase) -> Any:
     """Judge a user's own model."""
     phase("build")
     from torchrepro.execute.user_model import judge_model
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import ModelRequest
 
     return msgspec.to_builtins(judge_model(msgspec.convert(payload, ModelRequest), phase))
 
@@ -50,7 +50,7 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
     phase("build")
     from torchrepro.execute.record_graphs import record_graphs, save_graphs
     from torchrepro.execute.user_model import load_trial
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import ModelRequest
 
     request = msgspec.convert(payload["request"], ModelRequest)
     trial = load_trial(request)
@@ -82,7 +82,7 @@ def keep_call(payload: dict[str, Any], phase: Phase) -> Any:
     phase("build")
     from torchrepro.bundle.user_calls import repro_of_call
     from torchrepro.execute.user_model import call_context, load_trial
-    from torchrepro.nouns.request import ModelRequest
+    from torchrepro.nouns.repro import ModelRequest
     from torchrepro.script.save_bundle import save_bundle
 
     request = msgspec.convert(payload["request"], ModelRequest)

@@ -32,8 +32,7 @@ from torchrepro.judge.raised import is_out_of_memory
 from torchrepro.judge.randomness import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler
-from torchrepro.nouns.request import ModelRequest
+from torchrepro.nouns.repro import Compiler, ModelRequest
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.snapshot import python_state
 

@@ -2,6 +2,6 @@
 
 from torchrepro.explain.experiment import Budget
 from torchrepro.explain.explain import explain
-from torchrepro.nouns.explanation import Explanation, Fact, Neighbour
+from torchrepro.nouns.results import Explanation, Fact, Neighbour
 
 __all__ = ["Budget", "Explanation", "Fact", "Neighbour", "explain"]

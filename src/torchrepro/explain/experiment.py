@@ -17,8 +17,8 @@ from torchrepro.edit.held_tensors import count_elements
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.queries import Queries
 from torchrepro.explain.subject import Outcome, Trial, Variation
-from torchrepro.nouns.explanation import Area
 from torchrepro.nouns.repro import Place
+from torchrepro.nouns.results import Area
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _TOGETHER = 32

@@ -12,8 +12,8 @@ from torchrepro.explain.input_parts import Names, dtypes, layouts, sizes, values
 from torchrepro.explain.nearest_pass import ScriptText, nearest_neighbour
 from torchrepro.explain.settings import backends, switches
 from torchrepro.explain.subject import Subject, Trial, Variation
-from torchrepro.nouns.explanation import Explanation, Fact
 from torchrepro.nouns.repro import Place
+from torchrepro.nouns.results import Explanation, Fact
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _ROUNDS = 2

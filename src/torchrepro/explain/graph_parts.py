@@ -14,8 +14,8 @@ from torchrepro.edit.surgery import edited, writes_by_name
 from torchrepro.explain.rules import label_of
 from torchrepro.explain.sentences import listed, sentence_on_values
 from torchrepro.explain.subject import Evidence, Outcome, Subject, Trial, amounts, sentence_on_choices, verbed
-from torchrepro.nouns.explanation import Area
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Area
 from torchrepro.script.names import parameter_names
 from torchrepro.torch_api.ops import OpOverload, op_name
 

@@ -24,8 +24,8 @@ from torchrepro.explain.subject import (
     amounts,
     sentence_on_choices,
 )
-from torchrepro.nouns.explanation import Area
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Area
 from torchrepro.nouns.verdict import Verdict
 
 Names = Mapping[int, str] | None

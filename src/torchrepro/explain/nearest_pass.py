@@ -11,8 +11,8 @@ from torch.fx import Node
 from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.graph_parts import varied_ops, with_node
 from torchrepro.explain.subject import Outcome, Trial, Variation
-from torchrepro.nouns.explanation import Area, Neighbour
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Area, Neighbour
 from torchrepro.nouns.verdict import Verdict
 
 ScriptText = Callable[[Repro, Verdict], str]

@@ -17,9 +17,8 @@ from torchrepro.explain.input_parts import Names, tensor_inputs, with_inputs
 from torchrepro.explain.sentences import listed
 from torchrepro.explain.subject import Evidence, Outcome, Subject, Trial, verbed
 from torchrepro.graph_text.annotations import NOTE_KEY, SymbolNote, TensorNote, note_of_value
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.explanation import Area
-from torchrepro.nouns.repro import Place, Repro, Symbol
+from torchrepro.nouns.repro import Ambient, Autocast, Place, Repro, Symbol
+from torchrepro.nouns.results import Area
 
 _PARALLEL = 512
 """Elements below which inductor gives a loop to one thread whatever their number (`cpp.min_chunk_size`)."""

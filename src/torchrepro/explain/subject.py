@@ -9,8 +9,8 @@ from enum import StrEnum
 from torchrepro.engine.baseline import Failure
 from torchrepro.explain.rules import place_of
 from torchrepro.explain.sentences import listed
-from torchrepro.nouns.explanation import Area, Fact
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Area, Fact
 from torchrepro.nouns.verdict import Kind, Verdict
 
 

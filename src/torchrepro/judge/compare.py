@@ -20,7 +20,7 @@ import torch
 from torchrepro.judge.exotic import tensor_of_array
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.tensors import compare_number, compare_tensors, differing
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
+from torchrepro.nouns.verdict import Comparison, Difference, LeafComparison
 
 _PLAIN_SEQUENCES = (list, tuple)
 _MISSING = object()

@@ -17,7 +17,7 @@ from torchrepro.judge.rule import (
     noise_of_zero,
     rms_limit,
 )
-from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
+from torchrepro.nouns.verdict import Blame, Difference, LeafComparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,8 @@ from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.wide_tensors import precision_for
-from torchrepro.nouns.comparison import Blame, Comparison, Difference, LeafComparison
 from torchrepro.nouns.errors import ReferenceError64, TorchReproError
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.torch_api.generators import (
     RngState,
     capture_rng_state,

@@ -20,8 +20,8 @@ from torchrepro.locate import switches
 from torchrepro.locate.ablation import DECOMPOSITIONS, LOWERINGS, PASSES, PATTERNS, Off, Trials
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.switches import Switch, all_off, by_name
-from torchrepro.nouns.located import Part
 from torchrepro.nouns.repro import AOT_INDUCTOR, Repro
+from torchrepro.nouns.results import Part
 from torchrepro.nouns.verdict import Stage, Verdict
 from torchrepro.torch_api.ops import plain_op_name
 

@@ -16,8 +16,8 @@ from torchrepro.bundle.load import load_bundle
 from torchrepro.engine.baseline import Failure
 from torchrepro.engine.check_bundle import first_failing
 from torchrepro.locate.context import Inquiry
-from torchrepro.nouns.located import GuiltyGraph
 from torchrepro.nouns.repro import Origin, Place, Repro
+from torchrepro.nouns.results import GuiltyGraph
 from torchrepro.nouns.verdict import Verdict
 
 _RECORD = "torchrepro.execute.record_graphs:record_call"

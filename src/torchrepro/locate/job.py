@@ -33,8 +33,8 @@ from torchrepro.locate.watched_graph import Watching
 from torchrepro.locate.workaround import find_workaround
 from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
-from torchrepro.nouns.located import Confidence, Located, Way
 from torchrepro.nouns.repro import Place
+from torchrepro.nouns.results import Confidence, Located, Way
 from torchrepro.nouns.verdict import Kind, Stage
 
 

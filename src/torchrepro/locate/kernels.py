@@ -20,8 +20,8 @@ import msgspec
 
 from torchrepro.judge.models import Phase
 from torchrepro.locate.context import Inquiry
-from torchrepro.nouns.located import GuiltyOp, Kernel
 from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
+from torchrepro.nouns.results import GuiltyOp, Kernel
 from torchrepro.state.ambient import applied_settings
 from torchrepro.torch_api.ops import plain_op_name
 from torchrepro.torch_api.patching import replaced

@@ -22,8 +22,8 @@ from torchrepro.cut.windows import Window, alone, beside, by_ambient, failing_on
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts
 from torchrepro.locate.wrong_values import Traced, steepest, trace
-from torchrepro.nouns.located import GuiltyOp, Way
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.results import GuiltyOp, Way
 from torchrepro.nouns.verdict import Kind
 from torchrepro.torch_api.ops import HigherOrderOperator
 

@@ -19,8 +19,8 @@ from torchrepro.judge.randomness import Draws, RecordRandom
 from torchrepro.judge.reference import without_compilers
 from torchrepro.locate.watched_graph import OF_VALUES, Watching, op_of
 from torchrepro.locate.wrong_values import steepest
-from torchrepro.nouns.located import GuiltyOp, Sensitivity, Way
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import GuiltyOp, Sensitivity, Way
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.ops import plain_op_name
 

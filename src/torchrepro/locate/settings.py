@@ -22,7 +22,7 @@ import msgspec
 
 from torchrepro.bundle.read import LOCATED
 from torchrepro.engine.search import run_directory as shared
-from torchrepro.nouns.located import Located
+from torchrepro.nouns.results import Located
 
 
 @dataclass(frozen=True, slots=True)

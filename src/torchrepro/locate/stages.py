@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torchrepro.execute.backends import culprit_step, last_stage_of, simpler_backends
 from torchrepro.locate.context import Inquiry
-from torchrepro.nouns.located import Rung
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.results import Rung
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 # Nothing is said about the compiler: neither a failure nor the absence of one.

@@ -16,8 +16,8 @@ from torchrepro.locate.component import Found
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import Ladder, captures
 from torchrepro.locate.switches import inductor_settings
-from torchrepro.nouns.located import Workaround
 from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
+from torchrepro.nouns.results import Workaround
 from torchrepro.nouns.verdict import Kind, Stage
 from torchrepro.torch_api.names import COMPILE_AHEAD
 

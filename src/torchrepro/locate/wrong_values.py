@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from torchrepro.cut.watched_values import first_wrong
 from torchrepro.locate.watched_graph import OF_VALUES, Odd, Seen, Watching, whereabouts
-from torchrepro.nouns.located import Birth, Growth
+from torchrepro.nouns.results import Birth, Growth
 
 _FEWER = 8
 """By how much fewer values are watched where so many were too many."""

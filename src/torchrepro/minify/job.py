@@ -38,8 +38,8 @@ from torchrepro.minify.registry import Pass, chosen_passes
 from torchrepro.minify.run_directory import MinifySettings, RunDirectory, append_to_history, read_history
 from torchrepro.minify.search import Found, search
 from torchrepro.nouns.errors import SearchStopped
-from torchrepro.nouns.minified import Minified, OtherFailure, PassRow
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.results import Minified, OtherFailure, PassRow
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.candidates import first_script, input_names
 from torchrepro.script.document import Entry

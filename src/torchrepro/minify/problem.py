@@ -18,8 +18,8 @@ from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
 from torchrepro.minify.order import Size, size_of
 from torchrepro.nouns.errors import HarnessError
-from torchrepro.nouns.minified import Adoption
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Adoption
 from torchrepro.nouns.verdict import Kind, Verdict
 
 Item = TypeVar("Item")

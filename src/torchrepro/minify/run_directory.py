@@ -23,7 +23,7 @@ from typing import ClassVar
 import msgspec
 
 from torchrepro.engine.search import run_directory as shared
-from torchrepro.nouns.minified import Adoption, Minified
+from torchrepro.nouns.results import Adoption, Minified
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,179 @@
-"""Repro: a graph, its real inputs, where it was taken, the compiler under test and the ambient state.
+"""Repro: a graph, its real inputs, where it was taken, the compiler under test and the state around it.
 
-Next to it, what a bundle asks its user to trust.
+Next to it: `Environment`, the machine on which something was seen; what a bundle asks its user to trust; and
+`ModelRequest`, a model of the user that is to be compared.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.signature import Signature
+from torchrepro.nouns import __version__
+from torchrepro.nouns.verdict import Signature, Verdict
 
 if TYPE_CHECKING:
     import torch
+
+# Read by torch or its compilers and safe to show to a stranger: an allow-list, so that no secret slips in.
+_TELLING_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "AOT_")
+_TELLING_NAMES = frozenset(
+    [
+        "CXX",
+        "CC",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "ATEN_CPU_CAPABILITY",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_TF32_OVERRIDE",
+        "PYTORCH_CUDA_ALLOC_CONF",
+    ]
+)
+_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL", "REMOTE", "REDIS", "URL")
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """Mixed precision on one kind of device."""
+
+    device: str
+    dtype: str
+    enabled: bool = True
+    cache_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What stood around the call. The defaults are torch's own; `rng` is empty where it was not kept."""
+
+    grad_enabled: bool = True
+    inference_mode: bool = False
+    autocast: tuple[Autocast, ...] = ()
+    default_dtype: str = "float32"
+    matmul_precision: str = "highest"
+    deterministic: str = "off"
+    """`off`, `warn` or `error`: torch.use_deterministic_algorithms."""
+    threads: int | None = None
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Non-default values of the compilers' configs, by module (dynamo, inductor, functorch)."""
+    left_out: tuple[str, ...] = ()
+    """Config values that are not data (functions, classes) and so could not be kept."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    rng: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Generator states by device."""
+
+    @property
+    def non_default(self) -> dict[str, Any]:
+        """What differs from a fresh process, for a person to read."""
+        plain = Ambient()
+        shown = ("grad_enabled", "inference_mode", "default_dtype", "matmul_precision", "deterministic")
+        found = {name: getattr(self, name) for name in shown if getattr(self, name) != getattr(plain, name)}
+        for cast in self.autocast:
+            found[f"autocast {cast.device}"] = cast.dtype if cast.enabled else "off"
+        for module, values in self.configs.items():
+            found.update({f"{module}.{name}": value for name, value in values.items()})
+        return found
+
+
+def telling_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment variables that change what is compiled; never one that could hold a secret."""
+    environ = os.environ if environ is None else environ
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if (name in _TELLING_NAMES or name.startswith(_TELLING_PREFIXES))
+        and not any(word in name for word in _SECRET_WORDS)
+        and not name.endswith(("_DIR", "_PATH", "_FILE"))
+    }
+
+
+def is_data(value: object) -> bool:
+    """Return whether JSON gives the same value back."""
+    if isinstance(value, (list, tuple)):
+        return isinstance(value, list) and all(is_data(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Versions and hardware, as a maintainer asks for them."""
+
+    torchrepro: str = ""
+    torch: str = ""
+    python: str = ""
+    platform: str = ""
+    cpu: str = ""
+    cpu_capability: str = ""
+    cores: int = 0
+    gpus: tuple[str, ...] = ()
+    cuda: str = ""
+    triton: str = ""
+    cxx: str = ""
+
+    @classmethod
+    def capture(cls) -> Environment:
+        from importlib import metadata
+
+        import torch
+
+        try:
+            triton = metadata.version("triton")
+        except metadata.PackageNotFoundError:
+            triton = ""
+        gpus: tuple[str, ...] = ()
+        # To ask for names starts CUDA, after which a process cannot be forked.
+        if torch.cuda.is_initialized():
+            gpus = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+        return cls(
+            torchrepro=__version__,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            platform=platform.platform(),
+            cpu=cpu_name(),
+            cpu_capability=torch.backends.cpu.get_cpu_capability(),
+            cores=os.cpu_count() or 0,
+            gpus=gpus,
+            cuda=str(torch.version.cuda or ""),
+            triton=triton,
+            cxx=cxx_version(),
+        )
+
+
+def cpu_name() -> str:
+    """Return the processor, as it calls itself. Needs no torch."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def cxx_version() -> str:
+    """Return the first line that the C++ compiler says of itself: generated code depends on it."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        return ""
+    try:
+        shown = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return shown.stdout.partition("\n")[0].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +313,42 @@ def count_ops(graph: torch.fx.GraphModule) -> int:
     own = sum(node.op in ("call_function", "call_method", "call_module") for node in graph.graph.nodes)
     nested = (child for child in graph.children() if isinstance(child, torch.fx.GraphModule))
     return own + sum(count_ops(child) for child in nested)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """The user's function, the compiler under test, and how to run and judge."""
+
+    target: str
+    """`FILE.py:FUNCTION` or `package.module:FUNCTION`."""
+    compiler: Compiler = field(default_factory=Compiler)
+    backward: bool | None = None
+    """None: if an output asks for gradients."""
+    amp: str | None = None
+    device: str | None = None
+    strict: bool = False
+    tolerance: float | None = None
+    check_stride: bool = False
+    fp64: bool = True
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The user's environment, as far as it matters to compilers: that of the judging process is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The verdict on a user's model, and the bundle that shows it (None: not asked for, or not possible)."""
+
+    verdict: Verdict
+    signature: Signature
+    bundle: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 same, 1 differs or fails, 125 cannot be tested."""
+        if not self.verdict.testable:
+            return 125
+        return 1 if self.verdict.fails else 0
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_()

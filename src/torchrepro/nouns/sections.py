@@ -16,11 +16,8 @@ from torchrepro.nouns.sentences import STAGES, WAYS, culprit_of, error, index_of
 from torchrepro.nouns.verdict import Kind, Stage
 
 if TYPE_CHECKING:
-    from torchrepro.nouns.comparison import Comparison, LeafComparison
-    from torchrepro.nouns.explanation import Explanation
-    from torchrepro.nouns.located import Located
-    from torchrepro.nouns.minified import Minified
-    from torchrepro.nouns.verdict import Verdict
+    from torchrepro.nouns.results import Explanation, Located, Minified
+    from torchrepro.nouns.verdict import Comparison, LeafComparison, Verdict
 
 _LONGEST_CELL = 2000
 """Characters in a notebook: the message of a C++ compiler can have a million."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from torchrepro.nouns.comparison import Blame, Difference, LeafComparison
-from torchrepro.nouns.located import Confidence, Located, Way
-from torchrepro.nouns.verdict import Kind, Stage, Verdict, telling_line
+from torchrepro.nouns.results import Confidence, Located, Way
+from torchrepro.nouns.verdict import Blame, Difference, Kind, LeafComparison, Stage, Verdict, telling_line
 
 _TITLES = {
     Kind.COMPILE_ERROR: "fails to compile",

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.located import Located
-from torchrepro.nouns.minified import Adoption
+from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.results import Adoption, Located
 from torchrepro.nouns.verdict import Verdict
 
 

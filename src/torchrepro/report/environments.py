@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.manifest import Manifest
-from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.repro import Compiler, Environment
 from torchrepro.nouns.verdict import as_data
 from torchrepro.report.contents import Difference
 from torchrepro.report.privacy import shareable_environ

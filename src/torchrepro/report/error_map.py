@@ -22,9 +22,8 @@ from torchrepro.execute.judge_repro import subject_of_repro
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase, Phases, judge, keeping_runs
 from torchrepro.judge.rule import Rule
-from torchrepro.nouns.comparison import Comparison, LeafComparison
-from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.verdict import as_data
+from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.verdict import Comparison, LeafComparison, as_data
 from torchrepro.report.contents import ErrorMap
 from torchrepro.state.ambient import applied_settings
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.nouns.located import Located, Rung, Way
+from torchrepro.nouns.results import Located, Rung, Way
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, of_verdict
 from torchrepro.nouns.sentences import counted
 from torchrepro.nouns.verdict import Kind, Verdict

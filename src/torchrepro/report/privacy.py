@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.nouns.ambient import telling_environment
+from torchrepro.nouns.repro import telling_environment
 from torchrepro.report.contents import Contents
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]|.*[/\\]lib[/\\]python3\.\d+[/\\]")

@@ -19,11 +19,9 @@ import msgspec
 
 from torchrepro.bundle.read import LOCATED, MANIFEST, SCRIPT, open_bundle_files, read_manifest, text_of
 from torchrepro.minify.run_directory import CAUGHT, SUFFIX, RunDirectory
-from torchrepro.nouns.comparison import JSON_NAMES
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.located import Located
-from torchrepro.nouns.minified import Minified
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.results import Located, Minified
+from torchrepro.nouns.verdict import JSON_NAMES, Verdict
 
 Result = TypeVar("Result")
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from torchrepro.nouns.located import Growth, Located
-from torchrepro.nouns.minified import Adoption
+from torchrepro.nouns.results import Adoption, Growth, Located
 from torchrepro.nouns.sections import (
     Code,
     Facts,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from torchrepro.nouns.comparison import Comparison, Difference, LeafComparison
 from torchrepro.nouns.repro import Compiler
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.script.layout import WIDTH
 
 # Those of torch.testing: what a reader expects where nothing is said.

@@ -12,8 +12,7 @@ from dataclasses import replace
 from torchrepro.bundle.read import OPERATORS, SCRIPT, TENSORS, VALUES
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict
+from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.call_script import CallScript
 from torchrepro.script.document import Entry, Script
 from torchrepro.script.expressions import Unwritable

@@ -12,8 +12,7 @@ import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.graph_text.literals import quote
-from torchrepro.nouns.ambient import Ambient, Autocast
-from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Repro
+from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Autocast, Compiler, Repro
 from torchrepro.script.assertions import shortened
 from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out

@@ -12,9 +12,8 @@ from torch.fx import GraphModule, Node
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.leaves import tensors_in, weights_like
-from torchrepro.nouns.comparison import LeafPath
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place
-from torchrepro.nouns.verdict import Kind
+from torchrepro.nouns.verdict import Kind, LeafPath
 from torchrepro.script.assertions import worst_leaf
 from torchrepro.script.body import Body, BodyWriter
 from torchrepro.script.document import Entry, compile_arguments

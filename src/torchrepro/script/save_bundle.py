@@ -35,10 +35,8 @@ from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values, unpack_values
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.signature import Signature
-from torchrepro.nouns.verdict import Verdict, as_data
+from torchrepro.nouns.repro import Environment, Repro
+from torchrepro.nouns.verdict import Signature, Verdict, as_data
 from torchrepro.script.standalone import kept_apart, no_script, standalone_script
 from torchrepro.user_code.graph_source import write_with_source
 from torchrepro.user_code.operators import operators_of

@@ -31,10 +31,9 @@ from torchrepro.bundle.entries import (
 )
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.graph_text.syntax import dynamic_dimensions
-from torchrepro.nouns.comparison import Difference, LeafComparison
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Difference, Kind, LeafComparison, Verdict
 from torchrepro.script import standalone_runtime as runtime
 from torchrepro.script.assertions import sentence
 from torchrepro.script.document import (

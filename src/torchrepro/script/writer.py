@@ -14,9 +14,8 @@ import torch
 
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.nouns.comparison import LeafComparison
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind, LeafComparison, Verdict
 from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf
 from torchrepro.script.document import (
     Entry,

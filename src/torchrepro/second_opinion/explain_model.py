@@ -12,7 +12,7 @@ from torchrepro.execute.compilers import backend_function
 from torchrepro.execute.user_model import call_context, load_trial
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.request import ModelRequest
+from torchrepro.nouns.repro import ModelRequest
 from torchrepro.second_opinion.dynamo import agreement, outcome_of
 from torchrepro.second_opinion.explain_call import explain_call
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state

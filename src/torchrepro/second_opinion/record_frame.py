@@ -22,10 +22,9 @@ from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.user_calls import UserCall, repro_of_call
 from torchrepro.frontend.source import FrameState
 from torchrepro.judge.raised import verdict_of
-from torchrepro.nouns.ambient import Ambient
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
-from torchrepro.nouns.repro import Compiler, Frontend
-from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.repro import Ambient, Compiler, Frontend
+from torchrepro.nouns.verdict import Signature
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.user_code.closure.live_objects import EMPTY, contents

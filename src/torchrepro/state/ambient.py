@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.nouns.ambient import Ambient, Autocast, is_data, telling_environment
+from torchrepro.nouns.repro import Ambient, Autocast, is_data, telling_environment
 from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config
 from torchrepro.torch_api.generators import accelerators, capture_rng_state
 

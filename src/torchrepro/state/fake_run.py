@@ -17,8 +17,7 @@ from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.judge.leaves import tensors_in
-from torchrepro.nouns.ambient import Ambient
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Ambient, Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeInterpreter, FakeTensorMode, ShapeEnv
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness

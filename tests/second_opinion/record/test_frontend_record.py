@@ -23,7 +23,7 @@ from torchrepro.frontend.source import FrameState
 from torchrepro.judge.raised import verdict_of
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
 from torchrepro.nouns.repro import Frontend
-from torchrepro.nouns.signature import Signature
+from torchrepro.nouns.verdict import Signature
 from torchrepro.second_opinion.api import trace
 from torchrepro.second_opinion.record_frame import keep_failure, record_frame
 

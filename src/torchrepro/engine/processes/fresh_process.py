@@ -24,8 +24,8 @@ import platformdirs
 from torchrepro.engine.processes.child import Child, listen, reports_and_output
 from torchrepro.engine.processes.executor import job_named
 from torchrepro.engine.processes.reports import Outcome, Reporter
-from torchrepro.nouns.ambient import telling_environment
 from torchrepro.nouns.errors import HarnessError, TorchReproError
+from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 

@@ -43,8 +43,7 @@ from torchrepro.engine.processes.process_groups import die_with
 from torchrepro.engine.processes.reports import Outcome, Reporter
 from torchrepro.engine.search.run_directory import Identity, RunDirectory, held
 from torchrepro.nouns.errors import HarnessError, TorchReproError
-from torchrepro.nouns.located import Located
-from torchrepro.nouns.minified import Minified
+from torchrepro.nouns.results import Located, Minified
 
 
 @dataclass(frozen=True, slots=True)

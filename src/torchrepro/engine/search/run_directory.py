@@ -32,9 +32,8 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import LOCATED, file_digest
 from torchrepro.nouns import __version__
-from torchrepro.nouns.ambient import telling_environment
-from torchrepro.nouns.environment import cpu_name, cxx_version
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import cpu_name, cxx_version, telling_environment
 from torchrepro.ranks.process import answers
 
 _IN_WORDS = {

@@ -26,8 +26,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 
-from torchrepro.nouns.located import Growth
-from torchrepro.nouns.minified import Adoption
+from torchrepro.nouns.results import Adoption, Growth
 from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS, error
 from torchrepro.report.contents import Contents, ErrorMap, Picture
 from torchrepro.report.environments import lines_of, settings_lines
