@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from torch._inductor.pattern_matcher import PatternMatcherPass
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
 from torchrepro.engine.jobs import ending_before_code
-from torchrepro.locate.ablation import EVERYTHING, Met, turned_off
 from torchrepro.locate.kernels import generate
+from torchrepro.locate.switches import turned_off
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.torch_api.patching import replaced
 
@@ -35,7 +34,7 @@ def hooks() -> list[object]:
 
 def test_everything_is_as_it_was_afterwards(tmp_path: Any) -> None:
     before = hooks()
-    with turned_off({"lowerings": [EVERYTHING]}, Met(io.StringIO())):
+    with turned_off({"lowerings": ["aten.relu.default"]}, lambda kind, name: None):
         assert hooks() != before
         assert CompilerBisector.disable_subsystem("inductor", "post_grad_passes", lambda: "any") is False
     with ending_before_code():
@@ -53,7 +52,7 @@ def test_a_rewrite_has_its_own_check_again() -> None:
     entry, matcher = Entry(), PatternMatcherPass()
     matcher.patterns[("call_function", torch.relu)] = [entry]  # type: ignore[index]
     usual = entry.extra_check
-    with turned_off({"patterns": [EVERYTHING]}, Met(io.StringIO())):
+    with turned_off({"patterns": ["a rewrite"]}, lambda kind, name: None):
         matcher.apply(torch.fx.symbolic_trace(lambda x: x + 1).graph)
         assert entry.extra_check(None) is False
     assert entry.extra_check is usual

@@ -89,7 +89,7 @@ def test_an_option_of_code_generation_is_named_and_a_suspected_lowering_told_bes
     found = find_part(inquiry, Stage.BACKEND, suspects=["aten.op3.default"])
     assert found is not None
     assert (found.part.kind, found.part.name) == (kind, option)
-    assert found.off.options == {option: value}
+    assert found.off.settings == {"inductor": {option: value}}
     assert "aten.op3.default" in found.part.detail
     assert inquiry.compiles <= 9
 
@@ -107,7 +107,7 @@ def test_two_passes_that_do_it_together_are_both_named() -> None:
     first, second = MET["passes"]
     found, _ = part_of(wrong_unless({f"passes:{first}": 1, f"passes:{second}": 1}))
     assert found is not None
-    assert set(found.off.names("passes")) == {first, second}
+    assert set(found.off.parts["passes"]) == {first, second}
 
 
 def test_a_pass_that_does_the_same_once_another_one_is_off_is_found_too() -> None:
@@ -123,7 +123,7 @@ def test_a_pass_that_does_the_same_once_another_one_is_off_is_found_too() -> Non
     compiler.answer = answer
     found = find_part(inquiry, Stage.BACKEND)
     assert found is not None
-    assert set(found.off.names("passes")) == {early, late}
+    assert set(found.off.parts["passes"]) == {early, late}
 
 
 def test_a_group_that_fails_in_a_way_of_its_own_when_turned_off_is_asked_by_halves() -> None:

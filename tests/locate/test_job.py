@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.job import STEPS, Case, Step, answered, confidence_in
+from torchrepro.locate.job import Case, answered, confidence_in
 from torchrepro.locate.settings import LocateDirectory
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.repro import Repro
@@ -28,25 +28,25 @@ def case(tmp_path: Path) -> Case:
     return Case(Inquiry(repro, Verdict(Kind.MISMATCH), oracle, asked=3), LocateDirectory(tmp_path))
 
 
-def stage(case: Case, found: Located) -> Located:
+def stage(case: Case, found: Located) -> dict[str, Any]:
     case.inquiry.queries.count(queries=2)
-    return replace(found, stage=Stage.BACKEND)
+    return {"stage": Stage.BACKEND}
 
 
-def fault(case: Case, found: Located) -> Located:
+def fault(case: Case, found: Located) -> dict[str, Any]:
     raise KeyError("buf0\nand a long story")
 
 
-def stop(case: Case, found: Located) -> Located:
+def stop(case: Case, found: Located) -> dict[str, Any]:
     raise SearchStopped("the time is up")
 
 
-def part(case: Case, found: Located) -> Located:
-    return replace(found, part=Part("pass", "reinplace"))
+def part(case: Case, found: Located) -> dict[str, Any]:
+    return {"part": Part("pass", "reinplace")}
 
 
 def test_a_fault_of_ours_is_a_note_and_the_other_steps_go_on(case: Case) -> None:
-    found = answered([Step("stage", stage), Step("op", fault), Step("part", part)], case, START)
+    found = answered({"stage": stage, "op": fault, "part": part}, case, START)
     assert found.stage is Stage.BACKEND
     assert found.part is not None
     assert found.stopped == ""
@@ -54,7 +54,7 @@ def test_a_fault_of_ours_is_a_note_and_the_other_steps_go_on(case: Case) -> None
 
 
 def test_a_stop_gives_what_was_found_so_far_and_says_why(case: Case) -> None:
-    found = answered([Step("stage", stage), Step("op", stop), Step("part", part)], case, START)
+    found = answered({"stage": stage, "op": stop, "part": part}, case, START)
     assert found.stage is Stage.BACKEND
     assert found.part is None
     assert found.stopped == "the time is up"
@@ -67,10 +67,6 @@ def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_togeth
     case.go_on_with(Inquiry(former.repro, former.verdict, oracle, asked=4, notes=["of the graph"]))
     assert case.compiles == 7
     assert case.notes == ["of the call", "of the graph"]
-
-
-def test_every_step_asks_a_question_of_its_own() -> None:
-    assert len({step.question for step in STEPS}) == len(STEPS)
 
 
 ALONE = GuiltyOp("erf", "torch.erf", Way.WINDOW)

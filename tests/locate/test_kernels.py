@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from torchrepro.locate.kernels import Generated, Written, definition_of, kernel_of, only_kernel
+from torchrepro.locate.kernels import Written, kernel_in, read_written
 from torchrepro.nouns.results import GuiltyOp, Way
 
 CODE = """
@@ -23,17 +23,13 @@ def triton_poi_fused_mul_1(in_ptr0): pass
 
 async_compile.wait(globals())
 """
-GENERATED = Generated(
-    (
-        Written(
-            "kernel", "cpp_fused_add_erf_0", "PLACEHOLDER", "cpp", ("input_2", "erf"), ("aten.erf.default",)
-        ),
-        Written("kernel", "triton_poi_fused_mul_1", "", "triton", ("mul", "input_3"), ("aten.mul.Tensor",)),
-        Written(
-            "call", "extern_kernels.addmm", "", "extern", ("permute", "addmm", "input_1"), ("aten.t.default",)
-        ),
-        Written("code", text=CODE),
-    )
+GENERATED = (
+    Written("kernel", "cpp_fused_add_erf_0", "PLACEHOLDER", "cpp", ("input_2", "erf"), ("aten.erf.default",)),
+    Written("kernel", "triton_poi_fused_mul_1", "", "triton", ("mul", "input_3"), ("aten.mul.Tensor",)),
+    Written(
+        "call", "extern_kernels.addmm", "", "extern", ("permute", "addmm", "input_1"), ("aten.t.default",)
+    ),
+    Written("code", text=CODE),
 )
 
 
@@ -42,7 +38,7 @@ def op(node: str, name: str = "torch.nn.functional.gelu") -> GuiltyOp:
 
 
 def test_the_kernel_of_a_node_is_found_by_the_nodes_that_it_was_made_from() -> None:
-    found = kernel_of(op("input_2"), GENERATED)
+    found = kernel_in(GENERATED, op("input_2"))
     assert found is not None
     assert (found.name, found.language) == ("cpp_fused_add_erf_0", "cpp")
     assert found.source.startswith("#include <prefix.h>")
@@ -50,47 +46,43 @@ def test_the_kernel_of_a_node_is_found_by_the_nodes_that_it_was_made_from() -> N
 
 
 def test_a_triton_kernel_is_taken_out_of_the_code_of_its_graph() -> None:
-    found = kernel_of(op("input_3"), GENERATED)
+    found = kernel_in(GENERATED, op("input_3"))
     assert found is not None
     assert found.language == "triton"
     assert found.source.startswith("import triton")
 
 
 def test_a_call_of_a_library_has_a_name_and_no_source() -> None:
-    found = kernel_of(op("input_1", "torch.nn.functional.linear"), GENERATED)
+    found = kernel_in(GENERATED, op("input_1", "torch.nn.functional.linear"))
     assert found is not None
     assert (found.name, found.language, found.source) == ("extern_kernels.addmm", "extern", "")
 
 
 def test_where_the_names_of_nodes_were_lost_the_op_decides() -> None:
-    found = kernel_of(op("renamed", "torch.erf"), GENERATED)
+    found = kernel_in(GENERATED, op("renamed", "torch.erf"))
     assert found is not None
     assert found.name == "cpp_fused_add_erf_0"
-    assert kernel_of(op("renamed", "aten.tanh.default"), GENERATED) is None
+    assert kernel_in(GENERATED, op("renamed", "aten.tanh.default")) is None
 
 
 def test_of_a_compilation_that_ended_early_the_kernel_is_what_was_generated_so_far() -> None:
-    early = Generated((Written("kernel", "cpp_fused_sin_0", "void kernel() {}", "cpp", ("sin",)),))
-    found = kernel_of(op("sin"), early)
+    early = (Written("kernel", "cpp_fused_sin_0", "void kernel() {}", "cpp", ("sin",)),)
+    found = kernel_in(early, op("sin"))
     assert found is not None
     assert found.source == "void kernel() {}"
 
 
 def test_without_an_op_a_kernel_is_named_only_if_there_is_no_other() -> None:
-    assert only_kernel(GENERATED) is None
-    found = only_kernel(Generated(GENERATED.written[1:]))
+    assert kernel_in(GENERATED, None) is None
+    found = kernel_in(GENERATED[1:], None)
     assert found is not None
     assert found.name == "triton_poi_fused_mul_1"
 
 
 def test_a_value_that_two_kernels_compute_is_in_the_one_named_after_it_and_in_backward_in_the_last() -> None:
-    twice = Generated(
-        tuple(
-            Written("kernel", f"cpp_fused_{name}", name, "cpp", ("erf",))
-            for name in ("mul_0", "erf_1", "neg_2")
-        )
-    )
-    forward, backward = kernel_of(op("erf", "torch.erf"), twice), kernel_of(op("erf"), twice, backward=True)
+    names = ("mul_0", "erf_1", "neg_2")
+    twice = [Written("kernel", f"cpp_fused_{name}", name, "cpp", ("erf",)) for name in names]
+    forward, backward = kernel_in(twice, op("erf", "torch.erf")), kernel_in(twice, op("erf"), backward=True)
     assert forward is not None
     assert forward.name == "cpp_fused_erf_1"
     assert backward is not None
@@ -99,10 +91,13 @@ def test_a_value_that_two_kernels_compute_is_in_the_one_named_after_it_and_in_ba
 
 def test_what_a_killed_process_had_written_down_is_read_without_its_half_line(tmp_path: Path) -> None:
     path = tmp_path / "written.jsonl"
-    lines = [msgspec.json.encode(piece) for piece in GENERATED.written]
+    lines = [msgspec.json.encode(piece) for piece in GENERATED]
     path.write_bytes(b"\n".join(lines[:2]) + b"\n" + lines[2][:20])
-    assert Generated.read(path).kernels == GENERATED.written[:2]
+    assert read_written(path) == list(GENERATED[:2])
 
 
-def test_a_kernel_that_is_not_in_the_code_has_no_definition_there() -> None:
-    assert definition_of("cpp_fused_add_erf", CODE) == ""
+def test_a_kernel_that_is_not_in_the_code_is_what_was_generated() -> None:
+    other = Written("kernel", "cpp_fused_add_erf", "early", "cpp", ("add",))
+    found = kernel_in((other, *GENERATED), op("add"))
+    assert found is not None
+    assert found.source == "early"

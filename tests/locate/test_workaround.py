@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from synthetic_compiler import Answer, Asked, inquiry_of, small_repro
 
-from torchrepro.locate.ablation import Off
 from torchrepro.locate.component import Found
 from torchrepro.locate.stages import find_stage
+from torchrepro.locate.switches import Off
 from torchrepro.locate.workaround import code_for, find_workaround
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.results import Part, Workaround
@@ -31,14 +31,14 @@ def passes_with(**options: object) -> Answer:
 
 
 def test_the_option_that_turns_the_guilty_part_off_is_told_first() -> None:
-    found = workaround_for(passes_with(inplace_buffers=False), Off(options={"inplace_buffers": False}))
+    found = workaround_for(passes_with(inplace_buffers=False), Off({"inductor": {"inplace_buffers": False}}))
     assert found == Workaround(
         {"inplace_buffers": False}, "torch.compile(model, options={'inplace_buffers': False})", True
     )
 
 
 def test_of_several_options_only_those_that_are_needed_are_told() -> None:
-    off = Off(options={"max_autotune": False, "max_autotune_gemm": False, "benchmark_fusion": False})
+    off = Off({"inductor": {"max_autotune": False, "max_autotune_gemm": False, "benchmark_fusion": False}})
     found = workaround_for(passes_with(max_autotune_gemm=False), off)
     assert found is not None
     assert found.options == {"max_autotune_gemm": False}
@@ -77,7 +77,7 @@ def test_a_setting_of_torch_is_a_line_of_its_own() -> None:
         off = question.repro.ambient.configs.get("functorch", {}).get("donated_buffer") is False
         return Kind.PASS if off else Kind.MISMATCH
 
-    found = workaround_for(answer, Off(configs={"functorch": {"donated_buffer": False}}))
+    found = workaround_for(answer, Off({"functorch": {"donated_buffer": False}}))
     assert found is not None
     assert (found.code, found.verified) == ("torch._functorch.config.donated_buffer = False", True)
 
@@ -103,12 +103,14 @@ def test_what_does_not_pass_is_no_workaround(kind: Kind) -> None:
     def answer(question: Asked) -> Kind:
         return kind if question.options or question.backend != "inductor" else Kind.MISMATCH
 
-    assert workaround_for(answer, Off(options={"inplace_buffers": False})) is None
+    assert workaround_for(answer, Off({"inductor": {"inplace_buffers": False}})) is None
 
 
 def test_a_mode_is_spelt_out_since_options_exclude_it() -> None:
     repro = small_repro(compiler=Compiler(mode="reduce-overhead", fullgraph=True))
-    found = workaround_for(passes_with(inplace_buffers=False), Off(options={"inplace_buffers": False}), repro)
+    found = workaround_for(
+        passes_with(inplace_buffers=False), Off({"inductor": {"inplace_buffers": False}}), repro
+    )
     assert found is not None
     assert found.options == {"triton.cudagraphs": True, "inplace_buffers": False}
     assert "fullgraph=True" in found.code

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.engine.baseline import Original, establish
+from torchrepro.engine.baseline import establish
 from torchrepro.engine.processes.reports import Reporter
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
@@ -29,9 +29,8 @@ from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
 from torchrepro.locate.stages import Ladder, find_stage
-from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.watched_graph import Watching, error_growth, find_birth
 from torchrepro.locate.workaround import find_workaround
-from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.results import Confidence, Located, Way
@@ -60,6 +59,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         oracle = oracle.after(original.verdict)
         use_scratch(directory)
         stop.after(settings.time_limit)
+        rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
         inquiry = Inquiry(
             repro,
             original.verdict,
@@ -67,7 +67,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             repeats=original.repeats,
             on_step=lambda words: reporter.send(step=words),
             asked=warming + original.runs,
-            notes=_notes_on(original),
+            notes=[note for note in (original.note, rate) if note],
         )
         case = Case(inquiry, directory, trusted)
         found = Located(bundle=request.bundle, kind=original.verdict.kind)
@@ -113,98 +113,74 @@ class Case:
         return [note for one in (*self._former, self.inquiry) for note in one.notes]
 
 
-def _stage(case: Case, found: Located) -> Located:
+Answer = dict[str, Any]
+"""Fields of `Located` whose value a step knows."""
+
+
+def _stage(case: Case, found: Located) -> Answer:
     case.ladder = find_stage(case.inquiry)
-    return replace(found, stage=case.ladder.stage, rungs=case.ladder.rungs)
+    return {"stage": case.ladder.stage, "rungs": case.ladder.rungs}
 
 
-def _graph(case: Case, found: Located) -> Located:
+def _graph(case: Case, found: Located) -> Answer:
     inquiry = case.inquiry
     if inquiry.repro.place is not Place.BEFORE_CAPTURE:
-        return replace(found, graph=graph_of(inquiry, found.bundle))
+        return {"graph": graph_of(inquiry, found.bundle)}
     if found.stage is Stage.CAPTURE:
-        return found  # no graph is the culprit
+        return {}  # no graph is the culprit
     culprit = graph_in_call(inquiry, case.directory.graph, case.trusted)
     if culprit is None:
-        return found
-    case.go_on_with(
-        Inquiry(
-            culprit.repro,
-            culprit.verdict,
-            inquiry.oracle,
-            repeats=inquiry.repeats,
-            on_step=inquiry.on_step,
-        )
-    )
-    return replace(found, graph=culprit.graph)
+        return {}
+    oracle, repeats, on_step = inquiry.oracle, inquiry.repeats, inquiry.on_step
+    case.go_on_with(Inquiry(culprit.repro, culprit.verdict, oracle, repeats=repeats, on_step=on_step))
+    return {"graph": culprit.graph}
 
 
-def _op(case: Case, found: Located) -> Located:
-    return replace(found, op=find_op(case.inquiry, case.watching))
-
-
-def _part(case: Case, found: Located) -> Located:
+def _part(case: Case, found: Located) -> Answer:
     case.part = find_part(case.inquiry, found.stage, suspects=(found.op.op,) if found.op else ())
-    return replace(found, part=case.part.part if case.part else None)
+    return {"part": case.part.part if case.part else None}
 
 
-def _workaround(case: Case, found: Located) -> Located:
-    if case.ladder is None:
-        return found
-    return replace(found, workaround=find_workaround(case.inquiry, case.ladder, case.part))
+def _workaround(case: Case, found: Located) -> Answer:
+    return {"workaround": find_workaround(case.inquiry, case.ladder, case.part) if case.ladder else None}
 
 
-def _growth(case: Case, found: Located) -> Located:
-    return replace(found, growth=error_growth(case.watching))
+def _sensitivity(case: Case, found: Located) -> Answer:
+    return {"sensitivity": find_sensitivity(case.watching, found.op)}
 
 
-def _sensitivity(case: Case, found: Located) -> Located:
-    return replace(found, sensitivity=find_sensitivity(case.watching, found.op))
-
-
-def _birth(case: Case, found: Located) -> Located:
-    return replace(found, birth=find_birth(case.watching))
-
-
-def _kernel(case: Case, found: Located) -> Located:
+def _kernel(case: Case, found: Located) -> Answer:
     if found.stage is Stage.CAPTURE:
-        return found
-    return replace(found, kernel=find_kernel(case.inquiry, found.op, case.directory.path))
+        return {}
+    return {"kernel": find_kernel(case.inquiry, found.op, case.directory.path)}
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One question: `answer` returns what is known with its answer in it."""
-
-    question: str
-    answer: Callable[[Case, Located], Located]
-
-
-STEPS = (
-    Step("which stage fails first", _stage),
-    Step("which graph fails", _graph),
-    Step("which op is the first that is wrong", _op),
-    Step("what inside the stage is the culprit", _part),
-    Step("what makes it go away", _workaround),
-    Step("how the error grows along the graph", _growth),
-    Step("how ill-conditioned the computation is", _sensitivity),
-    Step("where the first NaN or Inf is born", _birth),
-    Step("which kernel computes the op", _kernel),
-)
-"""In this order. What cannot be answered is None, and the others go on."""
+Steps = Mapping[str, Callable[[Case, Located], Answer]]
+STEPS: Steps = {
+    "which stage fails first": _stage,
+    "which graph fails": _graph,
+    "which op is the first that is wrong": lambda case, _: {"op": find_op(case.inquiry, case.watching)},
+    "what inside the stage is the culprit": _part,
+    "what makes it go away": _workaround,
+    "how the error grows along the graph": lambda case, _: {"growth": error_growth(case.watching)},
+    "how ill-conditioned the computation is": _sensitivity,
+    "where the first NaN or Inf is born": lambda case, _: {"birth": find_birth(case.watching)},
+    "which kernel computes the op": _kernel,
+}
+"""A question and how it is answered, in this order. What cannot be answered is None, and the others go on."""
 
 
-def answered(steps: Sequence[Step], case: Case, found: Located) -> Located:
+def answered(steps: Steps, case: Case, found: Located) -> Located:
     """Run all steps in order. A fault of torchrepro costs one answer and a note; a stop keeps the others."""
-    for step in steps:
-        case.inquiry.on_step(step.question)
+    for question, answer in steps.items():
+        case.inquiry.on_step(question)
         try:
-            found = step.answer(case, found)
+            found = replace(found, **answer(case, found))
         except SearchStopped as stopped:
             return replace(found, stopped=str(stopped))
         except Exception as exc:
             fact = f"{type(exc).__name__}: {str(exc).partition(chr(10))[0][:200]}"
-            case.inquiry.notes.append(f"{step.question}: unknown: torchrepro itself failed ({fact})")
+            case.inquiry.notes.append(f"{question}: unknown: torchrepro itself failed ({fact})")
     return found
 
 
@@ -215,11 +191,6 @@ def confidence_in(found: Located) -> Confidence:
     gone = found.part is not None or bool(found.workaround and found.workaround.verified)
     alone = found.op is not None and found.op.way is Way.WINDOW
     return Confidence.VERIFIED if gone or alone else Confidence.LIKELY
-
-
-def _notes_on(original: Original) -> list[str]:
-    rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
-    return [note for note in (original.note, rate) if note]
 
 
 def _kept(found: Located, directory: LocateDirectory) -> dict[str, Any]:

@@ -43,26 +43,10 @@ class Written:
     """`aten.gelu.default`: what was there before decompositions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """All that was generated, in order."""
-
-    written: tuple[Written, ...] = ()
-
-    @property
-    def code(self) -> tuple[str, ...]:
-        """The code of each graph: forward, then backward."""
-        return tuple(piece.text for piece in self.written if piece.kind == _CODE)
-
-    @property
-    def kernels(self) -> tuple[Written, ...]:
-        return tuple(piece for piece in self.written if piece.kind != _CODE)
-
-    @classmethod
-    def read(cls, path: Path) -> Generated:
-        """What a process has written down; the last line of one that was killed may be half."""
-        lines = path.read_bytes().splitlines(keepends=True)
-        return cls(tuple(msgspec.json.decode(line, type=Written) for line in lines if line.endswith(b"\n")))
+def read_written(path: Path) -> list[Written]:
+    """What a process has written down, in order; the last line of one that was killed may be half."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [msgspec.json.decode(line, type=Written) for line in lines if line.endswith(b"\n")]
 
 
 def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
@@ -152,13 +136,6 @@ def _ancestors(sources: Any) -> Iterator[str]:
         yield from _ancestors(getattr(source, "from_node", None))
 
 
-def definition_of(kernel: str, code: str) -> str:
-    """The source of a kernel as it stands in the code of a graph; empty where it does not."""
-    defined = rf"^{re.escape(kernel)} = async_compile\.\w+\(.*?'''\n?(.*?)'''"
-    found = re.search(defined, code, re.DOTALL | re.MULTILINE)
-    return found[1] if found else ""
-
-
 OUTPUT_CODE = "output_code.py"
 """What inductor wrote for the whole graph, next to the result."""
 _JOB = "torchrepro.locate.kernels:generate"
@@ -175,13 +152,18 @@ def find_kernel(inquiry: Inquiry, op: GuiltyOp | None, directory: Path) -> Kerne
         return None  # how another compiler could be watched is not known
     inquiry.on_step("the code that the compiler generates")
     of_gradients = inquiry.failure.places == {"grad"}
-    generated = _generated(inquiry, run=of_gradients)
-    if not generated.written:
+    with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
+        path = Path(scratch) / "written.jsonl"
+        path.touch()
+        inquiry.ran(_JOB, inquiry.repro, path=str(path), run=of_gradients)
+        written = read_written(path)
+    if not written:
         inquiry.notes.append("no generated code: the compiler did not get so far")
         return None
-    if generated.code:
-        (directory / OUTPUT_CODE).write_text("\n\n".join(generated.code))
-    found = only_kernel(generated) if op is None else kernel_of(op, generated, backward=of_gradients)
+    code = [piece.text for piece in written if piece.kind == _CODE]  # forward, then backward
+    if code:
+        (directory / OUTPUT_CODE).write_text("\n\n".join(code))
+    found = kernel_in(written, op, backward=of_gradients)
     if found is None and op is not None:
         inquiry.notes.append(f"no kernel computes {op.node}: it was optimised away, or is part of no graph")
     if found is not None and found.source:
@@ -190,44 +172,27 @@ def find_kernel(inquiry: Inquiry, op: GuiltyOp | None, directory: Path) -> Kerne
     return found
 
 
-def kernel_of(op: GuiltyOp, generated: Generated, *, backward: bool = False) -> Kernel | None:
-    """The kernel that computes a node; in backward the last, else the first. Where AOT has lost the names of
-    nodes, one that computes the same op.
+def kernel_in(written: Sequence[Written], op: GuiltyOp | None, *, backward: bool = False) -> Kernel | None:
+    """The kernel that computes a node; in backward the last, else the first.
+
+    Where AOT has lost the names of nodes, one that computes the same op. Without an op, the only kernel.
     """
-    by_node = [piece for piece in generated.kernels if op.node in piece.nodes]
-    candidates = by_node or [piece for piece in generated.kernels if _computes(piece, op.op)]
+    kernels = [piece for piece in written if piece.kind != _CODE]
+    if op is None:
+        own = [piece for piece in kernels if piece.language != "extern"]
+        candidates = own if len(own) == 1 else []
+    else:
+        name = plain_op_name(op.op)
+        candidates = [piece for piece in kernels if op.node in piece.nodes]
+        candidates = candidates or [piece for piece in kernels if name in map(plain_op_name, piece.ops)]
+        candidates = candidates[::-1] if backward else candidates
+        # A value that is needed in two kernels may be computed in both, and a `t` before a matmul is no
+        # kernel of the matmul: one that is named after the op comes first.
+        candidates = [piece for piece in candidates if name in piece.name] or candidates
     if not candidates:
         return None
-    chosen = _first_to_compute(op, candidates[::-1] if backward else candidates)
-    return _with_source(chosen, generated)
-
-
-def only_kernel(generated: Generated) -> Kernel | None:
-    """The kernel of a graph that has no other."""
-    own = [piece for piece in generated.kernels if piece.language != "extern"]
-    return _with_source(own[0], generated) if len(own) == 1 else None
-
-
-def _with_source(piece: Written, generated: Generated) -> Kernel:
-    source = definition_of(piece.name, "\n".join(generated.code)) or piece.text
-    return Kernel(name=piece.name, language=piece.language, source=source)
-
-
-def _first_to_compute(op: GuiltyOp, candidates: Sequence[Written]) -> Written:
-    """A value that is needed in two kernels may be computed in both, and a `t` before a matmul is no kernel
-    of the matmul: one that is named after the op comes first.
-    """
-    named = [piece for piece in candidates if plain_op_name(op.op) in piece.name]
-    return (named or list(candidates))[0]
-
-
-def _computes(piece: Written, op: str) -> bool:
-    return plain_op_name(op) in {plain_op_name(name) for name in piece.ops}
-
-
-def _generated(inquiry: Inquiry, *, run: bool) -> Generated:
-    with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
-        path = Path(scratch) / "written.jsonl"
-        path.touch()
-        inquiry.ran(_JOB, inquiry.repro, path=str(path), run=run)
-        return Generated.read(path)
+    chosen = candidates[0]
+    defined = rf"^{re.escape(chosen.name)} = async_compile\.\w+\(.*?'''\n?(.*?)'''"
+    code = "\n".join(piece.text for piece in written if piece.kind == _CODE)
+    found = re.search(defined, code, re.DOTALL | re.MULTILINE)
+    return Kernel(chosen.name, chosen.language, found[1] if found else chosen.text)

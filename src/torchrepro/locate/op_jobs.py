@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import msgspec
 import torch
 
-from torchrepro.cut.record_values import Kept, NotRecorded, Recording, observed_values, raising_node
-from torchrepro.cut.subgraph import Unit, ambient_at, piece, units_of
+from torchrepro.cut.record_values import Kept, NotRecorded, observed_values, raising_node
+from torchrepro.cut.subgraph import ambient_at, piece, units_of
 from torchrepro.cut.watched_values import watched_in
 from torchrepro.execute.judge_repro import Prepared, subject_of_repro, truth_of
 from torchrepro.judge.compare import same
@@ -25,7 +26,7 @@ from torchrepro.judge.models import Phase, Phases, judge, keeping_runs
 from torchrepro.judge.randomness import RecordRandom
 from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
-from torchrepro.locate.sensitivity import nudged, response_of
+from torchrepro.locate.sensitivity import nudged
 from torchrepro.locate.watched_graph import Odd, Seen, Sighting
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
@@ -54,9 +55,7 @@ def relative_error(value: Any, truth: Any) -> float | None:
         both = known & part.isfinite()
         worst = max(worst, _largest((part - true)[both]))
         scale = max(scale, _largest(true[known]))
-    if not worst:
-        return 0.0
-    return worst / scale if scale else 1.0
+    return worst / scale if scale else float(worst > 0)
 
 
 def oddities(value: Any, truth: Any) -> Odd:
@@ -80,15 +79,12 @@ def _comparable(value: Any, truth: Any) -> bool:
 
 def _blocks(value: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Both as rows of float64, a block at a time; a complex number is two elements."""
-    rows = [_row(value.detach()), _row(truth.detach())]
-    for start in range(0, rows[0].numel(), _BLOCK):
-        part, true = (row[start : start + _BLOCK].to("cpu", torch.float64) for row in rows)
-        yield part, true
-
-
-def _row(tensor: torch.Tensor) -> torch.Tensor:
-    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return plain.reshape(-1)
+    plain = (
+        torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        for tensor in (value.detach(), truth.detach())
+    )
+    for part, true in zip(*(tensor.reshape(-1).split(_BLOCK) for tensor in plain), strict=False):
+        yield part.to("cpu", torch.float64), true.to("cpu", torch.float64)
 
 
 def _rounded(true: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -114,7 +110,8 @@ class Rejudging:
         self._recording = replace(plain, values={**plain.values, **kept}, at_use={})
         self._repro = replace(repro, earlier=(), symbols=(), backward=False)
         self._rule = rule
-        self._units = {name: unit for unit in _units(repro, plain) for name in unit.nodes}
+        units = (unit for unit in units_of(repro.graph.graph, plain.several) if not unit.is_state)
+        self._units = {name: unit for unit in units for name in unit.nodes}
         self._states = ambient_at(repro.graph.graph, repro.ambient)
 
     def at_fault(self, name: str) -> bool | None:
@@ -130,29 +127,18 @@ class Rejudging:
             got = tuple(self._recording.result(node.name) for node in outputs)
         except NotRecorded:
             return None
-        return self._differs(replace(cut, ambient=self._states[unit.name]), got)
-
-    def _differs(self, alone: Repro, got: tuple[torch.Tensor, ...]) -> bool | None:
-        prepared = Prepared(alone)
-        random = RecordRandom()
+        prepared, random = Prepared(replace(cut, ambient=self._states[unit.name])), RecordRandom()
         with torch.no_grad():
-            eager = _results(prepared, alone.inputs, random)
+            eager = _results(prepared, cut.inputs, random)
             if random.is_random:
                 return None  # alone it draws other numbers
             truth = tuple(truth_of(prepared, random.draws)[0].outputs)
-            if same(eager, got, truth, rule=self._rule):
-                return False
             # In a fused kernel an operand is not rounded as it is where it is returned. What a rounding of
             # the operands makes of the result is not the op's fault either.
-            for seed in range(_DRAWS):
-                other = _results(prepared, nudged(alone.inputs, seed), RecordRandom())
-                if same(other, got, truth, rule=self._rule):
-                    return False
-            return True
-
-
-def _units(repro: Repro, recording: Recording) -> list[Unit]:
-    return [unit for unit in units_of(repro.graph.graph, recording.several) if not unit.is_state]
+            roundings = (
+                _results(prepared, nudged(cut.inputs, seed), RecordRandom()) for seed in range(_DRAWS)
+            )
+            return not any(same(one, got, truth, rule=self._rule) for one in chain([eager], roundings))
 
 
 def _results(prepared: Prepared, inputs: tuple[Any, ...], random: RecordRandom) -> tuple[Any, ...]:
@@ -174,68 +160,55 @@ def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     return msgspec.to_builtins(found)
 
 
-def sensitivity(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """What a rounding of the inputs makes of the results, in float64: a `Response`."""
-    phase("reference")
-    with applied_settings(repro.ambient):
-        return msgspec.to_builtins(response_of(repro))
-
-
 def raising(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The node at which eager raises."""
     phase("eager")
     return raising_node(repro)
 
 
-def _last_outputs(run: Run | None, count: int) -> list[Any]:
-    """The last outputs of a run; None for each where there was no such run."""
-    if run is None or not isinstance(run.outputs, tuple | list):
-        return [None] * count
-    return list(run.outputs)[len(run.outputs) - count :]
-
-
 def _sighting(
     repro: Repro, names: list[str], verdict: Verdict, runs: Mapping[str, Run], rule: Rule
 ) -> Sighting:
-    sides = (_last_outputs(runs.get(side), len(names)) for side in ("eager", "compiled", "truth"))
-    values = dict(zip(names, zip(*sides, strict=True), strict=True))
+    eager, compiled, truth = (_last_outputs(runs.get(side), names) for side in ("eager", "compiled", "truth"))
     leaves = {} if verdict.comparison is None else watched_in(verdict.comparison, repro, names)
-    wrong = {name for name, leaf in leaves.items() if not leaf.same}
-    compiled_values = {name: compiled for name, (_, compiled, _) in values.items()}
-    at_fault = _at_fault(repro, compiled_values, names, wrong, rule) if wrong else {}
+    wrong = [name for name in names if name in leaves and not leaves[name].same]
+    at_fault = _at_fault(repro, compiled, wrong, rule) if wrong else {}
     seen = tuple(
         Seen(
             name,
             wrong=name in wrong,
             at_fault=at_fault.get(name),
-            eager=relative_error(eager, truth),
-            compiled=relative_error(compiled, truth),
-            eager_odd=oddities(eager, truth),
-            compiled_odd=None if compiled is None else oddities(compiled, truth),
+            eager=relative_error(eager[name], truth[name]),
+            compiled=relative_error(compiled[name], truth[name]),
+            eager_odd=oddities(eager[name], truth[name]),
+            compiled_odd=None if compiled[name] is None else oddities(compiled[name], truth[name]),
         )
-        for name, (eager, compiled, truth) in values.items()
+        for name in names
     )
     own = () if verdict.comparison is None else verdict.comparison.differing
     watched = {leaf.path for leaf in leaves.values()}
     elsewhere = tuple(leaf.path for leaf in own if leaf.path not in watched)
-    return Sighting(replace(verdict, comparison=None), seen, elsewhere, _nan_inputs(repro))
+    given = zip(repro.graph.graph.find_nodes(op="placeholder"), repro.inputs, strict=False)
+    nan_inputs = tuple(node.name for node, value in given if oddities(value, None).nan)
+    return Sighting(replace(verdict, comparison=None), seen, elsewhere, nan_inputs)
 
 
-def _nan_inputs(repro: Repro) -> tuple[str, ...]:
-    wanted = repro.graph.graph.find_nodes(op="placeholder")
-    given = zip(wanted, repro.inputs, strict=False)
-    return tuple(node.name for node, value in given if oddities(value, None).nan)
+def _last_outputs(run: Run | None, names: list[str]) -> dict[str, Any]:
+    """The last outputs of a run by name; None for each where there was no such run."""
+    if run is None or not isinstance(run.outputs, tuple | list):
+        return dict.fromkeys(names)
+    return dict(zip(names, list(run.outputs)[len(run.outputs) - len(names) :], strict=True))
 
 
 def _at_fault(
-    repro: Repro, values: Mapping[str, Any], names: list[str], wrong: set[str], rule: Rule
+    repro: Repro, values: Mapping[str, Any], wrong: list[str], rule: Rule
 ) -> dict[str, bool | None]:
     """Of the wrong values, in order: whether it is their op that is wrong; none is asked after the first."""
     found: dict[str, bool | None] = {}
     tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
     rejudging = Rejudging(repro, tensors, rule)
     started = time.monotonic()
-    for name in [name for name in names if name in wrong]:
+    for name in wrong:
         try:
             found[name] = rejudging.at_fault(name)
         except TorchReproError:  # there is no float64 run of this op alone: not known

@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch.fx import Node
-
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.subgraph import Unit, piece, takes_apart, units_of
-from torchrepro.cut.windows import Window, alone, beside, by_ambient, failing_one, windows_of, wrong_ones
+from torchrepro.cut.windows import alone, beside, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts
-from torchrepro.locate.wrong_values import Traced, steepest, trace
+from torchrepro.locate.watched_graph import OF_VALUES, Seen, Traced, Watching, steepest, trace, whereabouts
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import GuiltyOp, Way
 from torchrepro.nouns.verdict import Kind
@@ -30,6 +27,9 @@ from torchrepro.torch_api.ops import HigherOrderOperator
 _RAISING = "torchrepro.locate.op_jobs:raising"
 _FEWEST = 8
 """Compiles that even the smallest graph may cost."""
+_SUSPECTS = 2
+_WINDOW_GROUPS = 2
+"""Groups of ops that run in different states (autocast, no gradients) and cannot stand in one graph."""
 
 
 def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
@@ -37,11 +37,7 @@ def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
     if watching is None:
         return _raising_in_eager(inquiry) if inquiry.verdict.kind is Kind.MISSING_ERROR else None
     limit = inquiry.compiles + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
-
-    def left() -> int:
-        return limit - inquiry.compiles
-
-    search = _Search(inquiry, watching, OpWindows(watching, left), left)
+    search = _Search(watching, limit)
     if inquiry.verdict.kind not in OF_VALUES:
         return search.by_failure()
     return search.by_gradients() if inquiry.failure.places == {"grad"} else search.by_values()
@@ -50,21 +46,25 @@ def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
 class _Search:
     """One search for one op: what is asked, and how many compiles are left for it."""
 
-    def __init__(
-        self, inquiry: Inquiry, watching: Watching, windows: OpWindows, left: Callable[[], int]
-    ) -> None:
-        self._inquiry = inquiry
+    def __init__(self, watching: Watching, limit: int) -> None:
+        self._inquiry = watching.inquiry
         self._watching = watching
-        self._windows = windows
-        self._left = left
+        self._cut = watching.static, watching.recording
+        self._windows = windows_of(*self._cut)
+        self._limit = limit
+        self._gradients_alone = self._inquiry.failure.places == {"grad"}
+
+    def left(self) -> int:
+        return self._limit - self._inquiry.compiles
 
     def by_failure(self) -> GuiltyOp | None:
         """An exception, a crash or a hang."""
-        named, failing = self._windows.named()
-        failing = failing or self._windows.failing()
+        suspected = suspects(self._windows, self._inquiry.verdict, *self._cut)[:_SUSPECTS]
+        named = [window.name for window in suspected]
+        failing = next((name for name in named if self.fails_alone(name)[0]), None) or self.failing()
         if failing is not None:
             return self._answer(failing, Way.WINDOW)
-        last = last_of_shortest_beginning(self._watching, self._left)
+        last = self.edge(lambda units, count: units[:count])
         if last is not None:
             self._say("no op fails alone: the one named is where the failure comes, with the ops before it")
             return self._answer(last, Way.PIECE)
@@ -76,7 +76,7 @@ class _Search:
 
     def by_values(self) -> GuiltyOp | None:
         """Wrong results, or results that are not finite."""
-        traced = trace(self._watching, at_once=len(self._watching.values), left=self._left)
+        traced = trace(self._watching, at_once=len(self._watching.values), left=self.left)
         if traced.node is not None:
             return self._seen_in_graph(traced)
         if traced.unseen:
@@ -94,10 +94,10 @@ class _Search:
             )
             return None
         if not traced.shows:
-            again = trace(self._watching, at_once=1, left=self._left)
+            again = trace(self._watching, at_once=1, left=self.left)
             if again.node is not None:
                 return self._seen_in_graph(again)
-        last = last_of_shortest_beginning(self._watching, self._left)
+        last = self.edge(lambda units, count: units[:count])
         if last is None:
             self._say("no op is named: none is wrong alone, and none shows in the compiled graph")
             return None
@@ -108,7 +108,7 @@ class _Search:
         """The results are right and gradients are wrong: backward of an op."""
         alone = self._wrong_alone()
         if alone is None:
-            first = first_of_shortest_end(self._watching, self._left)
+            first = self.edge(lambda units, count: units[len(units) - count :])
             alone = None if first is None else self._answer(first, Way.PIECE)
             if alone is not None:
                 self._say(
@@ -123,14 +123,14 @@ class _Search:
 
     def _seen_in_graph(self, traced: Traced) -> GuiltyOp:
         assert traced.node is not None
-        fails, _ = self._windows.fails_alone(traced.node) if self._left() > 0 else (False, None)
+        fails, _ = self.fails_alone(traced.node) if self.left() > 0 else (False, None)
         if not fails:
             self._say("the op is wrong in this graph and not alone: it needs others next to it")
         return self._answer(traced.node, Way.WINDOW if fails else Way.OUTPUTS)
 
     def _wrong_alone(self) -> GuiltyOp | None:
-        for name in self._windows.wrong():
-            fails, seen = self._windows.fails_alone(name) if self._left() > 0 else (False, None)
+        for name in self.wrong():
+            fails, seen = self.fails_alone(name) if self.left() > 0 else (False, None)
             if fails:
                 return self._answer(name, Way.WINDOW, seen)
         return None
@@ -143,93 +143,22 @@ class _Search:
             node = node.all_input_nodes[0]
         if isinstance(node.target, HigherOrderOperator):
             self._say(f"{node.name} runs graphs of its own, and what is in them was not looked at")
-        return _culprit(
-            node,
-            way,
-            eager_error=None if seen is None else seen.eager,
-            compiled_error=None if seen is None else seen.compiled,
-        )
+        errors = (None, None) if seen is None else (seen.eager, seen.compiled)
+        return GuiltyOp(**whereabouts(node), way=way, eager_error=errors[0], compiled_error=errors[1])
 
     def _say(self, note: str) -> None:
         self._inquiry.notes.append(note)
 
-
-def _raising_in_eager(inquiry: Inquiry) -> GuiltyOp | None:
-    """An error is missing: the op is the one that raises it in eager."""
-    if inquiry.repro.place is Place.BEFORE_CAPTURE:
-        return None
-    name = inquiry.ran(_RAISING, inquiry.repro, compiles=0).result
-    found = [node for node in inquiry.repro.graph.graph.nodes if node.name == name]
-    return _culprit(found[0], Way.ERROR) if found else None
-
-
-def _culprit(node: Node, way: Way, **errors: float | None) -> GuiltyOp:
-    here = whereabouts(node)
-    return GuiltyOp(here.node, here.op, way, here.module, here.source, **errors)
-
-
-_SUSPECTS = 2
-_WINDOW_GROUPS = 2
-"""Groups of ops that run in different states (autocast, no gradients) and cannot stand in one graph."""
-
-
-class OpWindows:
-    """The ops of a graph, each as a graph of its own."""
-
-    def __init__(self, watching: Watching, left: Callable[[], int]) -> None:
-        self._watching = watching
-        self._left = left
-        self._inquiry = watching.inquiry
-        self._windows = windows_of(watching.static, watching.recording)
-        self._place = {name: place for place, name in enumerate(watching.nodes)}
+    # Each op as a graph of its own.
 
     def fails_alone(self, name: str) -> tuple[bool, Seen | None]:
         """Whether the op that computes a node fails by itself, and what was seen of its result."""
-        for window in self._windows:
-            for unit in window.instances:
-                if name in unit.nodes:
-                    return self._fails(unit, window, name)
-        return False, None
-
-    def named(self) -> tuple[list[str], str | None]:
-        """The ops that the evidence of the failure names, and the first of them that fails alone."""
-        static, recording = self._watching.static, self._watching.recording
-        named = suspects(self._windows, self._inquiry.verdict, static, recording)
-        names = [window.name for window in named[:_SUSPECTS]]
-        return names, next((name for name in names if self.fails_alone(name)[0]), None)
-
-    def wrong(self) -> list[str]:
-        """The ops whose results are wrong alone, in the order of the graph: one compile for each state."""
-        self._inquiry.on_step("judging every op alone")
-        found: list[str] = []
-        for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
-            if self._left() <= 0:
-                break
-            pairs = wrong_ones(
-                self._watching.static, self._watching.recording, group, self._inquiry.queries.rounds
-            )
-            found += [unit.name for unit, _ in pairs]
-        return sorted(found, key=self._place.__getitem__)
-
-    def failing(self) -> str | None:
-        """The op that fails alone, by bisection; first it is asked whether any does."""
-        self._inquiry.on_step("looking for an op that fails alone")
-        static, recording = self._watching.static, self._watching.recording
-        for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
-            if self._left() <= 0 or self._first_failing([beside(static, recording, group)]) is None:
-                continue
-            parts = self._inquiry.oracle.workers + 1
-            for unit, _ in failing_one(static, recording, group, self._first_failing, parts=parts):
-                if self.fails_alone(unit.name)[0]:
-                    return unit.name
-        return None
-
-    def _fails(self, unit: Unit, window: Window, name: str) -> tuple[bool, Seen | None]:
-        single = alone(self._watching.static, self._watching.recording, unit, window)
+        places = ((window, unit) for window in self._windows for unit in window.instances)
+        window, unit = next(((window, unit) for window, unit in places if name in unit.nodes), (None, None))
+        single = None if window is None or unit is None else alone(*self._cut, unit, window)
         if single is None:
             return False, None
-        gradients_alone = self._inquiry.failure.places == {"grad"}
-        if self._inquiry.verdict.kind not in OF_VALUES or gradients_alone:
+        if self._inquiry.verdict.kind not in OF_VALUES or self._gradients_alone:
             return self._inquiry.fails(single), None
         outputs: Any = single.graph.graph.output_node().args[0]
         names = [node.name for node in outputs]
@@ -239,48 +168,71 @@ class OpWindows:
         seen = {seen.node: seen for seen in sighting.seen}
         return sighting.verdict.kind in OF_VALUES, seen.get(name)
 
-    def _first_failing(self, candidates: Sequence[Repro | None]) -> int | None:
-        found = self._inquiry.queries.first_failing(candidates)
-        return None if found is None else found.index
+    def wrong(self) -> list[str]:
+        """The ops whose results are wrong alone, in the order of the graph: one compile for each state."""
+        self._inquiry.on_step("judging every op alone")
+        found: list[str] = []
+        for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
+            if self.left() > 0:
+                pairs = wrong_ones(*self._cut, group, self._inquiry.queries.rounds)
+                found += [unit.name for unit, _ in pairs]
+        return sorted(found, key=list(self._watching.nodes).index)
+
+    def failing(self) -> str | None:
+        """The op that fails alone, by bisection; first it is asked whether any does."""
+        self._inquiry.on_step("looking for an op that fails alone")
+
+        def first_failing(candidates: Sequence[Repro | None]) -> int | None:
+            found = self._inquiry.queries.first_failing(candidates)
+            return None if found is None else found.index
+
+        for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
+            if self.left() <= 0 or first_failing([beside(*self._cut, group)]) is None:
+                continue
+            parts = self._inquiry.oracle.workers + 1
+            for unit, _ in failing_one(*self._cut, group, first_failing, parts=parts):
+                if self.fails_alone(unit.name)[0]:
+                    return unit.name
+        return None
+
+    def edge(self, part: Callable[[list[Unit], int], list[Unit]]) -> str | None:
+        """The op with which the failure comes in the shortest piece; None where too few compiles are left.
+
+        `part(units, count)` is the beginning of the graph, or for gradients its end.
+        """
+        static, recording = self._cut
+        all_units = units_of(static.graph.graph, recording.several)
+        units = [unit for unit in all_units if not unit.is_state]
+        # Regions of autocast are in every piece: no op, and the failure may need them.
+        regions = [name for unit in all_units if unit.is_state for name in unit.nodes]
+
+        def fails(count: int) -> bool:
+            if self.left() <= 0:
+                raise _NoCompilesLeft
+            self._inquiry.on_step(f"cutting the graph to {count} of {len(units)} ops")
+            kept = [name for unit in part(units, count) for name in unit.nodes]
+            cut = piece(static, recording, [*regions, *kept])
+            return cut is not None and self._inquiry.fails(cut)
+
+        try:
+            # The whole graph once more: cut, it has no symbols and no earlier calls.
+            if not units or not fails(len(units)):
+                return None
+            count = bisect_left(range(len(units)), True, lo=1, key=fails)
+        except _NoCompilesLeft:
+            return None
+        before = part(units, count - 1)
+        return next(unit.name for unit in part(units, count) if unit not in before)
 
 
 class _NoCompilesLeft(Exception):
     pass
 
 
-def last_of_shortest_beginning(watching: Watching, left: Callable[[], int]) -> str | None:
-    """The op with which the failure comes; None where it is not found in the compiles that are left."""
-    return _edge(watching, left, lambda units, count: units[:count])
-
-
-def first_of_shortest_end(watching: Watching, left: Callable[[], int]) -> str | None:
-    """The op whose backward brings the failure."""
-    return _edge(watching, left, lambda units, count: units[len(units) - count :])
-
-
-def _edge(
-    watching: Watching, left: Callable[[], int], part: Callable[[list[Unit], int], list[Unit]]
-) -> str | None:
-    inquiry, static, recording = watching.inquiry, watching.static, watching.recording
-    all_units = units_of(static.graph.graph, recording.several)
-    units = [unit for unit in all_units if not unit.is_state]
-    # Regions of autocast are in every piece: no op, and the failure may need them.
-    regions = [name for unit in all_units if unit.is_state for name in unit.nodes]
-
-    def fails(count: int) -> bool:
-        if left() <= 0:
-            raise _NoCompilesLeft
-        inquiry.on_step(f"cutting the graph to {count} of {len(units)} ops")
-        kept = [name for unit in part(units, count) for name in unit.nodes]
-        cut = piece(static, recording, [*regions, *kept])
-        return cut is not None and inquiry.fails(cut)
-
-    try:
-        # The whole graph once more: cut, it has no symbols and no earlier calls.
-        if not units or not fails(len(units)):
-            return None
-        count = bisect_left(range(len(units)), True, lo=1, key=fails)
-    except _NoCompilesLeft:
+def _raising_in_eager(inquiry: Inquiry) -> GuiltyOp | None:
+    """An error is missing: the op is the one that raises it in eager."""
+    if inquiry.repro.place is Place.BEFORE_CAPTURE:
         return None
-    before = part(units, count - 1)
-    return next(unit.name for unit in part(units, count) if unit not in before)
+    name = inquiry.ran(_RAISING, inquiry.repro, compiles=0).result
+    found = (node for node in inquiry.repro.graph.graph.nodes if node.name == name)
+    return next((GuiltyOp(**whereabouts(node), way=Way.ERROR) for node in found), None)

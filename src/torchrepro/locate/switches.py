@@ -1,21 +1,77 @@
-"""The switches of torch's compilers, a row each: what it is, how it is turned off, what that means.
+"""What can be turned off in torch's compilers, and how: settings by their tables, other parts by name.
 
-Within a table the more telling row stands first (`narrowing.py` takes the first that suffices): a narrow one
-before one that includes it, and what generates code before what decides how much of it there is. An option
-that this version of torch does not have, or that is off already, is passed over.
+`Off` is what is turned off, as data. It is applied in a child process only. Torch asks
+`CompilerBisector.disable_subsystem` before each graph pass, decomposition and lowering. Its own answers come
+from files in the cache directory, which every other process would see; here the question is answered from
+memory, by name and not by number: the n-th lowering is a different one as soon as a pass is off. The rewrites
+of pattern matchers, about which torch does not ask, have a check each that can say no.
+
+Checked on torch 2.11 and 2.13 (`CompilerBisector.disable_subsystem`, `GraphTransformObserver.apply_gm_pass`
+and `.apply_graph_pass`, `PatternMatcherPass.apply`, `V.graph.current_node`, `get_config_copy`,
+`list_mode_options`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import msgspec
+from torch.fx import Graph, GraphModule
+
 from torchrepro.engine.processes.choose_executor import devices_of
-from torchrepro.locate.ablation import Off
-from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.judge.models import Phase
+from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.configs import CONFIG_MODULES
+from torchrepro.torch_api.patching import closed_over, replaced
+
+INDUCTOR = "inductor"
+PASSES, PATTERNS, DECOMPOSITIONS, LOWERINGS = "passes", "patterns", "decompositions", "lowerings"
+"""Kinds of parts that can be left out by name: passes (`remove_noop_ops`, wherever one of that name is run),
+rewrites of a pattern matcher (by the function that does it), decompositions (`aten.gelu.default` stays as it
+is) and lowerings (inductor calls `aten.erf.default` in place of generated code)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """What is turned off in a compiler for one run: settings that are changed, and parts left out by name."""
+
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By config: `inductor` (a user writes it as `torch.compile(options=...)`), `dynamo`, `functorch`."""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names by kind (`PASSES` and so on). They are left out in the child process, by `turned_off`."""
+
+    def __or__(self, other: Off) -> Off:
+        settings = {
+            name: {**self.settings.get(name, {}), **other.settings.get(name, {})}
+            for name in (*self.settings, *other.settings)
+        }
+        parts = {
+            kind: tuple(sorted({*self.parts.get(kind, ()), *other.parts.get(kind, ())}))
+            for kind in (*self.parts, *other.parts)
+        }
+        return Off(settings, parts)
+
+    def applied_to(self, repro: Repro) -> Repro:
+        """Return the repro with the settings changed.
+
+        `torch.compile` takes a mode or options, so with options a mode is spelt out.
+        """
+        compiler, configs = repro.compiler, dict(repro.ambient.configs)
+        for name, values in self.settings.items():
+            if name != INDUCTOR:
+                configs[name] = {**configs.get(name, {}), **values}
+            elif values:
+                options = {**_options_of_mode(repro), **compiler.options, **values}
+                compiler = replace(compiler, mode=None, options=options)
+        return replace(repro, compiler=compiler, ambient=replace(repro.ambient, configs=configs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,111 +84,82 @@ class Switch:
     off: Off
     meaning: str
     """What has been turned off, in words: `the failure goes away without ...`."""
-    weight: float = 1.0
-    """How likely it is the culprit, compared with others."""
+
+    @property
+    def weight(self) -> float:
+        """How likely it is the culprit: these two are seen far more often, in tests/cases/real and in torch's
+        tracker."""
+        return {"vectorisation": 6.0, "fusion": 4.0}.get(self.kind, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    kind: str
-    meaning: str
-    """`the failure goes away without ...`."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Options, each with the value that turns it off."""
-
-
-_CODE_GENERATION = (
-    _Row("option", "reuse of a buffer in place", {"inplace_buffers": False}),
-    _Row("option", "padding in place", {"inplace_padding": False}),
-    _Row("option", "reuse of freed buffers", {"allow_buffer_reuse": False}),
-    _Row("option", "planning of memory in pools", {"memory_planning": False}),
-    _Row("option", "another order to save memory", {"reorder_for_peak_memory": False}),
-    _Row("option", "dead code elimination", {"use_dce": False}),
-    _Row("option", "the tanh made of other functions", {"cpp.use_decompose_tanh": False}),
-    _Row("option", "mathematics that is not exact", {"cpp.enable_unsafe_math_opt_flag": False}),
-    _Row("option", "fast mathematics", {"use_fast_math": False}),
-    _Row("option", "fused multiply-add", {"cpp.enable_floating_point_contract_flag": "off"}),
-    _Row("option", "scatter with atomic additions", {"cpp.fallback_scatter_reduce_sum": True}),
-    _Row("option", "packed weights", {"cpp.weight_prepack": False}),
-    _Row("option", "frozen weights", {"freezing": False}),
-    _Row("option", "softmax in one go", {"online_softmax": False}),
-    _Row("option", "split reductions", {"split_reductions": False}),
-    _Row("option", "unrolled reductions", {"unroll_reductions_threshold": 1}),
-    _Row("option", "persistent reductions", {"triton.persistent_reductions": False}),
-    _Row("option", "cooperative reductions", {"triton.cooperative_reductions": False}),
-    _Row("option", "reductions of mixed order", {"triton.mix_order_reduction": False}),
-    _Row("option", "several kernels for one", {"triton.multi_kernel": 0}),
-    _Row("option", "block pointers", {"triton.use_block_ptr": False}),
-    _Row("option", "tensor descriptors", {"triton.use_tensor_descriptor": False}),
-    _Row("option", "tiling by coalescing", {"triton.coalesce_tiling_analysis": False}),
-    _Row("option", "CUDA graphs", {"triton.cudagraphs": False}),
-    _Row("option", "partition of the graph", {"graph_partition": False}),
-    _Row("option", "kernels that do several things", {"combo_kernels": False}),
-    _Row("option", "the wrapper in C++", {"cpp_wrapper": False}),
-    _Row("option", "static launching of kernels", {"use_static_cuda_launcher": False}),
-    _Row("option", "random numbers of its own", {"fallback_random": True}),
-    _Row("option", "intermediate values that are not rounded", {"emulate_precision_casts": True}),
-    _Row("option", "constants and indices computed ahead", {"constant_and_index_propagation": False}),
-    _Row("option", "another layout for convolutions", {"layout_optimization": False}),
-    _Row("option", "padded strides", {"comprehensive_padding": False}),
-    _Row("option", "padded matrices", {"shape_padding": False}),
-    _Row(
-        "option",
-        "tuning",
-        {
-            "max_autotune": False,
-            "max_autotune_gemm": False,
-            "max_autotune_pointwise": False,
-            "coordinate_descent_tuning": False,
-            "benchmark_fusion": False,
-        },
-    ),
-    _Row("vectorisation", "vectorised tails of loops", {"cpp.enable_loop_tail_vec": False}),
-    _Row("vectorisation", "the choice of loops to vectorise", {"cpp.enable_tiling_heuristics": False}),
-    _Row("vectorisation", "vectorised C++ code", {"cpp.simdlen": 1}),
-    _Row("option", "several threads", {"cpp.threads": 1}),
-    _Row(
-        "option",
-        "another order of loops",
-        {
-            "loop_ordering_after_fusion": False,
-            "loop_reindexing_after_fusion": False,
-            "loop_index_inversion_in_fusion": False,
-            "pick_loop_orders": False,
-        },
-    ),
-    _Row("fusion", "concatenation as a pointwise kernel", {"max_pointwise_cat_inputs": 0}),
-    _Row("fusion", "fusion into templates", {"epilogue_fusion": False, "prologue_fusion": False}),
-    _Row("fusion", "fusion side by side", {"cpp.max_horizontal_fusion_size": 1, "aggressive_fusion": False}),
-    _Row("fusion", "fusion of kernels", {"max_fusion_size": 1}),
-    _Row(
-        "fusion",
-        "computing a value again where it is used",
-        {
-            "realize_opcount_threshold": 0,
-            "realize_reads_threshold": 0,
-            "realize_acc_reads_threshold": 0,
-        },
-    ),
+# The kind of a switch, what it means to turn it off, and the settings that do so. The more telling row stands
+# first (`narrow` takes the first that suffices): a narrow one before one that includes it, and what generates
+# code before what decides how much of it there is.
+_Row = tuple[str, str, Mapping[str, Any]]
+_AUTOTUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
+_TUNING = (*_AUTOTUNING, "coordinate_descent_tuning", "benchmark_fusion")
+_LOOPS = ("loop_ordering_after_fusion", "loop_reindexing_after_fusion", "loop_index_inversion_in_fusion")
+_INLINING = ("realize_opcount_threshold", "realize_reads_threshold", "realize_acc_reads_threshold")
+CODE_GENERATION: tuple[_Row, ...] = (
+    ("option", "reuse of a buffer in place", {"inplace_buffers": False}),
+    ("option", "padding in place", {"inplace_padding": False}),
+    ("option", "reuse of freed buffers", {"allow_buffer_reuse": False}),
+    ("option", "planning of memory in pools", {"memory_planning": False}),
+    ("option", "another order to save memory", {"reorder_for_peak_memory": False}),
+    ("option", "dead code elimination", {"use_dce": False}),
+    ("option", "the tanh made of other functions", {"cpp.use_decompose_tanh": False}),
+    ("option", "mathematics that is not exact", {"cpp.enable_unsafe_math_opt_flag": False}),
+    ("option", "fast mathematics", {"use_fast_math": False}),
+    ("option", "fused multiply-add", {"cpp.enable_floating_point_contract_flag": "off"}),
+    ("option", "scatter with atomic additions", {"cpp.fallback_scatter_reduce_sum": True}),
+    ("option", "packed weights", {"cpp.weight_prepack": False}),
+    ("option", "frozen weights", {"freezing": False}),
+    ("option", "softmax in one go", {"online_softmax": False}),
+    ("option", "split reductions", {"split_reductions": False}),
+    ("option", "unrolled reductions", {"unroll_reductions_threshold": 1}),
+    ("option", "persistent reductions", {"triton.persistent_reductions": False}),
+    ("option", "cooperative reductions", {"triton.cooperative_reductions": False}),
+    ("option", "reductions of mixed order", {"triton.mix_order_reduction": False}),
+    ("option", "several kernels for one", {"triton.multi_kernel": 0}),
+    ("option", "block pointers", {"triton.use_block_ptr": False}),
+    ("option", "tensor descriptors", {"triton.use_tensor_descriptor": False}),
+    ("option", "tiling by coalescing", {"triton.coalesce_tiling_analysis": False}),
+    ("option", "CUDA graphs", {"triton.cudagraphs": False}),
+    ("option", "partition of the graph", {"graph_partition": False}),
+    ("option", "kernels that do several things", {"combo_kernels": False}),
+    ("option", "the wrapper in C++", {"cpp_wrapper": False}),
+    ("option", "static launching of kernels", {"use_static_cuda_launcher": False}),
+    ("option", "random numbers of its own", {"fallback_random": True}),
+    ("option", "intermediate values that are not rounded", {"emulate_precision_casts": True}),
+    ("option", "constants and indices computed ahead", {"constant_and_index_propagation": False}),
+    ("option", "another layout for convolutions", {"layout_optimization": False}),
+    ("option", "padded strides", {"comprehensive_padding": False}),
+    ("option", "padded matrices", {"shape_padding": False}),
+    ("option", "tuning", dict.fromkeys(_TUNING, False)),
+    ("vectorisation", "vectorised tails of loops", {"cpp.enable_loop_tail_vec": False}),
+    ("vectorisation", "the choice of loops to vectorise", {"cpp.enable_tiling_heuristics": False}),
+    ("vectorisation", "vectorised C++ code", {"cpp.simdlen": 1}),
+    ("option", "several threads", {"cpp.threads": 1}),
+    ("option", "another order of loops", dict.fromkeys((*_LOOPS, "pick_loop_orders"), False)),
+    ("fusion", "concatenation as a pointwise kernel", {"max_pointwise_cat_inputs": 0}),
+    ("fusion", "fusion into templates", {"epilogue_fusion": False, "prologue_fusion": False}),
+    ("fusion", "fusion side by side", {"cpp.max_horizontal_fusion_size": 1, "aggressive_fusion": False}),
+    ("fusion", "fusion of kernels", {"max_fusion_size": 1}),
+    ("fusion", "computing a value again where it is used", dict.fromkeys(_INLINING, 0)),
 )
-
-# Seen far more often than the others, in the cases of tests/cases/real and in torch's tracker.
-_LIKELY = {"vectorisation": 6.0, "fusion": 4.0}
-
-_AOT = (
-    _Row("option", "autocast in backward as in forward", {"backward_pass_autocast": "off"}),
-    _Row("option", "views made again from their base", {"view_replay_for_aliased_outputs": False}),
-    _Row("option", "buffers that backward may overwrite", {"donated_buffer": False}),
-    _Row("option", "strides of tangents as those of outputs", {"guess_tangent_strides_as_outputs": False}),
-    _Row("option", "random operators as functions", {"functionalize_rng_ops": False}),
-    _Row("option", "generator states inside graphs", {"graphsafe_rng_functionalization": False}),
-    _Row("option", "static shapes of weights", {"static_weight_shapes": False}),
+AOT: tuple[_Row, ...] = (
+    ("option", "autocast in backward as in forward", {"backward_pass_autocast": "off"}),
+    ("option", "views made again from their base", {"view_replay_for_aliased_outputs": False}),
+    ("option", "buffers that backward may overwrite", {"donated_buffer": False}),
+    ("option", "strides of tangents as those of outputs", {"guess_tangent_strides_as_outputs": False}),
+    ("option", "random operators as functions", {"functionalize_rng_ops": False}),
+    ("option", "generator states inside graphs", {"graphsafe_rng_functionalization": False}),
+    ("option", "static shapes of weights", {"static_weight_shapes": False}),
 )
-
-_PARTITION = (
-    _Row("pass", "elimination of common subexpressions", {"cse": False}),
-    _Row("pass", "parameters kept for backward at no cost", {"treat_parameters_as_free_to_save": False}),
-    _Row(
+PARTITION: tuple[_Row, ...] = (
+    ("pass", "elimination of common subexpressions", {"cse": False}),
+    ("pass", "parameters kept for backward at no cost", {"treat_parameters_as_free_to_save": False}),
+    (
         "pass",
         "computing values again in backward",
         {
@@ -145,98 +172,205 @@ _PARTITION = (
         },
     ),
 )
-
-_CAPTURE = (
-    _Row("option", "dynamic shapes", {"automatic_dynamic_shapes": False, "assume_static_by_default": True}),
-    _Row("option", "inlining of torch's own modules", {"inline_inbuilt_nn_modules": False}),
-    _Row("option", "graphs of autograd functions", {"capture_autograd_function": False}),
-    _Row("option", "graphs of transforms such as vmap", {"capture_func_transforms": False}),
-    _Row("option", "numpy in graphs", {"trace_numpy": False}),
-    _Row("option", "assertions in graphs", {"rewrite_assert_with_torch_assert": False}),
-    _Row("option", "graphs that are shared", {"use_graph_deduplication": False}),
-    _Row("option", "decompositions during capture", {"enable_dynamo_decompositions": False}),
-    _Row("option", "context managers in graphs", {"enable_trace_contextlib": False}),
-    _Row("option", "dead code elimination", {"dead_code_elimination": False}),
+CAPTURE: tuple[_Row, ...] = (
+    ("option", "dynamic shapes", {"automatic_dynamic_shapes": False, "assume_static_by_default": True}),
+    ("option", "inlining of torch's own modules", {"inline_inbuilt_nn_modules": False}),
+    ("option", "graphs of autograd functions", {"capture_autograd_function": False}),
+    ("option", "graphs of transforms such as vmap", {"capture_func_transforms": False}),
+    ("option", "numpy in graphs", {"trace_numpy": False}),
+    ("option", "assertions in graphs", {"rewrite_assert_with_torch_assert": False}),
+    ("option", "graphs that are shared", {"use_graph_deduplication": False}),
+    ("option", "decompositions during capture", {"enable_dynamo_decompositions": False}),
+    ("option", "context managers in graphs", {"enable_trace_contextlib": False}),
+    ("option", "dead code elimination", {"dead_code_elimination": False}),
 )
 
 
-def of_code_generation(repro: Repro) -> list[Switch]:
-    """Inductor's options that are on for this repro, as a user can write them."""
-    current, devices = inductor_settings(repro), devices_of(repro)
-    return [
-        Switch(row.kind, ", ".join(values), Off(options=values), row.meaning, _LIKELY.get(row.kind, 1.0))
-        for row, values in _that_change(_CODE_GENERATION, current)
-        if any(_concerns(name, devices) for name in values)
-    ]
+def switches_of(config: str, rows: Sequence[_Row], repro: Repro) -> list[Switch]:
+    """The switches of a config that this torch has, that are not off already, and that can matter."""
+    current, prefix = settings_of(config, repro), "" if config == INDUCTOR else f"{config}."
+    # C++ is generated for the CPU, Triton for what else there is.
+    idle = () if devices_of(repro) else ("triton.", "use_static_cuda")
+    found = []
+    for kind, meaning, values in rows:
+        changes = {name: off for name, off in values.items() if name in current and current[name] != off}
+        if any(not name.startswith(idle) for name in changes):
+            names = ", ".join(prefix + name for name in changes)
+            found.append(Switch(kind, names, Off({config: changes}), meaning))
+    return found
 
 
-def of_aot(repro: Repro) -> list[Switch]:
-    return _of_config("functorch", _AOT, repro)
+_MEANINGS = {
+    PASSES: ("pass", "the pass"),
+    PATTERNS: ("pass", "the rewrite"),
+    DECOMPOSITIONS: ("decomposition", "the decomposition of"),
+    LOWERINGS: ("lowering", "the lowering of"),
+}
 
 
-def of_partition(repro: Repro) -> list[Switch]:
-    return _of_config("functorch", _PARTITION, repro)
-
-
-def of_capture(repro: Repro) -> list[Switch]:
-    return _of_config("dynamo", _CAPTURE, repro)
-
-
-def by_name(kind: str, part: str, names: Iterable[str], meaning: str) -> list[Switch]:
+def by_name(part: str, names: Iterable[str]) -> list[Switch]:
     """A switch for each pass, rewrite, decomposition or lowering that a compilation has met."""
+    kind, meaning = _MEANINGS[part]
     return [Switch(kind, name, Off(parts={part: (name,)}), f"{meaning} {name}") for name in names]
 
 
 def all_off(switches: Sequence[Switch]) -> Off:
-    together = Off()
-    for switch in switches:
-        together |= switch.off
-    return together
+    return reduce(operator.or_, (switch.off for switch in switches), Off())
 
 
-def inductor_settings(repro: Repro) -> dict[str, Any]:
-    """Inductor's config as this repro has it.
-
-    Checked on torch 2.11 and 2.13 (`get_config_copy`, `list_mode_options`).
-    """
-    from torchrepro.torch_api.inductor import config, list_mode_options
-
-    known: dict[str, Any] = config.get_config_copy()
-    compiler: Compiler = repro.compiler
-    mode = list_mode_options(compiler.mode, compiler.dynamic) if compiler.mode else {}
-    chosen = {**repro.ambient.configs.get("inductor", {}), **mode, **compiler.options}
+def settings_of(config: str, repro: Repro) -> dict[str, Any]:
+    """A config as this repro has it."""
+    module: Any = import_module(CONFIG_MODULES[config])
+    known: dict[str, Any] = module.get_config_copy()
+    chosen = dict(repro.ambient.configs.get(config, {}))
+    if config == INDUCTOR:
+        chosen |= {**_options_of_mode(repro), **repro.compiler.options}
     return {**known, **{name: value for name, value in chosen.items() if name in known}}
 
 
-def _concerns(option: str, devices: frozenset[str]) -> bool:
-    """Whether an option can matter: C++ is generated for the CPU, Triton for what else there is."""
-    if option.startswith(("triton.", "use_static_cuda")):
-        return bool(devices)
-    return True
+def _options_of_mode(repro: Repro) -> Mapping[str, Any]:
+    if not repro.compiler.mode:
+        return {}
+    from torchrepro.torch_api.inductor import list_mode_options
+
+    options: dict[str, Any] = list_mode_options(repro.compiler.mode, repro.compiler.dynamic)
+    return options
 
 
-def _of_config(module: str, rows: Sequence[_Row], repro: Repro) -> list[Switch]:
-    """Switches that are settings of Dynamo or of AOT. Checked on torch 2.11 and 2.13 (`get_config_copy`)."""
-    config: Any = import_module(CONFIG_MODULES[module])
-    current = {**config.get_config_copy(), **repro.ambient.configs.get(module, {})}
-    return [
-        Switch(
-            row.kind,
-            ", ".join(f"{module}.{name}" for name in values),
-            Off(configs={module: values}),
-            row.meaning,
-        )
-        for row, values in _that_change(rows, current)
-    ]
+# In the child process.
+
+_OVERLOAD = re.compile(r"op='([\w.]+)', overload='(\w+)'")
+Note = Callable[[str, str], None]
+"""Told the kind and the name of what a compilation meets."""
+IsOff = Callable[[str, str], bool]
+"""(kind, name) -> whether it is left out."""
 
 
-def _that_change(rows: Sequence[_Row], current: Mapping[str, Any]) -> list[tuple[_Row, dict[str, Any]]]:
-    """The rows that this torch has and that are not off already, with the values that would change."""
-    found = []
-    for row in rows:
-        values = {
-            name: value for name, value in row.values.items() if name in current and current[name] != value
-        }
-        if values:
-            found.append((row, values))
-    return found
+def judge_without(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """The verdict with `off` left out.
+
+    What the compilation meets is noted in the file `met`, line by line: it is there even if the process dies.
+    """
+    from torchrepro.engine.jobs import judge
+
+    told: set[tuple[str, str]] = set()
+    with Path(payload["met"]).open("a") as file:
+
+        def note(kind: str, name: str) -> None:
+            if (kind, name) not in told:
+                told.add((kind, name))
+                file.write(msgspec.json.encode([kind, name]).decode() + "\n")
+                file.flush()
+
+        with turned_off(payload["off"], note):
+            return judge(repro, payload, phase)
+
+
+@contextmanager
+def turned_off(names: Mapping[str, Sequence[str]], note: Note) -> Iterator[None]:
+    """Leave out what is named, in the body. A spawned worker goes on to other questions afterwards."""
+    from torch.fx.passes.graph_transform_observer import GraphTransformObserver
+
+    from torchrepro.torch_api.inductor import CompilerBisector
+
+    def is_off(kind: str, name: str) -> bool:
+        return name in names.get(kind, ())
+
+    def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
+        described = debug_info() if debug_info is not None else ""
+        if subsystem.endswith("_passes"):
+            return is_off(PASSES, described)
+        if subsystem == LOWERINGS:
+            kind, name = LOWERINGS, _lowered_now()
+        elif subsystem == "decomposition":
+            # `<OpOverload(op='aten.gelu', overload='default')>` is `aten.gelu.default`.
+            found = _OVERLOAD.search(described)
+            kind, name = DECOMPOSITIONS, f"{found[1]}.{found[2]}" if found else described
+        else:
+            return False
+        note(kind, name)
+        return is_off(kind, name)
+
+    observer: Any = GraphTransformObserver
+    with ExitStack() as stack:
+        asked = replaced(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem))
+        stack.enter_context(asked)
+        for name in ("apply_gm_pass", "apply_graph_pass"):
+            noting = _noting_changes(getattr(observer, name), note)
+            stack.enter_context(replaced(observer, name, noting))
+        stack.enter_context(_checking_rewrites(is_off, note))
+        yield
+
+
+def _lowered_now() -> str:
+    """The operator that inductor is about to lower."""
+    from torchrepro.torch_api.inductor import V
+
+    return str(V.graph.current_node.target)
+
+
+def _noting_changes(apply: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    """Note the passes that change the graph, or raise: of some forty that run, most find nothing to do."""
+
+    def parts_of(module: GraphModule) -> list[Any]:
+        """Compared as objects: a change of arguments makes new ones."""
+        nodes = module.graph.nodes
+        return [part for node in nodes for part in (node, node.target, node.args, node.kwargs)]
+
+    def applied(self: Any, pass_fn: Callable[..., Any]) -> Any:
+        if self.subsystem is None:
+            return apply(self, pass_fn)  # torch does not ask whether to leave it out
+        before = parts_of(self.gm)
+        try:
+            result = apply(self, pass_fn)
+        except Exception:
+            note(PASSES, self.passname)
+            raise
+        after = parts_of(self.gm)
+        if len(after) != len(before) or any(map(operator.is_not, after, before)):
+            note(PASSES, self.passname)
+        return result
+
+    return applied
+
+
+@contextmanager
+def _checking_rewrites(is_off: IsOff, note: Note) -> Iterator[None]:
+    """Have the check of every rewrite ask first; those of a matcher are there when it is first applied."""
+    from torchrepro.torch_api.inductor import PatternMatcherPass
+
+    matcher: Any = PatternMatcherPass
+    apply, usual = matcher.apply, dict[int, tuple[Any, Any]]()
+
+    def asking(check: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
+        def asked(match: Any) -> Any:
+            answer = not is_off(PATTERNS, name) and check(match)
+            if answer is not False:
+                note(PATTERNS, name)
+            return answer
+
+        return asked
+
+    def applied(self: Any, graph: GraphModule | Graph) -> int:
+        for entry in [entry for entries in self.patterns.values() for entry in entries]:
+            if id(entry) not in usual:
+                usual[id(entry)] = entry, entry.extra_check
+                entry.extra_check = asking(entry.extra_check, _rewrite_of(entry))
+        found: int = apply(self, graph)
+        return found
+
+    try:
+        with replaced(matcher, "apply", applied):
+            yield
+    finally:
+        for entry, check in usual.values():
+            entry.extra_check = check
+
+
+def _rewrite_of(entry: Any) -> str:
+    """What a rewrite is called: by the pattern that it searches for, or the function that handles it."""
+    function = getattr(entry, "handler", None) or closed_over(entry.extra_check, "search_fn")
+    function = getattr(function, "func", function)  # of a partial
+    named = getattr(entry, "pattern_name", None) or getattr(function, "__name__", type(entry).__name__)
+    module = str(getattr(function, "__module__", "")).rpartition(".")[2]
+    return f"{module}.{named}" if module else str(named)

@@ -6,16 +6,15 @@ as it is; then a setting of torch; then a backend that does less, the failing st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import with_backend
-from torchrepro.locate.ablation import PASSES, PATTERNS, Off
 from torchrepro.locate.component import Found
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import Ladder, captures
-from torchrepro.locate.switches import inductor_settings
+from torchrepro.locate.switches import INDUCTOR, PASSES, PATTERNS, Off, settings_of
 from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
 from torchrepro.nouns.results import Workaround
 from torchrepro.nouns.verdict import Kind, Stage
@@ -40,48 +39,29 @@ def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Wo
     if ladder.culprit is None:
         return None
     inquiry.on_step("a workaround")
-    return (
-        _by_options(inquiry, ladder.stage, found)
-        or _by_settings(inquiry, found)
-        or _by_a_simpler_backend(inquiry, ladder)
-        or _by_running_the_graph(inquiry)
-        or _by_not_compiling(inquiry)
-    )
-
-
-def _by_options(inquiry: Inquiry, stage: Stage, found: Found | None) -> Workaround | None:
-    repro = inquiry.repro
-    if stage is not Stage.BACKEND or repro.compiler.name not in ("inductor", AOT_INDUCTOR):
-        return None
-    known = inductor_settings(repro)
-
-    def passes(options: Mapping[str, Any]) -> bool:
-        return inquiry.passes(Off(options=options).settings_on(repro))
-
-    for options in _options_for(found):
-        if all(name in known for name in options) and passes(options):
-            whole = Off(options=_fewest(options, passes)).settings_on(repro)
-            return Workaround(options=dict(whole.compiler.options), code=code_for(whole), verified=True)
+    if ladder.stage is Stage.BACKEND and inquiry.repro.compiler.name in (INDUCTOR, AOT_INDUCTOR):
+        known = settings_of(INDUCTOR, inquiry.repro).keys()
+        for options in _options_for(found):
+            if options.keys() <= known and inquiry.passes(_with_options(inquiry.repro, options)):
+                return _by_fewest(inquiry, options)
+    for code, candidate in _lines_for(inquiry.repro, ladder, found):
+        if candidate is None or inquiry.passes(candidate):
+            return Workaround(code=code, verified=True)
     return None
-
-
-def _fewest(options: Mapping[str, Any], passes: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
-    """Those of the options that are needed."""
-    if len(options) == 1:
-        return options
-    keys = narrow(list(options), lambda chosen: passes({key: options[key] for key in chosen}))
-    return {key: options[key] for key in keys} or options
 
 
 def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
     """Options to try, the one that costs the user least first."""
     if found is not None:
-        off = found.off
-        if off.options:
-            yield off.options
-        passes, patterns = off.names(PASSES), off.names(PATTERNS)
+        yield from [found.off.settings[INDUCTOR]] if INDUCTOR in found.off.settings else []
+        passes, patterns = (found.off.parts.get(kind, ()) for kind in (PASSES, PATTERNS))
         if passes:
-            yield _without_passes(passes)
+            # Some have an option of their own; of the others, inductor takes a list of names.
+            named = ",".join(sorted(set(passes) - set(_OPTION_OF_PASS)))
+            options: dict[str, Any] = {"disabled_passes": named} if named else {}
+            for name in sorted(set(passes) & set(_OPTION_OF_PASS)):
+                options |= _OPTION_OF_PASS[name]
+            yield options
         if patterns:
             yield {"pattern_matcher": False}
         if passes or patterns:
@@ -90,55 +70,41 @@ def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
     yield {**_CALL_EVERY_OPERATOR, **_ALL_PASSES}
 
 
-def _without_passes(passes: Iterable[str]) -> dict[str, Any]:
-    """The options of their own that passes have; of the others, inductor takes a list of names."""
-    options: dict[str, Any] = {}
-    named = sorted(set(passes) - set(_OPTION_OF_PASS))
-    if named:
-        options["disabled_passes"] = ",".join(named)
-    for name in sorted(set(passes) & set(_OPTION_OF_PASS)):
-        options |= _OPTION_OF_PASS[name]
-    return options
+def _with_options(repro: Repro, options: Mapping[str, Any], names: Iterable[str] | None = None) -> Repro:
+    chosen = options if names is None else {name: options[name] for name in names}
+    return Off({INDUCTOR: chosen}).applied_to(repro)
 
 
-def _by_settings(inquiry: Inquiry, found: Found | None) -> Workaround | None:
-    """Settings of Dynamo and AOT are no options of `torch.compile`: a line before it sets them."""
-    if found is None or not found.off.configs:
-        return None
-    off = Off(configs=found.off.configs)
-    if not inquiry.passes(off.settings_on(inquiry.repro)):
-        return None
-    lines = [
-        f"torch._{module}.config.{name} = {value!r}"
-        for module, values in sorted(off.configs.items())
-        for name, value in values.items()
-    ]
-    return Workaround(code="; ".join(lines), verified=True)
+def _by_fewest(inquiry: Inquiry, options: Mapping[str, Any]) -> Workaround:
+    """Those of the options that are needed."""
+    repro, needed = inquiry.repro, list(options)
+    if len(needed) > 1:
+        needed = narrow(needed, lambda some: inquiry.passes(_with_options(repro, options, some))) or needed
+    whole = _with_options(repro, options, needed)
+    return Workaround(options=dict(whole.compiler.options), code=code_for(whole), verified=True)
 
 
-def _by_a_simpler_backend(inquiry: Inquiry, ladder: Ladder) -> Workaround | None:
-    """The highest rung that passes: it was asked before the stage was known."""
+def _lines_for(repro: Repro, ladder: Ladder, found: Found | None) -> Iterator[tuple[str, Repro | None]]:
+    """Lines to write that are no options, each with the repro to try; None: it is known to pass."""
+    configs = {} if found is None else {**found.off.settings}
+    configs.pop(INDUCTOR, None)
+    if configs:
+        lines = [
+            f"torch._{module}.config.{name} = {value!r}"
+            for module, values in sorted(configs.items())
+            for name, value in values.items()
+        ]
+        yield "; ".join(lines), Off(configs).applied_to(repro)
     passing = [rung.backend for rung in ladder.rungs if rung.kind is Kind.PASS]
-    if not passing:
-        return None
-    return Workaround(code=code_for(with_backend(inquiry.repro, passing[-1])), verified=True)
-
-
-def _by_running_the_graph(inquiry: Inquiry) -> Workaround | None:
-    """The backend that runs a graph as it was taken. It is no rung of the ladder: no stage is in it."""
-    repro = inquiry.repro
-    candidate = with_backend(repro, "aot_eager" if repro.place is Place.AFTER_AOT else "eager")
-    if captures(repro) or not inquiry.passes(candidate):
-        return None
-    return Workaround(code=code_for(candidate), verified=True)
-
-
-def _by_not_compiling(inquiry: Inquiry) -> Workaround | None:
-    """Dynamo told to leave the code alone, as `torch.compiler.disable` does for one function."""
-    off = Off(configs={"dynamo": {"disable": True}})
-    if captures(inquiry.repro) and inquiry.passes(off.settings_on(inquiry.repro)):
-        return Workaround(code="@torch.compiler.disable", verified=True)
-    return None
+    if passing:
+        yield code_for(with_backend(repro, passing[-1])), None
+    if captures(repro):
+        # As `torch.compiler.disable` does for one function.
+        yield "@torch.compiler.disable", Off({"dynamo": {"disable": True}}).applied_to(repro)
+    else:
+        # The backend that runs a graph as it was taken. It is no rung of the ladder: no stage is in it.
+        plain = with_backend(repro, "aot_eager" if repro.place is Place.AFTER_AOT else "eager")
+        yield code_for(plain), plain
 
 
 def code_for(repro: Repro) -> str:

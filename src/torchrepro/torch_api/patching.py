@@ -21,3 +21,11 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+def closed_over(function: Any, name: str) -> Any:
+    """Return the value of a variable that a function has from where it was defined; None if it has none."""
+    code = getattr(function, "__code__", None)
+    if code is None or name not in code.co_freevars:
+        return None
+    return function.__closure__[code.co_freevars.index(name)].cell_contents
