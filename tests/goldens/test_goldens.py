@@ -18,6 +18,13 @@ QUICK = ("191499",)
 """The held bundle that CI minifies and locates; the others are thorough."""
 
 
+@pytest.fixture(autouse=True)
+def _environment_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundles keep these two, and scripts set them again where they matter: a user's program has neither."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+
+
 def _golden(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((HERE / "cases" / f"{name}.json").read_text())
     return {part: record.masked(answer) for part, answer in found.items()}
