@@ -6,15 +6,15 @@ has a kernel of its own for the whole.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from torchrepro.cut.subgraph import CALLS
-from torchrepro.edit.surgery import has_effects, put_in_place_of, rebuilt, remove_dead_nodes, spliced
+from torchrepro.edit.surgery import Inside, expanded, has_effects
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.state.fake_run import Decompositions, OperatorLog, inductor_decompositions, run_on_fakes
@@ -25,40 +25,28 @@ from torchrepro.torch_api.pytree import tree_leaves
 
 def expanded_everywhere(repro: Repro) -> list[Repro]:
     """The repro with every op opened: as far as the compiler would, and less far; empty where none can be."""
-    names = [node.name for node in repro.graph.graph.nodes if node.op in CALLS]
     values = run_on_fakes(repro).by_name
     found: dict[str, Repro] = {}
     for table in (inductor_decompositions(), {}):
-        opened = _opened(repro, names, values, table)
+        opened = expanded(repro, partial(_inside, repro, values, table))
         if opened is not None:
             targets = [str(node.target) for node in opened.graph.graph.nodes if node.op in CALLS]
             found.setdefault(" ".join(targets), opened)
     return list(found.values())
 
 
-def _opened(
-    repro: Repro, names: Sequence[str], values: Mapping[str, Any], table: Decompositions
-) -> Repro | None:
-    module = GraphModule(repro.graph, copy.deepcopy(repro.graph.graph), class_name="Graph")
-    changed = False
-    for node in list(module.graph.nodes):
-        if node.name not in names or not _is_openable(node):
-            continue
-        operands = node.all_input_nodes
-        if not all(operand.name in values for operand in operands):
-            continue
-        inside = _traced(repro, node, [values[operand.name] for operand in operands], table)
-        if inside is None or not _is_more(node, inside):
-            continue
-        if repro.place is Place.AFTER_CAPTURE:
-            _use_public_names(inside)
-        with module.graph.inserting_before(node):
-            put_in_place_of(node, spliced(module, inside, operands))
-        changed = True
-    if not changed:
+def _inside(
+    repro: Repro, values: Mapping[str, Any], table: Decompositions, module: GraphModule, node: Node
+) -> Inside | None:
+    operands = node.all_input_nodes
+    if not _is_openable(node) or not all(operand.name in values for operand in operands):
         return None
-    remove_dead_nodes(module.graph)
-    return rebuilt(repro, module.graph, module)
+    body = _traced(repro, node, [values[operand.name] for operand in operands], table)
+    if body is None or not _is_more(node, body):
+        return None
+    if repro.place is Place.AFTER_CAPTURE:
+        _use_public_names(body)
+    return Inside(body, operands)
 
 
 def _is_openable(node: Node) -> bool:

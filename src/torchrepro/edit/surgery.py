@@ -9,7 +9,7 @@ import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -131,22 +131,48 @@ def with_all_edited(module: GraphModule, edit: Callable[[str, Graph], None], pat
     return made
 
 
-def spliced(module: GraphModule, body: GraphModule, operands: Sequence[Any]) -> Any:
+class Inside(NamedTuple):
+    """The graph of which an op is made, what it is run on, and what of its results the op would return."""
+
+    body: GraphModule
+    operands: Sequence[Any]
+    result: Callable[[Any], Any] | None = None
+
+
+def expanded(repro: Repro, inside: Callable[[GraphModule, Node], Inside | None]) -> Repro | None:
+    """The repro with the ops inside some nodes in their place; None where no node has any."""
+    module = GraphModule(repro.graph, copy.deepcopy(repro.graph.graph), class_name="Graph")
+    changed = False
+    for node in list(module.graph.nodes):
+        found = inside(module, node)
+        if found is None:
+            continue
+        with module.graph.inserting_before(node):
+            results = _spliced(module, found.body, found.operands)
+        put_in_place_of(node, results if found.result is None else found.result(results))
+        for gone in [*(user for user in node.users if not user.users), node]:
+            if not gone.users:
+                module.graph.erase_node(gone)
+        changed = True
+    if not changed:
+        return None
+    remove_dead_nodes(module.graph)
+    return rebuilt(repro, module.graph, module)
+
+
+def _spliced(module: GraphModule, body: GraphModule, operands: Sequence[Any]) -> Any:
     """Copy the nodes of a body to where nodes are being inserted; what its output node returns.
 
     `operands` stand for its inputs. Names stay where they are free.
     """
     copies: dict[Node, Any] = {}
     given = iter(operands)
-    returned: Any = None
     for node in body.graph.nodes:
         if node.op == "placeholder":
             copies[node] = next(given)
-        elif node.op == "output":
-            returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
-        else:
+        elif node.op != "output":
             copies[node] = _copied(module, body, node, copies)
-    return returned
+    return torch.fx.map_arg(body.graph.output_node().args[0], copies.__getitem__)
 
 
 def _copied(module: GraphModule, body: GraphModule, node: Node, copies: Mapping[Node, Any]) -> Node:

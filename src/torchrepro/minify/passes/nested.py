@@ -7,9 +7,12 @@ higher-order op itself is the culprit, its graphs are shrunk in their place.
 
 from __future__ import annotations
 
+from functools import partial
+
 from torchrepro.cut.record_values import NotRecorded
+from torchrepro.edit.bypass import bypassed, operands_instead_in_bodies
 from torchrepro.edit.composites import expanded_everywhere
-from torchrepro.edit.nested_bodies import branches, bypasses, inlined, nested_calls, without_ops
+from torchrepro.edit.nested_bodies import branches, inlined, nested_calls
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
@@ -23,7 +26,8 @@ def open_nested(problem: Problem) -> None:
     if names:
         _inline(problem, names)
     best = problem.best
-    problem.leave_out(bypasses(best), lambda gone: without_ops(best, gone))
+    instead = {spot: names[0] for spot, names in operands_instead_in_bodies(best).items()}
+    problem.minimise(list(instead), partial(bypassed, best, instead))
 
 
 def _inline(problem: Problem, names: list[str]) -> None:
