@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from input_search import ConditionOracle, runs, search_inputs
 from synthetic import traced
 
-from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.dimensions import dimension_table
 from torchrepro.nouns.repro import Repro
 
 MOST_QUESTIONS = 100

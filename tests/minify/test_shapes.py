@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.dimensions import dimension_table
 from torchrepro.edit.held_tensors import held_tensors, with_tensors
 from torchrepro.engine.store import MemoryStore
 from torchrepro.minify.passes.shapes import shrink_dimensions

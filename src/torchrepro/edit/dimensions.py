@@ -1,7 +1,11 @@
 """The table of dimensions: sizes that can only change together, over all inputs and the graph's arguments.
 
-To change one is to slice every tensor that has it, at the element that fails, and to write the new size
-wherever the graph names the old one. Whether the result runs is asked of fake tensors, which takes
+What torch's shape reasoning finds is exact as far as the fake kernels check their operands, and some do not.
+Where a table from it leads to candidates that eager refuses, there is the coarser one: equal sizes are taken
+to be the same one, and numbers in arguments count where an op is known to take sizes there.
+
+To change a dimension is to slice every tensor that has it, at the element that fails, and to write the new
+size wherever the graph names the old one. Whether the result runs is asked of fake tensors, which takes
 milliseconds; so the table may propose what does not fit.
 """
 
@@ -9,38 +13,34 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Any
 
 import torch
 
-from torchrepro.edit.arguments import Literal, with_literals
-from torchrepro.edit.held_tensors import Held, indices_below, window, with_tensors
-from torchrepro.edit.symbolic_sizes import Axis, Formula
+from torchrepro.edit.arguments import Literal, literals_of, with_literals
+from torchrepro.edit.fixed_sizes import numbers_of
+from torchrepro.edit.held_tensors import Held, held_tensors, indices_below, window, with_tensors
+from torchrepro.edit.symbolic_sizes import Axis, Dimension, Traced, trace_sizes
 from torchrepro.edit.validity import why_invalid
-from torchrepro.graph_text.annotations import TensorNote, note_of_node
+from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Verdict
 
+_MANY_ELEMENTS = 1 << 24
 _COMBINATIONS = 48
 """How many ways to fit the numbers in the arguments are tried on fakes, for one wish."""
 _MANY_OPS = 60
 """Above, fakes take a tenth of a second and more, and only three ways are tried."""
-
-
-@dataclass(frozen=True, eq=False)
-class Dimension:
-    """Sizes that are one and the same. `at` is where along it the failing element lies."""
-
-    name: str
-    size: int
-    axes: tuple[Axis, ...]
-    literals: tuple[Literal, ...]
-    formula: Formula | None = None
-    at: int = 0
-    at_is_known: bool = False
-    """The verdict says so; else it is a guess."""
+_SECONDS = 3.0
+"""For a search on fakes; half a compile."""
+_TAKES_SIZES = (
+    *("view", "reshape", "expand", "broadcast_to", "unflatten", "split", "full", "zeros", "ones", "empty"),
+    *("rand", "randn", "randint", "arange", "linspace", "layer_norm", "rms_norm", "narrow", "slice"),
+    *("as_strided", "resize", "getitem", "setitem", "embedding_dense_backward", "select_backward", "repeat"),
+)
+"""In the names of ops whose integers are sizes or ends of ranges, as a rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +60,16 @@ class DimensionTable:
         """The repro with other sizes, by the names of dimensions; None where no such repro would run."""
         for sizes in islice(self._ways(wish), 3 if self.repro.ops > _MANY_OPS else _COMBINATIONS):
             candidate = self._with_sizes(sizes, starts or {})
-            if candidate is not None and not why_invalid(candidate) and self._earlier_calls_run(candidate):
+            calls = [candidate, *(replace(candidate, inputs=i, earlier=()) for i in candidate.earlier)]
+            if not any(map(why_invalid, calls)):
                 return candidate
         return None
 
     def _ways(self, wish: Mapping[str, int]) -> Iterator[dict[str, int]]:
         """Sizes for all dimensions: as wished, the loose ones fitted in every likely way."""
         base = {each.name: each.size for each in self.dimensions} | dict(wish)
-        changed = [(each.size, size) for each in self.free if (size := wish.get(each.name)) is not None]
-        changed = [(before, after) for before, after in changed if before != after]
-        bold = all(wish.get(each.name, each.size) == 1 for each in self.free)
+        changed = [(each.size, after) for each in self.free if (after := base[each.name]) != each.size]
+        bold = all(base[each.name] == 1 for each in self.free)
         options = [
             [wish[each.name]] if each.name in wish else _fitting(each.size, changed, bold)
             for each in self.loose
@@ -92,30 +92,39 @@ class DimensionTable:
                 sizes[each.name] = found
         return True
 
-    def _with_sizes(self, sizes: Mapping[str, int], starts: Mapping[str, int]) -> Repro | None:
+    def _with_sizes(self, sizes: Mapping[str, int], starts: Mapping[str, int]) -> Repro:
         changed = [each for each in self.dimensions if sizes[each.name] != each.size or each.name in starts]
-        shapes = {number: list(each.tensor.shape) for number, each in enumerate(self.held)}
-        origins = {number: [0] * each.tensor.dim() for number, each in enumerate(self.held)}
-        literals: dict[Literal, Any] = {}
+        ranges: dict[Axis, tuple[int, int]] = {}
+        literals: dict[Literal, int] = {}
         for each in changed:
             size = sizes[each.name]
             start = starts.get(each.name, max(0, min(each.at, each.size - size)))
-            for axis in each.axes:
-                shapes[axis.held][axis.axis], origins[axis.held][axis.axis] = size, start
+            ranges |= dict.fromkeys(each.axes, (start, size))
             literals |= dict.fromkeys(each.literals, size)
-        touched = {axis.held for each in changed for axis in each.axes}
-        others = {self.held[n]: window(self.held[n].tensor, origins[n], shapes[n]) for n in sorted(touched)}
+        others = windows(self.held, ranges)
         limits = [(each.size, sizes[each.name]) for each in changed if each.axes]
-        others |= indices_below(
-            self.repro, [(each, others.get(each, each.tensor)) for each in self.held], limits
-        )
-        numbers = {literal.node: value for literal, value in literals.items() if not literal.path}
-        candidate = _with_numbers(with_tensors(self.repro, others), numbers)
-        return _with_hints(with_literals(candidate, {k: v for k, v in literals.items() if k.path}))
+        tensors = [(each, others.get(each, each.tensor)) for each in self.held]
+        candidate = with_tensors(self.repro, others | indices_below(self.repro, tensors, limits))
+        names = [node.name for node in candidate.graph.graph.nodes if node.op == "placeholder"]
+        inputs = [
+            literals.pop(Literal(name, ()), value)
+            for name, value in zip(names, candidate.inputs, strict=False)
+        ]
+        candidate = with_literals(replace(candidate, inputs=tuple(inputs)), literals)
+        hints = numbers_of(candidate)
+        symbols = tuple(replace(each, hint=hints.get(each.name, each.hint)) for each in candidate.symbols)
+        return replace(candidate, symbols=symbols)
 
-    def _earlier_calls_run(self, candidate: Repro) -> bool:
-        calls = (replace(candidate, inputs=inputs, earlier=()) for inputs in candidate.earlier)
-        return not any(map(why_invalid, calls))
+
+def windows(held: Sequence[Held], ranges: Mapping[Axis, tuple[int, int]]) -> dict[Held, torch.Tensor]:
+    """The tensors that have these axes, with a part of them: (start, size) along each axis."""
+    found = {}
+    for number in sorted({axis.held for axis in ranges}):
+        shape = held[number].tensor.shape
+        parts = [ranges.get(Axis(number, axis), (0, size)) for axis, size in enumerate(shape)]
+        starts, sizes = zip(*parts, strict=True)
+        found[held[number]] = window(held[number].tensor, starts, sizes)
+    return found
 
 
 def _fitting(size: int, changed: Sequence[tuple[int, int]], bold: bool) -> list[int]:
@@ -128,37 +137,154 @@ def _fitting(size: int, changed: Sequence[tuple[int, int]], bold: bool) -> list[
     return [1, *found] if bold else [*found, 1]
 
 
-def symbols_of_axes(repro: Repro, index: int | None) -> list[tuple[int, str]]:
-    placeholders = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
-    if index is None or index >= len(placeholders):
-        return []
-    note = note_of_node(placeholders[index])
-    if not isinstance(note, TensorNote):
-        return []
-    return [(a, size) for a, size in enumerate(note.shape) if isinstance(size, str) and size.isidentifier()]
+# How a table is made.
 
 
-def _with_numbers(repro: Repro, numbers: Mapping[str, int]) -> Repro:
-    """The repro with other numbers as inputs, by the names of the placeholders."""
-    if not numbers:
-        return repro
-    names = [node.name for node in repro.graph.graph.nodes if node.op == "placeholder"]
-    inputs = tuple(numbers.get(name, value) for name, value in zip(names, repro.inputs, strict=False))
-    return replace(repro, inputs=inputs)
+def dimension_table(repro: Repro, verdict: Verdict, *, guess: bool = False) -> DimensionTable:
+    """The table of a repro that fails with this verdict. `guess`: on the guess that equal sizes are one."""
+    held = tuple(held_tensors(repro))
+    traced = None if guess else trace_sizes(repro, held)
+    is_guess = traced is None
+    if traced is None:
+        traced = _equal_sizes(repro, held)
+    made = _with_positions(_joined(traced.dimensions, repro, held), verdict, traced, held)
+    made = _with_earlier_calls(made, held)
+    needed = {name for each in made if each.axes for name in each.needs}
+    sizes = {literal for literal, _ in _numbers_that_are_sizes(repro)}
+    choosable = [each for each in made if each.formula is None]
+    free = tuple(each for each in choosable if each.axes or each.name in needed)
+    loose = tuple(
+        each
+        for each in choosable
+        if each not in free and (each.name in traced.in_shapes or not sizes.isdisjoint(each.literals))
+    )
+    return DimensionTable(repro, held, tuple(made), free, loose, is_guess)
 
 
-def _with_hints(repro: Repro) -> Repro:
-    """Symbols with the values that the inputs have."""
-    hints: dict[str, int] = {}
-    for index, value in enumerate(repro.inputs):
-        if isinstance(value, torch.Tensor):
-            hints |= {symbol: value.shape[axis] for axis, symbol in symbols_of_axes(repro, index)}
-    symbols = tuple(replace(s, hint=hints[s.name]) if s.name in hints else s for s in repro.symbols)
-    return replace(repro, symbols=symbols) if repro.symbols else repro
+def _equal_sizes(repro: Repro, held: Sequence[Held]) -> Traced:
+    """One dimension for each size above 1, with all axes and numbers that have it; and for other numbers."""
+    members: dict[int, list[Axis | Literal]] = {}
+    for number, each in enumerate(held):
+        for axis, size in enumerate(each.tensor.shape if each.is_of_the_call else ()):
+            if size > 1:
+                members.setdefault(size, []).append(Axis(number, axis))
+    numbers: dict[int, list[Axis | Literal]] = {}
+    for literal, value in _numbers_that_are_sizes(repro):
+        (members if value in members else numbers).setdefault(value, []).append(literal)
+    for node, value in zip(repro.graph.graph.find_nodes(op="placeholder"), repro.inputs, strict=False):
+        if type(value) is int and value in members:
+            members[value].append(Literal(node.name, ()))
+    sizes = [Dimension(f"size {size}", size, tuple(found)) for size, found in members.items()]
+    others = [Dimension(f"number {value}", value, tuple(found)) for value, found in numbers.items()]
+    return Traced((*sizes, *others), in_shapes=frozenset(each.name for each in others))
 
 
-_SECONDS = 3.0
-"""For the search on fakes; half a compile."""
+def _numbers_that_are_sizes(repro: Repro) -> Iterator[tuple[Literal, int]]:
+    """Integers above 1 in the arguments of ops that take sizes, by their names."""
+    for node in repro.graph.graph.nodes:
+        name = str(getattr(node.target, "__name__", node.target))
+        if any(word in name for word in _TAKES_SIZES):
+            for literal, value in literals_of(node, int):
+                # A plain index picks one of several; only the ends of a slice are sizes.
+                if value > 1 and ("item" not in name or literal.path[-1] in ("start", "stop")):
+                    yield literal, value
+
+
+def _joined(dimensions: Sequence[Dimension], repro: Repro, held: Sequence[Held]) -> list[Dimension]:
+    """Dimensions that bear the name of one symbol in the notes of a dynamic graph are one."""
+    names: dict[Axis | Literal, str] = {}
+    inputs = {each.index: number for number, each in enumerate(held)}
+    for index, node in enumerate(repro.graph.graph.find_nodes(op="placeholder")):
+        note = note_of_node(node)
+        if isinstance(note, SymbolNote):
+            names[Literal(node.name, ())] = note.expression
+        elif isinstance(note, TensorNote) and index in inputs:
+            for axis, size in enumerate(note.shape):
+                if isinstance(size, str) and size.isidentifier():
+                    names[Axis(inputs[index], axis)] = size
+    found: dict[str, Dimension] = {}
+    owner: dict[str, str] = {}
+    for each in dimensions:
+        symbols = {names[member] for member in each.members if member in names}
+        target = next((owner[symbol] for symbol in sorted(symbols) if symbol in owner), each.name)
+        owner |= dict.fromkeys(symbols, target)
+        known = found.get(target)
+        if known is None or known.formula is not None or each.formula is not None:
+            found[each.name] = each
+        else:
+            found[target] = replace(known, members=(*known.members, *each.members))
+    return list(found.values())
+
+
+def _with_positions(
+    dimensions: Sequence[Dimension], verdict: Verdict, traced: Traced, held: Sequence[Held]
+) -> list[Dimension]:
+    """The dimensions with where the failing element lies: as the verdict says, else as it is likely."""
+    found: dict[str, int] = {}
+    names = {axis: each.name for each in dimensions for axis in each.axes}
+    inputs = {each.index: number for number, each in enumerate(held) if each.index is not None}
+    differing = () if verdict.comparison is None else verdict.comparison.differing
+    for leaf in sorted(differing, key=lambda leaf: -leaf.max_rel):
+        where, places = leaf.where, leaf.index or ()
+        along: Sequence[str | None] = ()
+        if where.input in inputs:
+            along = [names.get(Axis(inputs[where.input], axis)) for axis in range(len(places))]
+        elif where.input is None and where.part == "out":
+            along = traced.results.get(where.output or 0, ())
+        for name, place in zip(along, places, strict=False):
+            if name:
+                found.setdefault(name, place)
+    known = {axis: found[each.name] for each in dimensions if each.name in found for axis in each.axes}
+    return [
+        replace(each, at=found[each.name], at_is_known=True)
+        if each.name in found
+        else replace(each, at=_likely_position(each.axes, known, held))
+        for each in dimensions
+    ]
+
+
+def _likely_position(axes: Sequence[Axis], known: Mapping[Axis, int], held: Sequence[Held]) -> int:
+    """A guess where nothing is known: along the element that stands out most, the largest or no number.
+
+    What is known of other dimensions narrows it down.
+    """
+    for axis in axes:
+        tensor = held[axis.held].tensor.detach()
+        if tensor.dtype.itemsize < 2 or not 0 < tensor.numel() <= _MANY_ELEMENTS:
+            continue
+        for other in range(tensor.dim()):
+            place = known.get(Axis(axis.held, other))
+            if place is not None and other != axis.axis:
+                tensor = tensor.narrow(other, min(place, tensor.shape[other] - 1), 1)
+        sizes = tensor.to(torch.float64 if not tensor.is_complex() else torch.complex128).abs()
+        sizes = sizes.nan_to_num(nan=float("inf"))
+        along = sizes.movedim(axis.axis, 0).reshape(sizes.shape[axis.axis], -1).amax(1)
+        return int(along.argmax())
+    return 0
+
+
+def _with_earlier_calls(dimensions: Sequence[Dimension], held: Sequence[Held]) -> list[Dimension]:
+    """The dimensions with the axes of tensors that only earlier calls were given.
+
+    Where their size is that of the call itself, they change with it. Other sizes are dimensions of their own,
+    one for each call and size.
+    """
+    owner = {axis: each.name for each in dimensions for axis in each.axes}
+    inputs = {each.index: number for number, each in enumerate(held) if each.index is not None}
+    made = {each.name: each for each in dimensions}
+    for number, each in enumerate(held):
+        if each.is_of_the_call:
+            continue
+        call, index = next(spot for spot in each.spots if isinstance(spot, tuple))
+        for axis, size in enumerate(each.tensor.shape):
+            name = owner.get(Axis(inputs.get(index, -1), axis), "")
+            if name not in made or made[name].size != size:
+                name = f"size {size} of call {call}"
+                if size > 1:
+                    made.setdefault(name, Dimension(name, size))
+            if name in made:
+                made[name] = replace(made[name], members=(*made[name].members, Axis(number, axis)))
+    return list(made.values())
 
 
 def smallest_that_runs(table: DimensionTable, floor: int) -> Repro | None:
@@ -170,16 +296,11 @@ def smallest_that_runs(table: DimensionTable, floor: int) -> Repro | None:
     wish = {each.name: min(each.size, floor) for each in table.free}
     if all(wish[each.name] == each.size for each in table.free):
         return None
-    found = table.resized(wish)
-    if found is not None:
-        return found
-    return _by_steps(table, floor)
-
-
-def _by_steps(table: DimensionTable, floor: int) -> Repro | None:
+    best = table.resized(wish)
+    if best is not None:
+        return best
     deadline = time.monotonic() + _SECONDS
-    sizes = {each.name: each.size for each in table.free}
-    best: Repro | None = None
+    sizes = {each.name: each.size for each in (*table.free, *table.loose)}
 
     def runs(wish: dict[str, int]) -> bool:
         nonlocal best, sizes
@@ -190,25 +311,17 @@ def _by_steps(table: DimensionTable, floor: int) -> Repro | None:
             best, sizes = found, wish
         return found is not None
 
-    chosen = dict(sizes)
-    sizes |= {each.name: each.size for each in table.loose}
     for factor in sorted(set(sizes.values()), reverse=True):
         if factor > 1 and factor in sizes.values():
             runs(
-                {
-                    name: max(floor, size // factor) if size % factor == 0 else size
-                    for name, size in sizes.items()
-                }
+                {name: size if size % factor else max(floor, size // factor) for name, size in sizes.items()}
             )
     before: dict[str, int] = {}
     while sizes != before and time.monotonic() < deadline:
         before = dict(sizes)
-        for name in sorted(chosen, key=sizes.__getitem__, reverse=True):
-            _one_down(sizes, name, floor, runs)
+        for name in sorted((each.name for each in table.free), key=sizes.__getitem__, reverse=True):
+            # The smallest size of this one with which it runs, the others being as they are.
+            if sizes[name] > floor and not runs({**sizes, name: floor}):
+                wishes = [{**sizes, name: size} for size in range(sizes[name])]
+                bisect_left(wishes, True, lo=floor + 1, key=runs)
     return best
-
-
-def _one_down(sizes: dict[str, int], name: str, floor: int, runs: Callable[[dict[str, int]], bool]) -> None:
-    """Try the smallest size of one dimension with which it runs, the others being as they are."""
-    if sizes[name] > floor and not runs({**sizes, name: floor}):
-        bisect_left(range(sizes[name]), True, lo=floor + 1, key=lambda size: runs({**sizes, name: size}))

@@ -38,6 +38,11 @@ class Held:
         """Which input of the call itself it is."""
         return next((spot[1] for spot in self.spots if isinstance(spot, tuple) and spot[0] == 0), None)
 
+    @property
+    def is_of_the_call(self) -> bool:
+        """Whether not only earlier calls were given it."""
+        return any(isinstance(spot, str) or spot[0] == 0 for spot in self.spots)
+
 
 def held_tensors(repro: Repro) -> list[Held]:
     """The tensors that can be recreated, in the order in which a reader meets them."""

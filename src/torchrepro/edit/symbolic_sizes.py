@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,34 +44,47 @@ Formula = Callable[[Mapping[str, int]], int | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Unknown:
-    """Sizes and numbers that are always equal. `formula` gives them from other unknowns, by name."""
+class Dimension:
+    """Sizes and numbers that are one and the same. `at` is where along it the failing element lies."""
 
     name: str
-    members: tuple[Axis | Literal, ...]
+    size: int
+    members: tuple[Axis | Literal, ...] = ()
     formula: Formula | None = None
+    """Gives it from other dimensions, by name."""
     needs: frozenset[str] = frozenset()
+    """Those others."""
+    at: int = 0
+    at_is_known: bool = False
+    """The verdict says so; else it is a guess."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return tuple(member for member in self.members if isinstance(member, Axis))
+
+    @property
+    def literals(self) -> tuple[Literal, ...]:
+        return tuple(member for member in self.members if isinstance(member, Literal))
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """The unknowns of a graph, and those in the shapes of its results."""
+    """The dimensions of a graph, and those in the shapes of its results."""
 
-    unknowns: tuple[Unknown, ...]
+    dimensions: tuple[Dimension, ...]
     in_shapes: frozenset[str] = frozenset()
-    """Unknowns that the shape of some value depends on: sizes, and not factors or exponents."""
+    """Dimensions that the shape of some value depends on: sizes, and not factors or exponents."""
     results: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """For each result the unknowns along its axes; empty for what is none."""
+    """For each result the dimensions along its axes; empty for what is none."""
 
 
 def trace_sizes(repro: Repro, held: Sequence[Held]) -> Traced | None:
-    """The unknowns of a repro's graph; None where they cannot be had in a moment."""
+    """The dimensions of a repro's graph; None where they cannot be had in a moment."""
     if repro.ops > _MANY_OPS or not all(map(_is_known, repro.graph.graph.nodes)):
         return None
     with silent_torch(), same_randomness(capture_rng_state()), modes_kept():  # torch logs what it cannot tell
         try:
-            tracer = _Tracer(repro, held)
-            return tracer.traced()
+            return _Tracer(repro, held).traced()
         except Exception:
             # Whatever an op makes of unknown sizes: data that it needs, a kernel that is missing, too long.
             return None
@@ -93,22 +106,26 @@ class _Tracer(FakeInterpreter):
         self._env = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         super().__init__(repro.graph, FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True))
         self._repro = repro
-        self._members: list[tuple[Axis | Literal, Any]] = []
+        self._members: list[tuple[Axis | Literal, int, Any]] = []
         self._shapes: list[Any] = []
         self._deadline = math.inf
         self._fakes = {
-            id(each.tensor): self._with_unknowns(number, each.tensor) for number, each in enumerate(held)
+            id(each.tensor): self._with_unknowns(number, each.tensor)
+            for number, each in enumerate(held)
+            if each.is_of_the_call
         }
 
     def traced(self) -> Traced:
         self._deadline = time.monotonic() + _SECONDS
+        placeholders = self._repro.graph.graph.find_nodes(op="placeholder")
+        grad = torch.is_grad_enabled() and self._repro.place is not Place.AFTER_AOT
         inputs = [
             self._number(Literal(node.name, ()), value)
             if type(value) is int and value > 1
             else self.fake(value)
-            for node, value in zip(_placeholders(self._repro), self._repro.inputs, strict=False)
+            for node, value in zip(placeholders, self._repro.inputs, strict=False)
         ]
-        with self.mode, applied_modes(self._repro.ambient), _no_grad_below_aot(self._repro):
+        with self.mode, applied_modes(self._repro.ambient), torch.set_grad_enabled(grad):
             results = self.run(*inputs)
         if isinstance(results, torch.Tensor):
             results = (results,)
@@ -117,10 +134,11 @@ class _Tracer(FakeInterpreter):
             for number, result in enumerate(results if isinstance(results, tuple | list) else ())
             if isinstance(result, torch.Tensor)
         }
-        in_shapes = {symbol.name for size in self._shapes for symbol in self._symbols(size)}
+        finals = map(self._final, self._shapes)
+        in_shapes = {symbol.name for final in finals for symbol in getattr(final, "free_symbols", ())}
         for guard in self._env.guards:
             in_shapes |= {symbol.name for symbol in self._env.replace(guard.expr).free_symbols}
-        return Traced(tuple(self._unknowns()), frozenset(in_shapes), along)
+        return Traced(tuple(self._dimensions()), frozenset(in_shapes), along)
 
     def run_node(self, n: Node) -> Any:
         if time.monotonic() > self._deadline:
@@ -154,7 +172,7 @@ class _Tracer(FakeInterpreter):
         sizes: Any = fake.shape
         for axis, size in enumerate(sizes):
             if isinstance(size, torch.SymInt):
-                self._members.append((Axis(number, axis), size.node.expr))
+                self._members.append((Axis(number, axis), tensor.shape[axis], size.node.expr))
         return fake
 
     def _number(self, literal: Literal, value: int) -> Any:
@@ -165,30 +183,30 @@ class _Tracer(FakeInterpreter):
         symbol = self._env.create_symbol(
             value, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
         )
-        self._members.append((literal, symbol))
+        self._members.append((literal, value, symbol))
         return self._env.create_symintnode(symbol, hint=value, source=source)
 
     def _final(self, size: Any) -> Any:
         return self._env.replace(size.node.expr) if isinstance(size, torch.SymInt) else size
 
-    def _symbols(self, size: Any) -> Any:
-        return getattr(self._final(size), "free_symbols", ())
-
-    def _unknowns(self) -> Iterator[Unknown]:
+    def _dimensions(self) -> Iterator[Dimension]:
         groups: dict[Any, list[Axis | Literal]] = {}
-        for number, (member, expression) in enumerate(self._members):
+        sizes: dict[Any, int] = {}
+        for number, (member, size, expression) in enumerate(self._members):
             final = self._env.replace(expression)
             if not final.free_symbols:
                 if isinstance(member, Literal):
                     continue  # an op has fixed it: the number of a dimension, say
                 final = f"fixed {final} {number}"
             groups.setdefault(final, []).append(member)
+            sizes.setdefault(final, size)
         for final, members in groups.items():
+            plain = Dimension(str(final), sizes[final], tuple(members))
             if isinstance(final, str) or final.is_Symbol:
-                yield Unknown(str(final), tuple(members))
+                yield plain
             else:
                 needs = frozenset(symbol.name for symbol in final.free_symbols)
-                yield Unknown(str(final), tuple(members), _formula(final), needs)
+                yield replace(plain, formula=_formula(final), needs=needs)
 
 
 def _formula(expression: Any) -> Formula:
@@ -200,10 +218,6 @@ def _formula(expression: Any) -> Formula:
     return value
 
 
-def _placeholders(repro: Repro) -> list[Node]:
-    return [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
-
-
 def _is_known(node: Node) -> bool:
     """An op of torch's own that leaves no state behind if it is the last one to run."""
     if node.op == "call_module":
@@ -212,7 +226,3 @@ def _is_known(node: Node) -> bool:
         return True
     target: Any = node.target
     return resolver.path_of(target) is not None and not getattr(target, "__name__", "_").startswith("_")
-
-
-def _no_grad_below_aot(repro: Repro) -> Any:
-    return torch.set_grad_enabled(torch.is_grad_enabled() and repro.place is not Place.AFTER_AOT)

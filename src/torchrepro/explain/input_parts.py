@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.edit.coupling import dimension_table
+from torchrepro.edit.dimensions import dimension_table
 from torchrepro.edit.held_tensors import count_elements, held_tensors, made_like, window
 from torchrepro.edit.validity import why_invalid
 from torchrepro.explain.rules import between, changes, label_of, numbers_to_try, place_of, sizes_between

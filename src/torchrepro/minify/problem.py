@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from torchrepro.cut.record_values import Recording
+from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
@@ -53,6 +54,7 @@ class Problem:
         self.original, self.failure = self.best, self.queries.failure
         self.start_size = self.best_size = size_of(self.original)
         self._recorded: tuple[Repro, Recording | None] | None = None
+        self._table: DimensionTable | None = None
         self._invalid: dict[str, bool] = {}
         self._before = self.history[-1] if self.history else Adoption(0, 0.0, 0, 0, 0)
 
@@ -117,6 +119,12 @@ class Problem:
         if self._recorded is None or self._recorded[0] is not self.best:
             self._recorded = (self.best, self.queries.observer.record(self.best))
         return self._recorded[1]
+
+    def dimensions(self) -> DimensionTable:
+        """The sizes of the best, those that can only change together as one."""
+        if self._table is None or self._table.repro is not self.best:
+            self._table = dimension_table(self.best, self.best_verdict)
+        return self._table
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
         """A verdict for each set of inputs of one compilation (`cut/batches.py`): one query."""

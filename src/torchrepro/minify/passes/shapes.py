@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from torchrepro.edit.arguments import with_literals
-from torchrepro.edit.coupling import dimension_table, table_of_equal_sizes
-from torchrepro.edit.dimensions import Dimension, DimensionTable, smallest_that_runs
-from torchrepro.edit.held_tensors import Held, contiguous, held_tensors, made_like, window, with_tensors
-from torchrepro.edit.symbolic_sizes import Axis
+from torchrepro.edit.arguments import Literal, with_literals
+from torchrepro.edit.dimensions import DimensionTable, dimension_table, smallest_that_runs, windows
+from torchrepro.edit.held_tensors import Held, contiguous, held_tensors, made_like, with_tensors
+from torchrepro.edit.symbolic_sizes import Axis, Dimension
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.subsets import smallest_failing
 from torchrepro.minify.problem import Problem
@@ -23,73 +22,10 @@ from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind
 from torchrepro.state.fake_run import OperatorLog, run_on_fakes
 
+_Members = tuple[Axis | Literal, ...]
+"""What a dimension is made of: its name may be another one in the next best."""
 _searched: WeakKeyDictionary[Problem, list[torch.Size]] = WeakKeyDictionary()
 """The sizes with which a problem's search for sizes has ended before."""
-
-
-def shrink_dimensions(problem: Problem) -> None:
-    """The smallest sizes that still fail: with one step less in any dimension it does not."""
-    table = dimension_table(problem.best, problem.best_verdict)
-    if _searched.get(problem) == _sizes(problem.best):
-        # Only values or ops have changed since: it is enough to see that no step less will do.
-        _steps(problem, table, [members_of(each) for each in table.free])
-    elif not problem.accept(_all_at_once(problem, table)):
-        _each(problem, table)
-    stretch_single_elements(problem, current_table(problem, table))
-    plainer_layouts(problem)
-    drop_ranks(problem)
-    _searched[problem] = _sizes(problem.best)
-
-
-def _sizes(repro: Repro) -> list[torch.Size]:
-    return [each.tensor.shape for each in held_tensors(repro)]
-
-
-def _all_at_once(problem: Problem, table: DimensionTable) -> Repro | None:
-    """Everything at 1; None where that has been asked about already, in its shortest form."""
-    candidate = smallest_that_runs(table, 1)
-    flat = None if candidate is None else squeezed(candidate)
-    return None if flat is not None and problem.verdict_on(flat) is not None else candidate
-
-
-def _each(problem: Problem, table: DimensionTable) -> None:
-    """One dimension after the other, small ones first: what needs its size is often the largest.
-
-    Then, in what the others have become, one step less of each.
-    """
-    finished: list[frozenset[object]] = []
-    while (dimension := _next(table, finished)) is not None:
-        finished.append(members_of(dimension))
-        shrink(problem, table, dimension)
-        table = current_table(problem, table)
-        all_at_one = not any(still_there(table, each) for each in finished)
-        # At once, so that what is asked from here on is asked in the shape that stays.
-        if all_at_one and drop_ranks(problem):
-            finished, table = [], current_table(problem, table)
-    _steps(problem, table, finished)
-
-
-def _steps(problem: Problem, table: DimensionTable, dimensions: Sequence[frozenset[object]]) -> None:
-    """One step less of each dimension, again and again, until none will do."""
-    before = None
-    while problem.best is not before:
-        before = problem.best
-        for chosen in dimensions:
-            table = current_table(problem, table)
-            for dimension in still_there(table, chosen):
-                problem.accept_first(one_less(table, dimension))
-
-
-def _next(table: DimensionTable, finished: Sequence[frozenset[object]]) -> Dimension | None:
-    """The smallest dimension that has not had its turn."""
-    left = [
-        each
-        for each in table.free
-        if each.size > 1 and not any(members_of(each) & members for members in finished)
-    ]
-    return min(left, key=lambda each: each.size, default=None)
-
-
 _TAKES_ANY_RANK = frozenset(
     {
         *("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "max", "min", "any", "all", "var"),
@@ -97,52 +33,78 @@ _TAKES_ANY_RANK = frozenset(
     }
 )
 """Beside ops that go element by element. Others ask for a rank, though their fake kernels may not say so."""
+_MANY = 32
+"""Axes above which it is not worth the time on fakes to give each of them a size of its own."""
 
 
-def plainer_layouts(problem: Problem) -> None:
-    """Make contiguous what need not be otherwise."""
+def shrink_dimensions(problem: Problem) -> None:
+    """The smallest sizes that still fail: with one step less in any dimension it does not."""
+    if _searched.get(problem) == _sizes(problem.best):
+        # Only values or ops have changed since: it is enough to see that no step less will do.
+        _steps(problem, [each.members for each in problem.dimensions().free])
+    elif not problem.accept(_all_at_once(problem)):
+        _each(problem)
+    _stretch_single_elements(problem)
     best = problem.best
     strange = [each for each in held_tensors(best) if not each.tensor.is_contiguous()]
     problem.leave_out(strange, lambda gone: all_contiguous(best, gone))
+    problem.accept(squeezed(problem.best))
+    _searched[problem] = _sizes(problem.best)
 
 
-def drop_ranks(problem: Problem) -> bool:
-    """Drop dimensions of size 1 where the graph runs without."""
-    return problem.accept(squeezed(problem.best))
+def _sizes(repro: Repro) -> list[torch.Size]:
+    return [each.tensor.shape for each in held_tensors(repro)]
 
 
-def all_contiguous(repro: Repro, chosen: Iterable[Held]) -> Repro:
-    """The repro with these tensors contiguous."""
-    return with_tensors(repro, {each: contiguous(each.tensor) for each in chosen})
+def _all_at_once(problem: Problem) -> Repro | None:
+    """Everything at 1; None where that has been asked about already, in its shortest form."""
+    candidate = smallest_that_runs(problem.dimensions(), 1)
+    flat = None if candidate is None else squeezed(candidate)
+    return None if flat is not None and problem.verdict_on(flat) is not None else candidate
 
 
-def squeezed(repro: Repro) -> Repro | None:
-    """Every tensor without its dimensions of size 1; None where nothing changes or it would not run."""
-    if repro.symbols or repro.earlier or repro.place is Place.BEFORE_CAPTURE:
-        return None
-    others = {
-        each: made_like(_squeezed(each.tensor.detach()).clone(), each.tensor)
-        for each in held_tensors(repro)
-        if each.tensor.dim() > 1 and 1 in each.tensor.shape
-    }
-    if not others or not _takes_any_rank(repro):
-        return None
-    candidate = with_literals(with_tensors(repro, others), {})
-    return None if why_invalid(candidate) else candidate
+def _each(problem: Problem) -> None:
+    """One dimension after the other, small ones first: what needs its size is often the largest.
+
+    Then, in what the others have become, one step less of each.
+    """
+    finished: list[_Members] = []
+    while True:
+        table = problem.dimensions()
+        done = {member for members in finished for member in members}
+        left = [each for each in table.free if each.size > 1 and done.isdisjoint(each.members)]
+        if not left:
+            break
+        dimension = min(left, key=lambda each: each.size)
+        finished.append(dimension.members)
+        _shrink(problem, table, dimension)
+        all_at_one = not any(_still_there(problem.dimensions(), each) for each in finished)
+        # At once, so that what is asked from here on is asked in the shape that stays.
+        if all_at_one and problem.accept(squeezed(problem.best)):
+            finished = []
+    _steps(problem, finished)
 
 
-def _squeezed(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.squeeze() if tensor.numel() != 1 else tensor.reshape(1)
+def _steps(problem: Problem, dimensions: Sequence[_Members]) -> None:
+    """One step less of each dimension, again and again, until none will do."""
+    before = None
+    while problem.best is not before:
+        before = problem.best
+        for members in dimensions:
+            table = problem.dimensions()
+            for each in _still_there(table, members):
+                # Without the last element along it; without the first, where it is not known which one fails.
+                starts = [{}] if each.at_is_known else [{each.name: start} for start in (0, 1)]
+                less = {each.name: each.size - 1}
+                problem.accept_first([table.resized(less, start) for start in starts])
 
 
-def _takes_any_rank(repro: Repro) -> bool:
-    log = OperatorLog()
-    run_on_fakes(repro, log=log)
-    pointwise = (torch.Tag.pointwise in op.tags or op._opname in _TAKES_ANY_RANK for op in log.ops)
-    return bool(log.ops) and all(pointwise)
+def _still_there(table: DimensionTable, members: _Members) -> list[Dimension]:
+    """The dimension that had these members, if it is still more than 1."""
+    return [each for each in table.free if each.size > 1 and not set(each.members).isdisjoint(members)][:1]
 
 
-def shrink(problem: Problem, table: DimensionTable, dimension: Dimension) -> None:
+def _shrink(problem: Problem, table: DimensionTable, dimension: Dimension) -> None:
     """The smallest size that fails, around the element that does; where that is a guess, from both ends."""
     name, size = dimension.name, dimension.size
 
@@ -158,8 +120,8 @@ def shrink(problem: Problem, table: DimensionTable, dimension: Dimension) -> Non
     if not table.is_guess and _is_refused(problem, one) and _with_equals(problem, dimension):
         return
     _search(problem, around if dimension.at_is_known else from_front, size)
-    table = current_table(problem, table)
-    for now in still_there(table, members_of(dimension)) if not dimension.at_is_known else ():
+    table = table if table.repro is problem.best else problem.dimensions()
+    for now in _still_there(table, dimension.members) if not dimension.at_is_known else ():
 
         def from_end(wanted: int, now: Dimension = now) -> Repro | None:
             return table.resized({now.name: wanted}, {now.name: now.size - wanted})
@@ -177,9 +139,9 @@ def _is_refused(problem: Problem, candidate: Repro | None) -> bool:
 def _with_equals(problem: Problem, dimension: Dimension) -> bool:
     """The same for all equal sizes together; whether that got anywhere."""
     before = problem.best
-    table = table_of_equal_sizes(problem.best, problem.best_verdict)
-    for coarser in still_there(table, members_of(dimension)):
-        shrink(problem, table, coarser)
+    table = dimension_table(problem.best, problem.best_verdict, guess=True)
+    for coarser in _still_there(table, dimension.members):
+        _shrink(problem, table, coarser)
     return problem.best is not before
 
 
@@ -209,34 +171,9 @@ def _spread(sizes: Sequence[int], width: int) -> list[int]:
     return [sizes[0]] if len(sizes) == 2 and width == 1 else sorted({sizes[place] for place in places})
 
 
-def one_less(table: DimensionTable, dimension: Dimension) -> list[Repro | None]:
-    """Without the last element along it; without the first, where it is not known which one fails."""
-    less = {dimension.name: dimension.size - 1}
-    if dimension.at_is_known:
-        return [table.resized(less)]
-    return [table.resized(less, {dimension.name: start}) for start in (0, 1)]
-
-
-def current_table(problem: Problem, table: DimensionTable) -> DimensionTable:
-    """The table of the best as it is now."""
-    return table if table.repro is problem.best else dimension_table(problem.best, problem.best_verdict)
-
-
-def members_of(dimension: Dimension) -> frozenset[object]:
-    return frozenset((*dimension.axes, *dimension.literals))
-
-
-def still_there(table: DimensionTable, members: frozenset[object]) -> list[Dimension]:
-    """The dimension that had these members, if it is still more than 1."""
-    return [each for each in table.free if each.size > 1 and members_of(each) & members][:1]
-
-
-_MANY = 32
-"""Axes above which it is not worth the time on fakes."""
-
-
-def stretch_single_elements(problem: Problem, table: DimensionTable) -> None:
+def _stretch_single_elements(problem: Problem) -> None:
     """Keep a size only in the tensors that need it, where the graph runs with 1 in its place."""
+    table = problem.dimensions()
     if table.repro.place is Place.BEFORE_CAPTURE or table.repro.symbols or table.repro.earlier:
         return
     axes = [axis for each in table.free if each.size > 1 and len(each.axes) > 1 for axis in each.axes]
@@ -246,12 +183,38 @@ def stretch_single_elements(problem: Problem, table: DimensionTable) -> None:
 
 def _at_one(table: DimensionTable, axes: Collection[Axis]) -> Repro | None:
     """The repro with a single element along these axes; None where it would not run."""
-    places = {axis: each.at for each in table.dimensions for axis in each.axes if axis in axes}
+    ranges = {axis: (each.at, 1) for each in table.dimensions for axis in each.axes if axis in axes}
+    return _if_it_runs(with_tensors(table.repro, windows(table.held, ranges)))
+
+
+def all_contiguous(repro: Repro, chosen: Iterable[Held]) -> Repro:
+    """The repro with these tensors contiguous."""
+    return with_tensors(repro, {each: contiguous(each.tensor) for each in chosen})
+
+
+def squeezed(repro: Repro) -> Repro | None:
+    """Every tensor without its dimensions of size 1; None where nothing changes or it would not run."""
+    if repro.symbols or repro.earlier or repro.place is Place.BEFORE_CAPTURE:
+        return None
     others = {}
-    for number in {axis.held for axis in axes}:
-        held = table.held[number]
-        starts = [places.get(Axis(number, axis), 0) for axis in range(held.tensor.dim())]
-        sizes = [1 if Axis(number, axis) in places else size for axis, size in enumerate(held.tensor.shape)]
-        others[held] = window(held.tensor, starts, sizes)
-    candidate = with_literals(with_tensors(table.repro, others), {})
+    for each in held_tensors(repro):
+        if each.tensor.dim() > 1 and 1 in each.tensor.shape:
+            old = each.tensor.detach()
+            flat = old.squeeze() if old.numel() != 1 else old.reshape(1)
+            others[each] = made_like(flat.clone(), each.tensor)
+    if not others or not _takes_any_rank(repro):
+        return None
+    return _if_it_runs(with_tensors(repro, others))
+
+
+def _if_it_runs(repro: Repro) -> Repro | None:
+    """The repro without notes about the sizes that it had; None where it would not run."""
+    candidate = with_literals(repro, {})
     return None if why_invalid(candidate) else candidate
+
+
+def _takes_any_rank(repro: Repro) -> bool:
+    log = OperatorLog()
+    run_on_fakes(repro, log=log)
+    pointwise = (torch.Tag.pointwise in op.tags or op._opname in _TAKES_ANY_RANK for op in log.ops)
+    return bool(log.ops) and all(pointwise)

@@ -6,7 +6,6 @@ work of all the passes that follow, which find nothing left to ask.
 
 from __future__ import annotations
 
-from torchrepro.edit.coupling import dimension_table
 from torchrepro.edit.dimensions import smallest_that_runs
 from torchrepro.edit.held_tensors import held_tensors
 from torchrepro.edit.plain_values import plainest
@@ -25,7 +24,7 @@ def guess_simplest(problem: Problem) -> None:
     one element and their values: a sum, a normalisation.
     """
     best = problem.best
-    table = dimension_table(best, problem.best_verdict)
+    table = problem.dimensions()
     one, two = smallest_that_runs(table, 1), smallest_that_runs(table, 2)
     bare = _bare(problem, best)
     candidates = [

@@ -12,7 +12,6 @@ import torch
 
 from torchrepro.edit.arguments import Literal, literals_of, with_literals
 from torchrepro.edit.cost import OWN_VALUES, cost_of_values
-from torchrepro.edit.coupling import dimension_table
 from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
 from torchrepro.edit.plain_values import (
     FORMS,
@@ -61,7 +60,7 @@ def with_form(
 
 def places_of(problem: Problem) -> dict[Held, tuple[int, ...]]:
     """The element of each tensor that goes into the failing one."""
-    table = dimension_table(problem.best, problem.best_verdict)
+    table = problem.dimensions()
     at = {(axis.held, axis.axis): each.at for each in table.dimensions for axis in each.axes}
     return {
         each: tuple(at.get((number, axis), 0) for axis in range(each.tensor.dim()))
