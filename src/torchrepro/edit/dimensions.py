@@ -15,6 +15,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, product
 
 import torch
@@ -311,6 +312,9 @@ def smallest_that_runs(table: DimensionTable, floor: int) -> Repro | None:
             best, sizes = found, wish
         return found is not None
 
+    def runs_with(name: str, size: int) -> bool:
+        return runs({**sizes, name: size})
+
     for factor in sorted(set(sizes.values()), reverse=True):
         if factor > 1 and factor in sizes.values():
             runs(
@@ -321,7 +325,6 @@ def smallest_that_runs(table: DimensionTable, floor: int) -> Repro | None:
         before = dict(sizes)
         for name in sorted((each.name for each in table.free), key=sizes.__getitem__, reverse=True):
             # The smallest size of this one with which it runs, the others being as they are.
-            if sizes[name] > floor and not runs({**sizes, name: floor}):
-                wishes = [{**sizes, name: size} for size in range(sizes[name])]
-                bisect_left(wishes, True, lo=floor + 1, key=runs)
+            if sizes[name] > floor and not runs_with(name, floor):
+                bisect_left(range(sizes[name]), True, lo=floor + 1, key=partial(runs_with, name))
     return best
