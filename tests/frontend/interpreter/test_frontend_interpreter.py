@@ -178,7 +178,8 @@ def test_an_unknown_instruction_is_a_break_that_names_it() -> None:
 
     program = program_of(function.__code__)
     instructions = (replace(program.instructions[0], name="FROBNICATE"), *program.instructions[1:])
-    frame = Frame.of_function(Program(program.code, instructions), function, {})
+    frame = Frame(function, {})
+    frame.program = Program(program.code, instructions)
     with pytest.raises(Break, match="FROBNICATE"):
         Interpreter().run(frame)
 
@@ -187,7 +188,7 @@ def test_an_unknown_instruction_is_a_break_that_names_it() -> None:
 
 
 def _frame_of(function: Callable[..., Any], **locals: Any) -> Frame:
-    return Frame.of_function(program_of(function.__code__), function, locals)
+    return Frame(function, locals)
 
 
 def test_a_step_is_one_instruction() -> None:

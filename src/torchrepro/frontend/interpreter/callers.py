@@ -3,14 +3,12 @@
 from __future__ import annotations
 import __future__
 
-import builtins
 import types
-from collections.abc import Callable, Mapping, Sequence
-from operator import index
-from types import CellType, FunctionType
+from collections.abc import Mapping, Sequence
+from opcode import opmap
+from types import BuiltinFunctionType, CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.interpreter.frame import Frame
 
 if TYPE_CHECKING:
@@ -32,12 +30,23 @@ def locals_of(frame: Frame) -> Any:
     return found
 
 
-def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call what is not interpreted, with the globals of the frame: `type` reads `__module__` there."""
-    return FunctionType(_CALL, frame.globals)(function, args, kwargs)
-
+ABOUT_THE_CALLER = frozenset({locals, globals, vars, dir, compile, eval, exec})
+"""Builtins that look at the variables, or the `from __future__ import`, of the frame that calls them."""
 
 _CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
+_CALLER = compile("function(*args, **kwargs)", "<call>", "eval", dont_inherit=True)
+_LOADS = bytes([opmap["LOAD_NAME"]]), bytes([opmap["LOAD_CONST"]])
+_CALLER = _CALLER.replace(co_code=_CALLER.co_code.replace(*_LOADS))
+"""Calls its first constant with the other two, so that the names in its frame are the user's alone."""
+
+
+def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call what is not interpreted, from code like the frame's: `type` reads `__module__` there too."""
+    if type(function) is not BuiltinFunctionType or function not in ABOUT_THE_CALLER:
+        return FunctionType(_CALL, frame.globals)(function, args, kwargs)
+    flags = _CALLER.co_flags | frame.program.code.co_flags & _FUTURE
+    code = _CALLER.replace(co_consts=(function, args, kwargs), co_flags=flags)
+    return eval(code, frame.globals, locals_of(frame))
 
 
 def super_of(interpreter: Interpreter, frame: Frame) -> Any:
@@ -66,61 +75,6 @@ def _contents(interpreter: Interpreter, frame: Frame, name: str, otherwise: str)
     raise RuntimeError(otherwise)
 
 
-def _locals(interpreter: Interpreter, frame: Frame) -> Any:
-    return locals_of(frame)
-
-
-def _globals(interpreter: Interpreter, frame: Frame) -> Any:
-    return frame.globals
-
-
-def _vars(interpreter: Interpreter, frame: Frame, *values: Any) -> Any:
-    return vars(*values) if values else locals_of(frame)
-
-
-def _dir(interpreter: Interpreter, frame: Frame, *values: Any) -> Any:
-    return dir(*values) if values else sorted(locals_of(frame))
-
-
-def _compile(
-    interpreter: Interpreter,
-    frame: Frame,
-    source: Any,
-    filename: Any,
-    mode: Any,
-    flags: int = 0,
-    dont_inherit: bool = False,
-    optimize: int = -1,
-    **options: Any,
-) -> Any:
-    """With the `from __future__ import` of the interpreted function, not of this file."""
-    if not dont_inherit:
-        flags = index(flags) | (frame.program.code.co_flags & _FUTURE)
-    return compile(source, filename, mode, flags, True, optimize, **options)
-
-
-def _running(run: Callable[..., Any], mode: str) -> Callable[..., Any]:
-    """`eval` or `exec`."""
-
-    def answer(
-        interpreter: Interpreter,
-        frame: Frame,
-        source: Any,
-        globals: Any = None,
-        locals: Any = None,
-        **options: Any,
-    ) -> Any:
-        if globals is None:
-            globals = frame.globals
-            locals = locals_of(frame) if locals is None else locals
-        if isinstance(source, str | bytes | bytearray | memoryview):
-            text = source.lstrip(" \t") if mode == "eval" and isinstance(source, str) else source
-            source = _compile(interpreter, frame, text, "<string>", mode)
-        return run(source, globals, locals, **options)
-
-    return answer
-
-
 def build_class(
     interpreter: Interpreter, frame: Frame, body: FunctionType, name: str, /, *bases: Any, **keywords: Any
 ) -> Any:
@@ -132,7 +86,7 @@ def build_class(
             f"{metaclass.__name__}.__prepare__" if isinstance(metaclass, type) else "<metaclass>.__prepare__"
         )
         raise TypeError(f"{prepare}() must return a mapping, not {type(namespace).__name__}")
-    inner = Frame.of_function(program_of(body.__code__), body, {})
+    inner = Frame(body, {})
     inner.names = namespace
     cell = interpreter.run(inner)
     if resolved is not bases:
@@ -155,16 +109,3 @@ def _check_class_cell(cell: CellType, name: str, made: type) -> None:
         )
     if found is not made:
         raise TypeError(f"__class__ set to {found!r} defining {name!r} as {made!r}")
-
-
-ABOUT_THE_CALLER: Mapping[Any, Callable[..., Any]] = {
-    builtins.locals: _locals,
-    builtins.globals: _globals,
-    builtins.vars: _vars,
-    builtins.dir: _dir,
-    builtins.compile: _compile,
-    builtins.eval: _running(builtins.eval, "eval"),
-    builtins.exec: _running(builtins.exec, "exec"),
-    builtins.__build_class__: build_class,
-}
-"""Called with the interpreter, the calling frame and the arguments."""

@@ -15,8 +15,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.frontend.bytecode.program import program_of
-from torchrepro.frontend.interpreter.callers import ABOUT_THE_CALLER, call_from, super_of
+from torchrepro.frontend.interpreter.callers import build_class, call_from, super_of
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 
 if TYPE_CHECKING:
@@ -203,16 +202,15 @@ class Calls:
         kind, frame = type(function), self.interpreter.frame
         if kind is FunctionType:
             return self.inline(function, args, kwargs)
-        if kind is MethodType:
-            if type(function.__func__) is FunctionType:
-                return self.inline(function.__func__, (function.__self__, *args), kwargs)
-        elif kind is BuiltinFunctionType:
-            answer = ABOUT_THE_CALLER.get(function)
-            if answer is not None and frame is not None:
-                return answer(self.interpreter, frame, *args, **kwargs)
-        elif function is super and not args and frame is not None:
+        if kind is MethodType and type(function.__func__) is FunctionType:
+            return self.inline(function.__func__, (function.__self__, *args), kwargs)
+        if frame is None:
+            return function(*args, **kwargs)
+        if function is super and not args:
             return super_of(self.interpreter, frame)
-        return call_from(frame, function, args, kwargs) if frame else function(*args, **kwargs)
+        if kind is BuiltinFunctionType and function is builtins.__build_class__:
+            return build_class(self.interpreter, frame, *args, **kwargs)
+        return call_from(frame, function, args, kwargs)
 
     def call_method(self, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return self.call(self.interpreter.attributes.load(value, name), args, kwargs)
@@ -221,5 +219,4 @@ class Calls:
         """Call a Python function by interpreting it."""
         if function.__code__.co_flags & _NOT_INLINED:
             return function(*args, **kwargs)
-        bound = bind_arguments(function, args, kwargs)
-        return self.interpreter.enter(Frame.of_function(program_of(function.__code__), function, bound))
+        return self.interpreter.enter(Frame(function, bind_arguments(function, args, kwargs)))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
@@ -34,6 +33,7 @@ from torchrepro.frontend.trace.fakes import outside_of_trace
 from torchrepro.frontend.trace.foreign import RunsForeignCode, SteppedCallable, no_foreign_code
 from torchrepro.frontend.trace.handlers import GETTERS, HANDLERS, call_getter
 from torchrepro.frontend.trace.rules import AUTOCAST, NATIVE_CLASSES, Action, decide
+from torchrepro.frontend.trace.values import Pending
 from torchrepro.torch_api.tensors import module_call_impl
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class TracedCalls(Calls):
             code = function.__code__
             error.add_note(f"{function.__qualname__} is defined at {code.co_filename}:{code.co_firstlineno}")
             raise
-        frame = Frame.of_function(program_of(function.__code__), function, bound)
+        frame = Frame(function, bound)
         self._know_cells(function)
         self.tracer.note_inlined(function)
         if self.depth >= _MAX_DEPTH:
@@ -151,18 +151,21 @@ class TracedCalls(Calls):
         if is_trusted_space(function.__globals__) and all(map(is_constant, function.__defaults__ or ())):
             return bind_arguments(function, args, kwargs)
         source = self.values.home_of(function)
-        adopt = self.tracer.world.adopt
-        return bind_arguments(
+        defaults, kwdefaults = Attribute(source, "__defaults__"), Attribute(source, "__kwdefaults__")
+        bound = bind_arguments(
             function,
             args,
             kwargs,
-            defaults=_Defaults(self.tracer, function.__defaults__ or (), Attribute(source, "__defaults__")),
+            defaults=tuple(
+                Pending(value, Item.at(defaults, index))
+                for index, value in enumerate(function.__defaults__ or ())
+            ),
             kwdefaults={
-                name: adopt(value, Item.at(Attribute(source, "__kwdefaults__"), name))
+                name: Pending(value, Item.at(kwdefaults, name))
                 for name, value in (function.__kwdefaults__ or {}).items()
-                if name not in kwargs
             },
         )
+        return {name: self.tracer.settled(value) for name, value in bound.items()}
 
     def _know_cells(self, function: types.FunctionType) -> None:
         """Register where the outer variables of a function are found that existed before."""
@@ -288,20 +291,6 @@ class TracedCalls(Calls):
         if getattr(kind, "__abstractmethods__", None):
             return object.__new__(kind)  # raises the TypeError that names the methods
         return self.values.mark_fresh(object.__new__(kind))
-
-
-class _Defaults(Sequence[Any]):
-    """Defaults of a function that are adopted when they are used."""
-
-    def __init__(self, tracer: Tracer, values: tuple[Any, ...], source: Attribute) -> None:
-        self._tracer, self._values, self._source = tracer, values, source
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __getitem__(self, index: Any) -> Any:
-        index = range(len(self._values))[index]
-        return self._tracer.world.adopt(self._values[index], Item.at(self._source, index))
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

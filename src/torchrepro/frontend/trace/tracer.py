@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.bytecode.program import NULL, Handler, Position, program_of
+from torchrepro.frontend.bytecode.program import NULL, Handler, Position
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Control, Where
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
-from torchrepro.frontend.interpreter.frame import Frame, Signal, builtins_of
+from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.interpreter import Interpreter
 from torchrepro.frontend.source import Cell, FrameState, Local, Source, StackSlot
 from torchrepro.frontend.trace import python_builtins
@@ -201,15 +201,10 @@ class Tracer(Interpreter):
         return Returned(self.settled(value))
 
     def _entered(self, index: int, state: FrameState) -> Frame:
-        program = program_of(self.function.__code__)
         frame = Frame(
-            program,
-            self.function.__globals__,
-            builtins_of(self.function),
-            locals={name: Pending(value, Local(name)) for name, value in state.locals.items()},
-            cells=dict(state.cells),
-            function=self.function,
+            self.function, {name: Pending(value, Local(name)) for name, value in state.locals.items()}
         )
+        frame.cells = dict(state.cells)
         for name, cell in state.cells.items():
             self.world.adopt_cell(cell, Cell(name))
         frame.stack = [

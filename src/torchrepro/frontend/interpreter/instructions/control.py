@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE
 from torchrepro.frontend.graph_breaks import Break, BreakKind
-from torchrepro.frontend.interpreter.exceptions import matches, native, raise_again, split_group
+from torchrepro.frontend.interpreter.exceptions import native, raise_again
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, enter_all, instruction, take
 from torchrepro.frontend.interpreter.instructions.values import is_iterable, is_mapping
@@ -38,15 +38,6 @@ _jump_if("JUMP_IF_FALSE_OR_POP", lambda op, value: not op.operators.is_true(valu
 
 
 # Calls
-
-
-class _Attribute:
-    """What is set on a function that is made: a bit each."""
-
-    DEFAULTS = 1
-    KEYWORD_DEFAULTS = 2
-    ANNOTATIONS = 4
-    CLOSURE = 8
 
 
 def _take_callable(stack: list[Any], args: list[Any]) -> Any:
@@ -84,8 +75,7 @@ def call_function_ex(op: Interpreter, frame: Frame, flags: int) -> None:
     starred = stack.pop()
     function = _take_callable(stack, [])
     if not is_iterable(starred):
-        kind = type(starred).__name__
-        raise TypeError(f"{_described(function)} argument after * must be an iterable, not {kind}")
+        function(*starred)  # CPython's error, which names the function
     stack.append(op.calls.call(function, op.items.unpack(starred), kwargs))
 
 
@@ -95,43 +85,35 @@ def dict_merge(op: Interpreter, frame: Frame, depth: int) -> None:
     stack = frame.stack
     value = stack.pop()
     function = stack[-depth - (3 if NULL_AFTER_CALLABLE else 2)]
-    if not is_mapping(value):
-        kind = type(value).__name__
-        raise TypeError(f"{_described(function)} argument after ** must be a mapping, not {kind}")
     merged = stack[-depth]
-    for key, item in op.items.mapping(value).items():
-        if not isinstance(key, str):
-            raise TypeError("keywords must be strings")
-        if key in merged:
-            raise TypeError(f"{_described(function)} got multiple values for keyword argument '{key}'")
-        merged[key] = item
-
-
-def _described(function: Any) -> str:
-    """How CPython names a callable in an error."""
-    name = getattr(function, "__qualname__", None)
-    if name is None:
-        return str(function)
-    module = getattr(function, "__module__", None)
-    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+    if not is_mapping(value):
+        function(**value)  # CPython's error, which names the function
+    items = op.items.mapping(value)
+    if not all(isinstance(key, str) for key in items):
+        raise TypeError("keywords must be strings")
+    if merged.keys() & items:
+        function(**merged, **items)
+    merged.update(items)
 
 
 # Functions and classes
+
+
+_CLOSURE, _ANNOTATIONS = 8, 4
+_ATTRIBUTES = {_ANNOTATIONS: "__annotations__", 2: "__kwdefaults__", 1: "__defaults__"}
+"""What is set on a function that is made: a bit each."""
 
 
 @instruction("MAKE_FUNCTION")
 def make_function(op: Interpreter, frame: Frame, flags: int | None) -> None:
     stack = frame.stack
     code = stack.pop()
-    # From 3.13 the closure is set afterwards; until then there have to be cells.
-    closure = (
-        stack.pop() if flags and flags & _Attribute.CLOSURE else tuple(CellType() for _ in code.co_freevars)
-    )
-    stack.append(FunctionType(code, frame.globals, None, None, closure))
-    for flag in (_Attribute.ANNOTATIONS, _Attribute.KEYWORD_DEFAULTS, _Attribute.DEFAULTS):
+    # There have to be cells; those of the closure replace them.
+    made = FunctionType(code, frame.globals, None, None, tuple(CellType() for _ in code.co_freevars))
+    for flag in (_CLOSURE, *_ATTRIBUTES):
         if flags and flags & flag:
-            function, value = stack.pop(), stack.pop()
-            stack.append(_with_attribute(function, flag, value))
+            made = _with_attribute(made, flag, stack.pop())
+    stack.append(made)
     _finish(op, frame)
 
 
@@ -143,18 +125,11 @@ def set_function_attribute(op: Interpreter, frame: Frame, flag: int) -> None:
 
 
 def _with_attribute(function: FunctionType, flag: int, value: Any) -> FunctionType:
-    match flag:
-        case _Attribute.DEFAULTS:
-            function.__defaults__ = value
-        case _Attribute.KEYWORD_DEFAULTS:
-            function.__kwdefaults__ = value
-        case _Attribute.ANNOTATIONS:
-            # A tuple of names and values in turn, or the dict already.
-            items = dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value
-            function.__annotations__ = items
-        case _:
-            # Set first of all, so there is nothing else to keep.
-            return FunctionType(function.__code__, function.__globals__, None, None, value)
+    if flag == _CLOSURE:  # set first of all, so there is nothing else to keep
+        return FunctionType(function.__code__, function.__globals__, None, None, value)
+    if flag == _ANNOTATIONS and isinstance(value, tuple):  # names and values in turn
+        value = dict(zip(value[::2], value[1::2], strict=True))
+    setattr(function, _ATTRIBUTES[flag], value)
     return function
 
 
@@ -200,12 +175,7 @@ def _instance(op: Interpreter, error: Any) -> Any:
     """`raise ValueError` makes one. What is no exception is left for CPython to complain about."""
     if not (isinstance(error, type) and issubclass(error, BaseException)):
         return error
-    made = op.calls.call(error, (), {})
-    if not isinstance(made, BaseException):
-        raise TypeError(
-            f"calling {error!r} should have returned an instance of BaseException, not {type(made)!r}"
-        )
-    return made
+    return op.calls.call(error, (), {})
 
 
 def _go_on(frame: Frame, error: BaseException) -> int:
@@ -232,14 +202,12 @@ def pop_except(op: Interpreter, frame: Frame, argument: Any) -> None:
 
 @instruction("CHECK_EXC_MATCH")
 def check_exc_match(op: Interpreter, frame: Frame, argument: Any) -> None:
-    expected = frame.stack.pop()
-    frame.stack.append(matches(frame.stack[-1], expected))
+    frame.stack += native("CHECK_EXC_MATCH", 0, 2, frame.globals, 2)(*take(frame.stack, 2))
 
 
 @instruction("CHECK_EG_MATCH")
 def check_eg_match(op: Interpreter, frame: Frame, argument: Any) -> None:
-    expected = frame.stack.pop()
-    rest, caught = split_group(frame.stack.pop(), expected)
+    rest, caught = native("CHECK_EG_MATCH", 0, 2, frame.globals, 2)(*take(frame.stack, 2))
     frame.stack += (rest, caught)
     if caught is not None:
         frame.handled = caught
@@ -248,17 +216,13 @@ def check_eg_match(op: Interpreter, frame: Frame, argument: Any) -> None:
 @instruction("BEFORE_WITH")
 def before_with(op: Interpreter, frame: Frame, argument: Any) -> None:
     manager = frame.stack.pop()
-    enter = _special(op, manager, "__enter__", "")
-    leave = _special(op, manager, "__exit__", " (missed __exit__ method)")
-    frame.stack.append(leave)
+    for name, remark in (("__enter__", ""), ("__exit__", " (missed __exit__ method)")):
+        if not hasattr(type(manager), name):
+            kind = type(manager).__name__
+            raise TypeError(f"'{kind}' object does not support the context manager protocol{remark}")
+    enter = op.attributes.load_special(manager, "__enter__")
+    frame.stack.append(op.attributes.load_special(manager, "__exit__"))
     frame.stack.append(op.calls.call(enter, (), {}))
-
-
-def _special(op: Interpreter, manager: Any, name: str, remark: str) -> Any:
-    if not hasattr(type(manager), name):
-        kind = type(manager).__name__
-        raise TypeError(f"'{kind}' object does not support the context manager protocol{remark}")
-    return op.attributes.load_special(manager, name)
 
 
 @instruction("WITH_EXCEPT_START")
@@ -269,32 +233,19 @@ def with_except_start(op: Interpreter, frame: Frame, argument: Any) -> None:
 
 
 # Numbers of `CALL_INTRINSIC_1` (Include/internal/pycore_intrinsics.h, 3.12 and 3.13)
-_PRINT, _IMPORT_STAR, _STOP_ITERATION_ERROR, _ASYNC_GEN_WRAP, _UNARY_POSITIVE, _LIST_TO_TUPLE = range(1, 7)
-_FRAMES_OWN = {_PRINT, _IMPORT_STAR, _ASYNC_GEN_WRAP}
+_AS_IN_3_11 = {5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
+_OF_FRAMES = {1: "print", 2: "import *", 4: "async yield"}
 """These work on the frame that runs them, and occur in no synchronous function."""
 
 
 @instruction("CALL_INTRINSIC_1")
 def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
-    if which == _LIST_TO_TUPLE:
-        INSTRUCTIONS["LIST_TO_TUPLE"](op, frame, None)
-    elif which == _UNARY_POSITIVE:
-        INSTRUCTIONS["UNARY_POSITIVE"](op, frame, None)
-    elif which == _STOP_ITERATION_ERROR:
-        frame.stack[-1] = _without_stop_iteration(frame.stack[-1])
-    elif which in _FRAMES_OWN:
+    if which in _AS_IN_3_11:
+        INSTRUCTIONS[_AS_IN_3_11[which]](op, frame, None)
+    elif which in _OF_FRAMES:
         raise Break(BreakKind.UNSUPPORTED, f"the instruction CALL_INTRINSIC_1 {which} is not supported")
     else:
         frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1, frame.globals)(frame.stack[-1])
-
-
-def _without_stop_iteration(error: BaseException) -> BaseException:
-    """A generator ends by returning; a `StopIteration` that leaves its body is a mistake."""
-    if not isinstance(error, StopIteration):
-        return error
-    mistake = RuntimeError("generator raised StopIteration")
-    mistake.__cause__ = mistake.__context__ = error
-    return mistake
 
 
 # Generators: what their body does. What they are to others is in `generator.py`.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bytecode import BinaryOp, Compare
 
 from torchrepro.frontend.bytecode.program import NULL
+from torchrepro.frontend.interpreter.exceptions import native
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, enter_all, instruction, take
 
@@ -26,7 +26,7 @@ _SEQUENCE = 1 << 5
 _MAPPING = 1 << 6
 _MATCHES_SELF = 1 << 22
 _MISSING = object()
-_CLASS = "type" if sys.version_info < (3, 12) else "class"
+_ITSELF = "<itself>"  # in place of an attribute's name: the subject
 
 enter_all(
     {
@@ -126,20 +126,37 @@ def build_const_key_map(op: Interpreter, frame: Frame, count: int) -> None:
     frame.stack.append(dict(zip(keys, take(frame.stack, count), strict=True)))
 
 
-# Into a collection that is being built, `depth` below the value
+def _add(name: str, add: Callable[[Interpreter, Any, Any], None]) -> None:
+    """Enter an instruction that adds to a collection which is being built, `depth` below the value."""
+
+    @instruction(name)
+    def step(op: Interpreter, frame: Frame, depth: int) -> None:
+        value = frame.stack.pop()
+        add(op, frame.stack[-depth], value)
 
 
-@instruction("LIST_APPEND")
-def list_append(op: Interpreter, frame: Frame, depth: int) -> None:
-    value = frame.stack.pop()
-    frame.stack[-depth].append(value)
-
-
-@instruction("SET_ADD")
-def set_add(op: Interpreter, frame: Frame, depth: int) -> None:
-    value = frame.stack.pop()
+def _add_member(op: Interpreter, members: set[Any], value: Any) -> None:
     op.items.as_keys((value,))
-    frame.stack[-depth].add(value)
+    members.add(value)
+
+
+def _extend(op: Interpreter, items: list[Any], value: Any) -> None:
+    if not is_iterable(value):
+        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
+    items.extend(op.items.unpack(value))
+
+
+def _update(op: Interpreter, table: dict[Any, Any], value: Any) -> None:
+    if not is_mapping(value):
+        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
+    table.update(op.items.mapping(value))
+
+
+_add("LIST_APPEND", lambda op, items, value: items.append(value))
+_add("SET_ADD", _add_member)
+_add("LIST_EXTEND", _extend)
+_add("SET_UPDATE", lambda op, members, value: members.update(op.items.unpack(value)))
+_add("DICT_UPDATE", _update)
 
 
 @instruction("MAP_ADD")
@@ -147,28 +164,6 @@ def map_add(op: Interpreter, frame: Frame, depth: int) -> None:
     key, value = take(frame.stack, 2)
     op.items.as_keys((key,))
     frame.stack[-depth][key] = value
-
-
-@instruction("LIST_EXTEND")
-def list_extend(op: Interpreter, frame: Frame, depth: int) -> None:
-    value = frame.stack.pop()
-    if not is_iterable(value):
-        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
-    frame.stack[-depth].extend(op.items.unpack(value))
-
-
-@instruction("SET_UPDATE")
-def set_update(op: Interpreter, frame: Frame, depth: int) -> None:
-    value = frame.stack.pop()
-    frame.stack[-depth].update(op.items.unpack(value))
-
-
-@instruction("DICT_UPDATE")
-def dict_update(op: Interpreter, frame: Frame, depth: int) -> None:
-    value = frame.stack.pop()
-    if not is_mapping(value):
-        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
-    frame.stack[-depth].update(op.items.mapping(value))
 
 
 def is_iterable(value: Any) -> bool:
@@ -258,71 +253,41 @@ _push_about("MATCH_MAPPING", lambda op, value: bool(type(value).__flags__ & _MAP
 def match_keys(op: Interpreter, frame: Frame, argument: Any) -> None:
     """Push the values of the keys on top of the stack, or None if one is missing."""
     subject, keys = frame.stack[-2:]
-    seen: set[Any] = set()
-    values: list[Any] | None = []
-    for key in keys:
-        if key in seen:
+    values: list[Any] = []
+    for index, key in enumerate(keys):
+        if key in keys[:index]:
             raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
-        seen.add(key)
-        value = op.calls.call_method(subject, "get", (key, _MISSING), {})
-        if value is _MISSING:
-            values = None
-            break
-        assert values is not None
-        values.append(value)
-    frame.stack.append(None if values is None else tuple(values))
+        values.append(op.calls.call_method(subject, "get", (key, _MISSING), {}))
+        if values[-1] is _MISSING:
+            frame.stack.append(None)
+            return
+    frame.stack.append(tuple(values))
 
 
 @instruction("MATCH_CLASS")
-def match_class(op: Interpreter, frame: Frame, positional: int) -> None:
+def match_class(op: Interpreter, frame: Frame, count: int) -> None:
     """Replace subject, class and names of attributes by the values of these, or by None."""
-    stack = frame.stack
-    names, kind, subject = stack.pop(), stack.pop(), stack.pop()
+    subject, kind, names = take(frame.stack, 3)
+    complain = native("MATCH_CLASS", count, 3, frame.globals)
     if not isinstance(kind, type):
-        raise TypeError(f"called match pattern must be a {_CLASS}")
+        complain(subject, kind, names)
     if not op.calls.call(isinstance, (subject, kind), {}):
-        stack.append(None)
+        frame.stack.append(None)
         return
-    values: list[Any] = []
-    fields = _positional(op, kind, positional)
-    if fields is None:
-        values.append(subject)
-        fields = ()
-    seen: set[str] = set()
-    for name in (*fields, *names):
-        if name in seen:
-            raise TypeError(f"{kind.__name__}() got multiple sub-patterns for attribute {name!r}")
-        seen.add(name)
-        try:
-            values.append(op.attributes.load(subject, name))
-        except AttributeError:
-            stack.append(None)
-            return
-    stack.append(tuple(values))
-
-
-def _positional(op: Interpreter, kind: type, count: int) -> tuple[str, ...] | None:
-    """The attributes that `count` positional patterns stand for; None if the one stands for the subject."""
-    if not count:
-        return ()
+    fields: Any = ()
     try:
-        fields = op.attributes.load(kind, "__match_args__")
+        fields = op.attributes.load(kind, "__match_args__") if count else ()
     except AttributeError:
-        fields, matches_self = (), bool(kind.__flags__ & _MATCHES_SELF)
-    else:
-        matches_self = False
-    if type(fields) is not tuple:
-        raise TypeError(f"{kind.__name__}.__match_args__ must be a tuple (got {type(fields).__name__})")
-    allowed = 1 if matches_self else len(fields)
-    if count > allowed:
-        plural = "" if allowed == 1 else "s"
-        raise TypeError(f"{kind.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
-    if matches_self:
-        return None
-    for name in fields[:count]:
-        if not isinstance(name, str):
-            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
-    return fields[:count]
+        fields = (_ITSELF,) if kind.__flags__ & _MATCHES_SELF else ()
+    read = (*fields[:count], *names) if type(fields) is tuple else ()
+    strings = len(read) == count + len(names) and all(isinstance(name, str) for name in read)
+    if not strings or len({*read}) < len(read):
+        complain(subject, kind, names)
+    try:
+        values = [subject if name is _ITSELF else op.attributes.load(subject, name) for name in read]
+        frame.stack.append(tuple(values))
+    except AttributeError:
+        frame.stack.append(None)
 
 
 INSTRUCTIONS.update(

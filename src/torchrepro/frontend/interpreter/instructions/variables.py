@@ -73,86 +73,43 @@ def make_cell(op: Interpreter, frame: Frame, name: str) -> None:
     frame.cells[name] = CellType(frame.locals.pop(name)) if name in frame.locals else CellType()
 
 
-@instruction("COPY_FREE_VARS")
-def copy_free_vars(op: Interpreter, frame: Frame, count: int) -> None:
-    """Nothing: a frame is made with the cells of its function."""
-
-
-@instruction("LOAD_DEREF")
-def load_deref(op: Interpreter, frame: Frame, name: str) -> None:
+def _load_shared(op: Interpreter, frame: Frame, name: str) -> Any:
     try:
-        frame.stack.append(op.variables.load_cell(frame.cells[name]))
-        return
+        return op.variables.load_cell(frame.cells[name])
     except ValueError:
         pass  # raised below, so that the error has no `__context__`
-    raise _unbound(frame, name)
+    where = "where it is not associated with a value"
+    if name in frame.program.code.co_cellvars:
+        raise UnboundLocalError(f"cannot access local variable '{name}' {where}")
+    raise NameError(f"cannot access free variable '{name}' {where} in enclosing scope")
 
 
 @instruction("DELETE_DEREF")
 def delete_deref(op: Interpreter, frame: Frame, name: str) -> None:
-    load_deref(op, frame, name)
-    frame.stack.pop()
+    _load_shared(op, frame, name)
     op.variables.delete_cell(frame.cells[name])
 
 
-def _unbound(frame: Frame, name: str) -> NameError:
-    if name in frame.program.code.co_cellvars:
-        return UnboundLocalError(
-            f"cannot access local variable '{name}' where it is not associated with a value"
-        )
-    return NameError(
-        f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-    )
+# Class bodies and modules. Their namespace (`Frame.names`) is whatever `__prepare__` returned.
 
 
-# Class bodies and modules. Their namespace is whatever `__prepare__` returned.
-
-
-def _names(frame: Frame) -> Any:
-    if frame.names is None:
-        raise SystemError(f"no locals in {frame.where}")
-    return frame.names
-
-
-@instruction("LOAD_NAME")
-def load_name(op: Interpreter, frame: Frame, name: str) -> None:
-    _load_from(op, frame, _names(frame), name)
-
-
-@instruction("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(op: Interpreter, frame: Frame, name: str) -> None:
-    _load_from(op, frame, frame.stack.pop(), name)
-
-
-def _load_from(op: Interpreter, frame: Frame, namespace: Any, name: str) -> None:
+def _load_from(op: Interpreter, frame: Frame, namespace: Any, name: str, otherwise: Any) -> None:
     try:
-        frame.stack.append(op.items.get(namespace, name))
-        return
+        found = op.items.get(namespace, name)
     except KeyError:
-        pass  # looked for below, so that an error has no `__context__`
-    frame.stack.append(op.variables.load_global(frame, name))
+        found = NULL
+    # Outside of the handler, so that an error has no `__context__`.
+    frame.stack.append(otherwise(op, frame, name) if found is NULL else found)
 
 
-@instruction("LOAD_CLASSDEREF")
-def load_classderef(op: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(_names(frame))
-    load_from_dict_or_deref(op, frame, name)
-
-
-@instruction("LOAD_FROM_DICT_OR_DEREF")
-def load_from_dict_or_deref(op: Interpreter, frame: Frame, name: str) -> None:
-    try:
-        frame.stack.append(op.items.get(frame.stack.pop(), name))
-        return
-    except KeyError:
-        pass
-    load_deref(op, frame, name)
+def _load_global(op: Interpreter, frame: Frame, name: str) -> Any:
+    return op.variables.load_global(frame, name)
 
 
 @instruction("DELETE_NAME")
 def delete_name(op: Interpreter, frame: Frame, name: str) -> None:
     try:
-        op.items.delete(_names(frame), name)
+        op.items.delete(frame.names, name)
         return
     except KeyError:
         pass
@@ -161,18 +118,29 @@ def delete_name(op: Interpreter, frame: Frame, name: str) -> None:
 
 @instruction("SETUP_ANNOTATIONS")
 def setup_annotations(op: Interpreter, frame: Frame, argument: Any) -> None:
-    if not op.items.contains(_names(frame), "__annotations__"):
-        op.items.set(_names(frame), "__annotations__", {})
+    if not op.items.contains(frame.names, "__annotations__"):
+        op.items.set(frame.names, "__annotations__", {})
 
 
 INSTRUCTIONS.update(
     {
+        # A frame is made with the cells of its function.
+        "COPY_FREE_VARS": lambda op, frame, count: None,
         "LOAD_CLOSURE": lambda op, frame, name: frame.stack.append(frame.cells[name]),
+        "LOAD_DEREF": lambda op, frame, name: frame.stack.append(_load_shared(op, frame, name)),
         "STORE_DEREF": lambda op, frame, name: op.variables.store_cell(frame.cells[name], frame.stack.pop()),
         "LOAD_GLOBAL": lambda op, frame, name: frame.stack.append(op.variables.load_global(frame, name)),
         "STORE_GLOBAL": lambda op, frame, name: op.variables.store_global(frame, name, frame.stack.pop()),
         "DELETE_GLOBAL": lambda op, frame, name: op.variables.delete_global(frame, name),
-        "STORE_NAME": lambda op, frame, name: op.items.set(_names(frame), name, frame.stack.pop()),
-        "LOAD_LOCALS": lambda op, frame, argument: frame.stack.append(_names(frame)),
+        "LOAD_NAME": lambda op, frame, name: _load_from(op, frame, frame.names, name, _load_global),
+        "LOAD_FROM_DICT_OR_GLOBALS": lambda op, frame, name: _load_from(
+            op, frame, frame.stack.pop(), name, _load_global
+        ),
+        "LOAD_CLASSDEREF": lambda op, frame, name: _load_from(op, frame, frame.names, name, _load_shared),
+        "LOAD_FROM_DICT_OR_DEREF": lambda op, frame, name: _load_from(
+            op, frame, frame.stack.pop(), name, _load_shared
+        ),
+        "STORE_NAME": lambda op, frame, name: op.items.set(frame.names, name, frame.stack.pop()),
+        "LOAD_LOCALS": lambda op, frame, argument: frame.stack.append(frame.names),
     }
 )
