@@ -27,7 +27,7 @@ from torchrepro.nouns.repro import Ambient, Compiler, Frontend
 from torchrepro.nouns.verdict import Signature
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
-from torchrepro.user_code.closure.live_objects import EMPTY, contents
+from torchrepro.user_code.closure.user_modules import EMPTY, contents
 from torchrepro.user_code.graph_source import write_with_source
 
 OWN_CAPTURE = Compiler(frontend=Frontend.TORCHREPRO)

@@ -7,9 +7,8 @@ variables that it closes over.
 from __future__ import annotations
 
 import ast
-import dis
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,15 @@ import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.origin import installed_path, is_installed_file, is_installed_module
-from torchrepro.user_code.closure.scopes import DEFINITIONS, Function, bound_names
+from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition, bound_names
 from torchrepro.user_code.closure.user_modules import (
     SourceFile,
     UserModule,
+    cells_of,
+    contents,
     definition_of,
     file_of,
-    functions_of_class,
+    functions_of,
     home_of,
     inner_function,
     is_user_class,
@@ -38,13 +39,11 @@ _NOT_KEPT = ("__wrapped__", "__signature__", "__annotations__")
 
 def same_literal(node: ast.expr, value: Any) -> bool:
     """Whether an expression is a literal that still gives this value."""
-    if not _is_plain(value):
-        return False
     try:
-        written = ast.literal_eval(node)
+        # The text tells 1 from True, and 0.0 from -0.0.
+        return _is_plain(value) and repr(ast.literal_eval(node)) == repr(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
-    return repr(written) == repr(value)  # tells 1 from True, and 0.0 from -0.0
 
 
 def _is_plain(value: Any) -> bool:
@@ -56,32 +55,21 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _SCALARS
 
 
-def assigned_expression(statement: ast.stmt | None) -> ast.expr | None:
-    """Return the expression of `name = expression`, which can be moved; None for other statements."""
-    match statement:
-        case (
-            ast.Assign(targets=[ast.Name()], value=expression)
-            | ast.AnnAssign(target=ast.Name(), value=ast.expr() as expression)
-        ):
-            return expression
-    return None
-
-
 def is_made_by_package(value: Any) -> bool:
     """Whether a value is an object of an installed package that its own statement makes best: no data."""
-    kind = type(value)
     if holds_tensors(value):
         return False
     if isinstance(value, types.FunctionType):
         # What a package has put around a function of the user, as `torch.func.jacfwd` does.
         return is_installed_file(value.__code__.co_filename) and installed_path(value) is None
-    return is_installed_module(kind.__module__) and kind.__module__ not in ("builtins", "collections")
+    home = type(value).__module__
+    return is_installed_module(home) and home not in ("builtins", "collections")
 
 
 def holds_tensors(value: Any) -> bool:
     """Whether making a value again would give other numbers."""
     if isinstance(value, torch.nn.Module):
-        return any(True for _ in value.parameters()) or any(True for _ in value.buffers())
+        return any(True for _ in (*value.parameters(), *value.buffers()))
     return isinstance(value, torch.Tensor)
 
 
@@ -89,9 +77,10 @@ def has_state(value: Any) -> bool:
     """Whether a function carries data that running its definition again would lose."""
     if not isinstance(value, types.FunctionType):
         return False
+    cells, node = cells_of(value), definition_of(value)
+    rebound = _rebound_names(node) if node is not None else set()
     return any(
-        _rebinds(value.__code__, name) or isinstance(contents(cell), list | dict | set)
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        name in rebound or isinstance(contents(cell), list | dict | set) for name, cell in cells.items()
     )
 
 
@@ -128,18 +117,16 @@ def changed_attributes(value: Any, node: ast.AST) -> Iterator[tuple[str, Any]]:
         for name, item in vars(value).items():
             if name.startswith(("__", "_abc_", "_torch")):
                 continue
+            # What the user's code set; decorators and metaclasses make the rest again.
+            made_here = getattr(item, "__qualname__", "").startswith(f"{value.__qualname__}.")
             if name in written:
-                if _is_plain(item) and not same_literal(written[name], item):
-                    yield name, item
-            elif name not in bound and _was_set(value, item):
+                changed = _is_plain(item) and not same_literal(written[name], item)
+            else:
+                changed = name not in bound and (
+                    _is_plain(item) or (is_user_function(item) and not made_here)
+                )
+            if changed:
                 yield name, item
-
-
-def _was_set(class_: type, item: Any) -> bool:
-    """Whether the user's code set it. The rest is made by decorators and metaclasses, which make it again."""
-    if is_user_function(item):
-        return not item.__qualname__.startswith(f"{class_.__qualname__}.")
-    return _is_plain(item)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +136,7 @@ class Local:
     value: types.FunctionType | type
     file: SourceFile
     module: UserModule
-    node: Function | ast.ClassDef
+    node: Definition | ast.Lambda
     cells: dict[str, types.CellType]
 
     @property
@@ -160,10 +147,76 @@ class Local:
         return "function" + "_" * ("function" in self.cells)
 
     @property
-    def visible(self) -> dict[str, Any]:
-        """The variables of the functions around it that can be told: its cells, and the bases of a class."""
-        bases = self.value.__bases__ if isinstance(self.value, type) else ()
-        return {**{base.__name__: base for base in bases}, **self.cells}
+    def bases(self) -> tuple[type, ...]:
+        return self.value.__bases__ if isinstance(self.value, type) else ()
+
+    @property
+    def parts(self) -> list[Any]:
+        """What must exist before it can be made: the contents of its cells, and its bases."""
+        return [*map(contents, self.cells.values()), *self.bases]
+
+
+class Locals:
+    """The locals met so far: those that a call has to make together are found among them."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Local] = {}
+
+    def discover(self, value: Any, depth: int = _DEPTH) -> None:
+        """Remember the locals that are reachable from a value through cells, attributes and containers."""
+        if isinstance(value, list | tuple | set | frozenset | dict) and depth:
+            for item in value.values() if isinstance(value, dict) else value:
+                self.discover(item, depth - 1)
+        if id(value) in self._found or not (is_user_function(value) or is_user_class(value)):
+            return
+        if "<locals>" not in value.__qualname__ and not getattr(value, "__closure__", None):
+            return
+        local = self._found[id(value)] = local_of(value)
+        attributes = vars(value).values()
+        for item in [*local.parts, *(one for one in attributes if not local.bases or isinstance(one, type))]:
+            self.discover(item, depth)
+
+    def made_with(self, value: Any) -> list[Local]:
+        """Return the locals that one call has to make, this one among them.
+
+        They refer to each other, or one of them rebinds a variable that another one reads: then they share
+        the cell itself, not only what is in it. CannotSerialise where two of them would have one name.
+        """
+        self.discover(value)
+        reach = self._reachable(id(value))
+        group = [
+            local for key, local in self._found.items() if key in reach and id(value) in self._reachable(key)
+        ] or [local_of(value)]
+        bound: dict[str, Any] = {}
+        for local in group:
+            cells = ((name, contents(cell)) for name, cell in local.cells.items())
+            for name, held in [(local.name, local.value), *cells]:
+                if bound.setdefault(name, held) is not held:
+                    raise CannotSerialise(
+                        f"{local.value.__qualname__} is made together with other functions, and {name} means"
+                        " different things in them (a decorated function that calls itself, or two of one"
+                        " name)",
+                        next_step="rename one of them, or define it at the top level of its module",
+                    )
+        return group
+
+    def _reachable(self, start: int) -> set[int]:
+        """Return the keys of all locals that must exist before one can be made, its own included."""
+        seen: set[int] = set()
+        waiting = [start]
+        while waiting:
+            key = waiting.pop()
+            if key not in seen and key in self._found:
+                seen.add(key)
+                waiting += map(id, self._found[key].parts)
+                waiting += (other for other in self._found if self._share_a_rebound_cell(key, other))
+        return seen
+
+    def _share_a_rebound_cell(self, one: int, other: int) -> bool:
+        pair = self._found[one], self._found[other]
+        shared = set.intersection(*({id(cell) for cell in local.cells.values()} for local in pair))
+        rebound = {id(local.cells.get(name)) for local in pair for name in _rebound_names(local.node)}
+        return bool(shared & rebound)
 
 
 def local_of(value: types.FunctionType | type) -> Local:
@@ -174,114 +227,11 @@ def local_of(value: types.FunctionType | type) -> Local:
             f"{value.__module__}.{value.__qualname__} is not found in {file.path}",
             next_step="run the program again if that file has changed since; code made by exec has no source",
         )
-    cells = {
-        name: cell
-        for function in _functions_of(value)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        if name != "__class__"  # the class statement makes that one
-    }
+    cells = {name: cell for function in functions_of(value) for name, cell in cells_of(function).items()}
+    cells.pop("__class__", None)  # the class statement makes that one
     return Local(value, file, module_of(value), node, cells)
 
 
-def groups_of(values: Iterable[Any]) -> list[list[Local]]:
-    """Return the locals reachable through cells from the given values, those first that others are made from.
-
-    Two are in one group, and so are made by one call, if they refer to each other or if one of them rebinds a
-    variable that the other reads: then they have to share the cell itself, not only what is in it.
-    """
-    locals_: dict[int, Local] = {}
-    for value in values:
-        _discover(value, locals_, _DEPTH)
-    edges = {key: {id(value) for value in _made_from(local)} & set(locals_) for key, local in locals_.items()}
-    for cell_id in {id(cell) for local in locals_.values() for cell in _rebound(local)}:
-        sharing = [key for key, local in locals_.items() if cell_id in map(id, local.cells.values())]
-        for key in sharing:
-            edges[key].update(sharing)
-    reach = {key: _reachable(key, edges) for key in edges}
-    groups: dict[frozenset[int], None] = {}
-    for key in sorted(locals_, key=lambda key: len(reach[key])):
-        groups[frozenset(other for other in reach[key] if key in reach[other])] = None
-    return [[local for key, local in locals_.items() if key in group] for group in groups]
-
-
-EMPTY = object()
-
-
-def contents(cell: types.CellType) -> Any:
-    """Return what is in a cell; `EMPTY` for a variable that is not bound yet, or any more."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return EMPTY
-
-
-def require_distinct_names(group: list[Local]) -> None:
-    """Refuse locals that cannot be defined in one function body, where two things would have one name."""
-    bound: dict[str, Any] = {}
-    for local in group:
-        for name, value in [
-            (local.name, local.value),
-            *((name, contents(cell)) for name, cell in local.cells.items()),
-        ]:
-            if bound.setdefault(name, value) is not value:
-                raise CannotSerialise(
-                    f"{local.value.__qualname__} is made together with other functions, and {name} means"
-                    " different things in them (a decorated function that calls itself, or two of one name)",
-                    next_step="rename one of them, or define it at the top level of its module",
-                )
-
-
-def _functions_of(value: types.FunctionType | type) -> list[types.FunctionType]:
-    return list(functions_of_class(value)) if isinstance(value, type) else [value]
-
-
-def _made_from(local: Local) -> list[Any]:
-    """Return what must exist before a local can be made: the contents of its cells, and its bases."""
-    bases = local.value.__bases__ if isinstance(local.value, type) else ()
-    return [*map(contents, local.cells.values()), *bases]
-
-
-def _discover(value: Any, found: dict[int, Local], depth: int) -> None:
-    if isinstance(value, list | tuple | set | frozenset | dict) and depth:
-        for item in value.values() if isinstance(value, dict) else value:
-            _discover(item, found, depth - 1)
-    if id(value) in found or not (is_user_function(value) or is_user_class(value)):
-        return
-    if "<locals>" not in value.__qualname__ and not getattr(value, "__closure__", None):
-        return
-    local = found[id(value)] = local_of(value)
-    attributes = vars(value).values()
-    for other in [
-        *_made_from(local),
-        *(item for item in attributes if isinstance(value, types.FunctionType) or isinstance(item, type)),
-    ]:
-        _discover(other, found, depth)
-
-
-def _rebound(local: Local) -> Iterator[types.CellType]:
-    codes = [function.__code__ for function in _functions_of(local.value)]
-    yield from (cell for name, cell in local.cells.items() if any(_rebinds(code, name) for code in codes))
-
-
-def _rebinds(code: types.CodeType, name: str) -> bool:
-    """Whether code, or a function in it, assigns to a variable of the function around it."""
-    if name not in code.co_freevars:
-        return False
-    own = any(
-        instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval == name
-        for instruction in dis.get_instructions(code)
-    )
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return own or any(_rebinds(const, name) for const in inner)
-
-
-def _reachable(start: int, edges: dict[int, set[int]]) -> set[int]:
-    """Return all keys that edges lead to from one, itself included."""
-    seen: set[int] = set()
-    waiting = [start]
-    while waiting:
-        key = waiting.pop()
-        if key not in seen:
-            seen.add(key)
-            waiting.extend(edges[key])
-    return seen
+def _rebound_names(node: ast.AST) -> set[str]:
+    """Return the variables of enclosing functions that a definition assigns to."""
+    return {name for child in ast.walk(node) if isinstance(child, ast.Nonlocal) for name in child.names}

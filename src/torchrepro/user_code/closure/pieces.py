@@ -1,16 +1,18 @@
 """Pieces of the user's files, cut out with the names that they take from outside as the closure calls them.
 
-Every other character stays as it was, except for the indentation.
+A piece in which nothing has another name stays as it is written, up to its indentation; Python prints the
+others, without their comments.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+import copy
 import sys
+import textwrap
 import types
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.nouns.errors import CannotSerialise
@@ -22,12 +24,6 @@ from torchrepro.user_code.closure.user_modules import SourceFile, UserModule
 if TYPE_CHECKING:
     from torchrepro.user_code.closure.writer import ClosureWriter
 
-INDENT = "    "
-_NAME_OF_DEFINITION = re.compile(rb"(?:async\s+)?(?:def|class)\s+(\w+)")
-
-Edit = tuple[int, int, str]
-"""New text for the bytes between two offsets of a file."""
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -38,25 +34,11 @@ class Piece:
     node: Definition | ast.Lambda
     live: Any = None
     """The function that came of it, whose defaults count as they are now."""
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    variables: Collection[str] = ()
     """Variables of enclosing functions that will be there."""
     decorators: bool = False
     as_name: str | None = None
     """Another name for what the definition binds."""
-
-
-@dataclass(frozen=True)
-class Snippet:
-    """Lines without indentation. Lines inside a string are never indented: that would change it."""
-
-    lines: tuple[str, ...]
-    fixed: frozenset[int]
-
-    def text(self, depth: int = 0) -> str:
-        return "\n".join(
-            line if number in self.fixed or not line.strip() else INDENT * depth + line
-            for number, line in enumerate(self.lines)
-        )
 
 
 class PieceWriter:
@@ -68,51 +50,49 @@ class PieceWriter:
     def statement(self, module: UserModule, node: ast.stmt, name: str, as_name: str) -> str:
         """Return an assignment at the top level of a module, under another name."""
         file = module.file(name)
-        return _cut(file, node, self._edits(module, file, node, {}, set(), {name: as_name})).text()
+        return _text(file, node, self._replaced(module, file, node, (), (), {name: as_name}))
 
-    def definition(self, piece: Piece, own: Mapping[str, str]) -> tuple[Snippet, list[str]]:
+    def definition(self, piece: Piece, own: Mapping[str, str]) -> tuple[str, list[str]]:
         """Return the text of a definition, and assignments to its attributes: defaults as they are now.
 
         `own` are names that stand for the definition itself.
         """
-        node, file = piece.node, piece.file
-        skipped: list[ast.AST] = [] if piece.decorators else list(getattr(node, "decorator_list", []))
-        edits: list[Edit] = []
+        node = piece.node
+        skipped: list[ast.expr] = [] if piece.decorators else list(getattr(node, "decorator_list", []))
+        defaults: list[ast.expr] = []
         after: list[str] = []
         if piece.live is not None and not isinstance(node, ast.ClassDef):
-            replaced, after = self._defaults(piece.module, node.args, piece.live)
-            skipped += replaced
-            edits += [_replacement(file, default, "None") for default in replaced]
-        if piece.as_name is not None and isinstance(node, DEFINITIONS) and node.name != piece.as_name:
-            found = _NAME_OF_DEFINITION.match(file.text.encode(), *_span(file, node))
-            assert found is not None, "a definition begins with its keyword"
-            edits.append((found.start(1), found.end(1), piece.as_name))
-        passed_over = {child for part in skipped for child in ast.walk(part)}
-        edits += self._edits(piece.module, file, node, piece.variables, passed_over, own)
-        return _cut(file, node, edits, decorators=piece.decorators), after
+            defaults, after = self._defaults(piece.module, node.args, piece.live)
+        replaced = self._replaced(
+            piece.module, piece.file, node, piece.variables, skipped + defaults, own
+        ) | dict.fromkeys(defaults, ast.Constant(None))
+        return _text(piece.file, node, replaced, piece.as_name, decorators=piece.decorators), after
 
-    def _edits(
+    def _replaced(
         self,
         module: UserModule,
         file: SourceFile,
         node: ast.AST,
-        variables: Mapping[str, Any],
-        passed_over: set[ast.AST],
+        variables: Collection[str],
+        skipped: Collection[ast.expr],
         own: Mapping[str, str],
-    ) -> list[Edit]:
-        """Rename where that is needed. Everything that the piece refers to is defined on the way."""
-        inside = set(ast.walk(node)) - passed_over
-        edits = _quoted_annotations(file, inside)
-        owners, deferred = file.names.owners, deferred_names(node)
-        attributes = dict(_user_module_attributes(inside, module, file))
-        names = [child for child in inside if isinstance(child, ast.Name) and child in owners]
-        hidden = {name.id for name in names if owners[name] in inside} | set(variables)
+    ) -> dict[ast.AST, ast.AST]:
+        """Return what takes the place of nodes. Everything that the piece refers to is defined on the way."""
+        inside = set(ast.walk(node)) - {child for part in skipped for child in ast.walk(part)}
+        deferred, attributes = deferred_names(node), dict(_user_module_attributes(inside, module, file))
+        names = [child for child in inside if isinstance(child, ast.Name) and child in file.owners]
+        hidden = {name.id for name in names if file.owners[name] in inside} | set(variables)
+        replaced: dict[ast.AST, ast.AST] = {}
         renamed = dict(own)
         for name in sorted(names, key=lambda name: (name.lineno, name.col_offset)):
-            owner = owners[name]
+            owner = file.owners[name]
             if owner is not None:
                 if owner not in inside and name.id not in variables:
-                    raise _lost_variable(node, name.id)
+                    raise CannotSerialise(
+                        f"{getattr(node, 'name', 'a lambda')} was made with the variable {name.id}, which"
+                        " Python has dropped",
+                        next_step="define it at the top level of its module",
+                    )
                 continue
             place = attributes.get(name, name)
             found = own.get(name.id) or self._reference(module, place, eager=name not in deferred)
@@ -122,13 +102,16 @@ class PieceWriter:
                 found = self._closure.alias(found)
             if place is name:
                 renamed[name.id] = found
-            edits.append(_replacement(file, place, found))
+            replaced[place] = ast.Name(found)
         for child in inside:
             if isinstance(child, ast.Global) and any(name in renamed for name in child.names):
-                names_now = ", ".join(renamed.get(name, name) for name in child.names)
-                edits.append(_replacement(file, child, f"global {names_now}"))
+                replaced[child] = ast.Global([renamed.get(name, name) for name in child.names])
+            for annotation in (getattr(child, "annotation", None), getattr(child, "returns", None)):
+                # Where the file postpones annotations, what they name is not needed.
+                if file.postpones_annotations and annotation and not isinstance(annotation, ast.Constant):
+                    replaced[annotation] = ast.Constant(ast.unparse(annotation))
         self._note_inner_imports(module, inside)
-        return edits
+        return replaced
 
     def _reference(self, module: UserModule, place: ast.expr, *, eager: bool) -> str | None:
         """Name a global, or `module.name` where the module is one of the user's."""
@@ -178,18 +161,6 @@ def _stays(module: UserModule, default: ast.expr, value: Any) -> bool:
     return same_literal(default, value)
 
 
-def _quoted_annotations(file: SourceFile, inside: set[ast.AST]) -> list[Edit]:
-    """Quote annotations where the file postpones them; what they name is then not needed."""
-    edits = []
-    for annotation in file.names.annotations if file.postpones_annotations else ():
-        if annotation in inside:
-            inside -= set(ast.walk(annotation))
-            if not isinstance(annotation, ast.Constant):
-                text = ast.get_source_segment(file.text, annotation)
-                edits.append(_replacement(file, annotation, repr(text)))
-    return edits
-
-
 def _user_module_attributes(
     nodes: set[ast.AST], module: UserModule, file: SourceFile
 ) -> Iterator[tuple[ast.Name, ast.expr]]:
@@ -198,12 +169,10 @@ def _user_module_attributes(
         root = node
         while isinstance(root, ast.Attribute):
             root = root.value
-        if root is node or not isinstance(root, ast.Name) or file.names.owners.get(root, root) is not None:
+        if not isinstance(node, ast.Attribute) or not isinstance(root, ast.Name):
             continue
-        assert isinstance(node, ast.Attribute)
-        if _is_user_module(_live_value(module, node.value)) and not _is_user_module(
-            _live_value(module, node)
-        ):
+        holder, held = _live_value(module, node.value), _live_value(module, node)
+        if file.owners.get(root, root) is None and _is_user_module(holder) and not _is_user_module(held):
             yield root, node
 
 
@@ -218,59 +187,36 @@ def _is_user_module(value: Any) -> bool:
     return isinstance(value, types.ModuleType) and not is_installed_module(value.__name__)
 
 
-def _cut(
-    file: SourceFile, node: ast.expr | ast.stmt, edits: list[Edit], *, decorators: bool = False
-) -> Snippet:
-    """Cut out a node with the edits made, as lines that begin at the margin."""
-    data = file.text.encode()
-    start, end = _span(file, node)
-    if decorators and isinstance(node, DEFINITIONS) and node.decorator_list:
-        start = data.rindex(b"@", 0, _span(file, node.decorator_list[0])[0])
-    text, position = b"", start
-    for first, last, new in sorted(edits):
-        if position <= first and last <= end:
-            text += data[position:first] + new.encode()
-            position = last
-    lines = (text + data[position:end]).decode().split("\n")
-    first_line = data.count(b"\n", 0, start) + 1
-    in_strings = {
-        line - first_line
+def _text(
+    file: SourceFile,
+    node: ast.stmt | ast.expr,
+    replaced: Mapping[ast.AST, ast.AST],
+    name: str | None = None,
+    *,
+    decorators: bool = False,
+) -> str:
+    """Return the text of a node, at the margin, with others in the place of some nodes in it."""
+    if not replaced and name in (None, getattr(node, "name", None)):
+        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", [])[: int(decorators)]))
+        whole = copy.copy(node)
+        whole.lineno = first
+        text = textwrap.dedent(ast.get_source_segment(file.text, whole, padded=True) or " ")
+        over_lines = isinstance(node, ast.Lambda) and "\n" in text
+        if not (over_lines or text[0].isspace() or (node.col_offset and _has_text_over_lines(node))):
+            return text
+    changed = copy.deepcopy(node, {id(old): new for old, new in replaced.items()})
+    if isinstance(changed, DEFINITIONS):
+        changed.name = name or changed.name
+        changed.decorator_list = changed.decorator_list if decorators else []
+    return ast.unparse(changed)
+
+
+def _has_text_over_lines(node: ast.AST) -> bool:
+    """Whether another indentation would change a string, other than a docstring."""
+    docstrings = {child.value for child in ast.walk(node) if isinstance(child, ast.Expr)}
+    return any(
+        part.lineno != part.end_lineno
         for part in ast.walk(node)
         if isinstance(part, ast.JoinedStr)
-        or (isinstance(part, ast.Constant) and isinstance(part.value, str | bytes))
-        for line in range(part.lineno + 1, (part.end_lineno or part.lineno) + 1)
-    }
-    before = data[data.rfind(b"\n", 0, start) + 1 :]
-    margin = len(before) - len(before.lstrip(b" \t"))
-    return Snippet(
-        tuple(
-            line if number in in_strings or number == 0 else line[min(margin, _indentation(line)) :]
-            for number, line in enumerate(lines)
-        ),
-        frozenset(in_strings),
-    )
-
-
-def _replacement(file: SourceFile, node: ast.expr | ast.stmt, text: str) -> Edit:
-    """Replace a node by a text that has as many lines, so that those below keep their numbers."""
-    start, end = _span(file, node)
-    lines = (node.end_lineno or node.lineno) - node.lineno - text.count("\n")
-    return start, end, text + "\\\n" * lines
-
-
-def _span(file: SourceFile, node: ast.expr | ast.stmt) -> tuple[int, int]:
-    lines = file.line_offsets
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
-
-
-def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip(" \t"))
-
-
-def _lost_variable(node: ast.AST, name: str) -> CannotSerialise:
-    return CannotSerialise(
-        f"{getattr(node, 'name', 'a lambda')} was made with the variable {name}, which Python has dropped",
-        next_step="define it at the top level of its module",
+        or (isinstance(part, ast.Constant) and isinstance(part.value, str | bytes) and part not in docstrings)
     )

@@ -5,10 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeVar
 
-from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.origin import top_level_package
 
 _HELPERS = {
@@ -49,8 +46,6 @@ RESERVED = re.findall(
 )
 _IMPORTS_OF_THE_SCRIPT = frozenset({"os", "json", "math", "operator", "sys", "torch"})
 
-Key = TypeVar("Key", bound=Hashable)
-
 
 class ModuleText:
     """Collects the parts of one module."""
@@ -77,23 +72,18 @@ class ModuleText:
 
     def import_module(self, module: str, wanted: str | None = None) -> str:
         """Return the expression for an installed module; one import, however many refer to it."""
-        if module in self._modules:
-            return self._modules[module]
-        self._note_package(module)
-        root, dot, rest = module.partition(".")
-        if wanted is None or wanted == root:
-            # `import a.b` binds a: one name for the package, whatever of it is used.
-            base = self._modules.get(root) or self._import_root(root)
-            if dot and base == root:
-                self.also_import(module)
-                self._modules[module] = f"{base}.{rest}"
-                return self._modules[module]
-            if not dot:
-                return base
-        name = self.take(wanted or module.rpartition(".")[2])
-        self._imports[f"import {module} as {name}"] = None
-        self._modules[module] = name
-        return name
+        if module not in self._modules:
+            self._note_package(module)
+            root, dot, _ = module.partition(".")
+            if wanted not in (None, root) or (dot and self.import_module(root) != root):
+                name = self.take(wanted or module.rpartition(".")[2])
+            elif dot:  # `import a.b` binds a: one name for the package, whatever of it is used
+                name = module
+            else:
+                name = root if root in _IMPORTS_OF_THE_SCRIPT else self.take(root)
+            self._imports[f"import {module}" if name == module else f"import {module} as {name}"] = None
+            self._modules[module] = name
+        return self._modules[module]
 
     def also_import(self, module: str) -> None:
         """Import a submodule that is reached through its package."""
@@ -129,12 +119,6 @@ class ModuleText:
         body = "\n\n\n".join(part for part in parts if part)
         return f"{_HEADER}{body}\n", tuple(sorted(self._packages))
 
-    def _import_root(self, root: str) -> str:
-        name = root if root in _IMPORTS_OF_THE_SCRIPT else self.take(root)
-        self._imports[f"import {root}" if name == root else f"import {root} as {name}"] = None
-        self._modules[root] = name
-        return name
-
     def _note_package(self, module: str) -> None:
         package = top_level_package(module)
         if package is not None:
@@ -143,72 +127,3 @@ class ModuleText:
 
 def _is_line(block: str) -> bool:
     return "\n" not in block and not block.startswith((" ", "def ", "class ", "@"))
-
-
-class Definitions(Generic[Key]):
-    """Calls `define` once for each key: at once where something needs it, else after everything else."""
-
-    def __init__(self, define: Callable[[Key], None]) -> None:
-        self._define = define
-        self._waiting: dict[Key, None] = {}
-        self._started: set[Key] = set()
-        self._done: set[Key] = set()
-
-    def later(self, key: Key) -> None:
-        """Define it anywhere in the text: it is needed when functions are called."""
-        if key not in self._done and key not in self._started:
-            self._waiting[key] = None
-
-    def now(self, key: Key) -> None:
-        """Define it before the next statement, which may call it, with all that it needs in its turn."""
-        if key not in self._done:
-            others = set(self._waiting) - {key}
-            try:
-                self._begin(key)
-            except _StillBeingDefined:
-                if self._started:
-                    raise
-                raise _need_one_another([key]) from None  # nothing is left that could be defined first
-            self.those_waiting(except_for=others)
-
-    def _begin(self, key: Key) -> None:
-        if key in self._started:
-            raise _StillBeingDefined(key)
-        self._started.add(key)
-        self._waiting.pop(key, None)
-        try:
-            self._define(key)
-        except _StillBeingDefined:
-            self._waiting[key] = None
-            raise
-        finally:
-            self._started.discard(key)
-        self._done.add(key)
-
-    def those_waiting(self, except_for: Iterable[Key] = ()) -> None:
-        """Define everything that waits, except what needs a definition that has only begun."""
-        passed_over = set(except_for)
-        while ready := [key for key in self._waiting if key not in passed_over]:
-            try:
-                self._begin(ready[0])
-            except _StillBeingDefined:
-                passed_over.add(ready[0])
-
-    def all(self) -> None:
-        """Define everything, to the last."""
-        while self._waiting:
-            before = set(self._waiting)
-            self.those_waiting()
-            if set(self._waiting) == before:
-                raise _need_one_another(before)
-
-
-class _StillBeingDefined(Exception):
-    """A definition needs another one that is waiting for it; it is tried again later."""
-
-
-def _need_one_another(keys: Iterable[Hashable]) -> CannotSerialise:
-    return CannotSerialise(
-        f"the definitions of {', '.join(map(str, keys))} need one another before they exist",
-        next_step="define one of them inside a function",
-    )

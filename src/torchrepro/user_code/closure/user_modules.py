@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import itertools
 import linecache
 import sys
 import types
@@ -14,7 +13,14 @@ from typing import Any
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.origin import is_installed_file, is_installed_module
-from torchrepro.user_code.closure.scopes import DEFINITIONS, Function, Names, bound_names, resolve_names
+from torchrepro.user_code.closure.scopes import (
+    DEFINITIONS,
+    Definition,
+    Function,
+    bound_names,
+    own_nodes,
+    owners_of_names,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,31 +29,37 @@ class SourceFile:
 
     path: str
     text: str
-    names: Names
-    qualified: dict[ast.AST, str]
+    owners: dict[ast.Name, ast.AST | None]
+    """The scope whose local each name is; None for globals and builtins."""
+    qualified: dict[Definition | ast.Lambda, str]
     """`__qualname__` of every function and class."""
     postpones_annotations: bool
     bound: dict[str, list[ast.stmt]]
     """The statements of the module itself that bind each global name, those inside `if` and `try` too."""
 
-    @functools.cached_property
-    def line_offsets(self) -> list[int]:
-        """Where each line begins, in bytes."""
-        lengths = (len(line) for line in self.text.encode().splitlines(keepends=True))
-        return list(itertools.accumulate(lengths, initial=0))
-
     def function(self, code: types.CodeType) -> Function | None:
         """Return the `def` or `lambda` compiled to this code; None where the file has changed since."""
-        here = [node for node in self.qualified if _first_line(node) == code.co_firstlineno]
         named = [
             node
-            for node in here
-            if not isinstance(node, ast.ClassDef) and getattr(node, "name", "<lambda>") == code.co_name
+            for node in self.qualified
+            if not isinstance(node, ast.ClassDef)
+            and min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+            == code.co_firstlineno
+            and getattr(node, "name", "<lambda>") == code.co_name
         ]
         if len(named) > 1:  # lambdas on one line: the expression begins where its first instruction does
-            place = _first_place(code)
-            named = [node for node in named if _place(getattr(node, "body", None)) == place]
-        return named[0] if len({ast.dump(node) for node in named}) == 1 else None  # type: ignore[return-value]
+            places = [
+                (line, column)
+                for line, end_line, column, end_column in code.co_positions()
+                if line is not None and column is not None and (line, column) != (end_line, end_column)
+            ]
+            named = [
+                node
+                for node in named
+                if isinstance(node, ast.Lambda)
+                and (node.body.lineno, node.body.col_offset) == min(places, default=None)
+            ]
+        return named[0] if len({ast.dump(node) for node in named}) == 1 else None
 
     def class_(self, type_: type) -> ast.ClassDef | None:
         """Return the statement that made a class: of several of that name, the one around its methods."""
@@ -58,10 +70,12 @@ class SourceFile:
         ]
         lines = [
             function.__code__.co_firstlineno
-            for function in functions_of_class(type_)
+            for function in functions_of(type_)
             if function.__code__.co_filename == self.path
         ]
-        around = [node for node in found if any(node.lineno <= line <= _last_line(node) for line in lines)]
+        around = [
+            node for node in found if any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
+        ]
         return next(reversed(around or found), None)
 
 
@@ -75,9 +89,9 @@ def source_file(path: str, what: str) -> SourceFile:
     return _parsed(path, "".join(lines))
 
 
-def functions_of_class(type_: type) -> Iterator[types.FunctionType]:
-    """Yield the functions in the body of a class, out of their static, class and property wrappers."""
-    for value in vars(type_).values():
+def functions_of(owner: types.FunctionType | type) -> Iterator[types.FunctionType]:
+    """Yield the functions in the body of a class, out of their wrappers; of a function, itself."""
+    for value in vars(owner).values() if isinstance(owner, type) else (owner,):
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
         parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
@@ -92,20 +106,17 @@ def _parsed(path: str, text: str) -> SourceFile:
         raise CannotSerialise(
             f"{path} cannot be parsed any more ({failure.msg})", next_step="restore it, or run it again"
         ) from failure
-    postponed = any(
-        isinstance(node, ast.ImportFrom)
-        and node.module == "__future__"
-        and any(alias.name == "annotations" for alias in node.names)
-        for node in tree.body
-    )
     bound: dict[str, list[ast.stmt]] = {}
-    for statement in _statements(tree.body):
-        for name in dict.fromkeys(bound_names([statement])):
-            bound.setdefault(name, []).append(statement)
-    return SourceFile(path, text, resolve_names(tree), dict(_qualified(tree, "")), postponed, bound)
+    for statement in own_nodes(tree):
+        if isinstance(statement, ast.stmt) and not isinstance(statement, ast.If | ast.Try | ast.With):
+            for name in dict.fromkeys(bound_names([statement])):
+                bound.setdefault(name, []).append(statement)
+    postponed = any(getattr(node, "module", None) == "__future__" for node in bound.get("annotations", ()))
+    owners = owners_of_names(tree, postponed=postponed)
+    return SourceFile(path, text, owners, dict(_qualified(tree, "")), postponed, bound)
 
 
-def _qualified(node: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, str]]:
+def _qualified(node: ast.AST, prefix: str) -> Iterator[tuple[Definition | ast.Lambda, str]]:
     for child in ast.iter_child_nodes(node):
         inside = prefix
         if isinstance(child, (*DEFINITIONS, ast.Lambda)):
@@ -113,39 +124,6 @@ def _qualified(node: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, str]]:
             yield child, name
             inside = f"{name}." if isinstance(child, ast.ClassDef) else f"{name}.<locals>."
         yield from _qualified(child, inside)
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements at module level; compound ones are opened."""
-    for statement in body:
-        if isinstance(statement, ast.If | ast.Try | ast.With):
-            parts = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
-            parts += [handler.body for handler in getattr(statement, "handlers", [])]
-            yield from (inner for part in parts for inner in _statements(part))
-        else:
-            yield statement
-
-
-def _first_line(node: ast.AST) -> int:
-    decorators = getattr(node, "decorator_list", [])
-    return int(decorators[0].lineno if decorators else node.lineno)  # type: ignore[attr-defined]
-
-
-def _last_line(node: ast.stmt) -> int:
-    return node.end_lineno or node.lineno
-
-
-def _place(node: Any) -> tuple[int, int] | None:
-    return (node.lineno, node.col_offset) if isinstance(node, ast.expr) else None
-
-
-def _first_place(code: types.CodeType) -> tuple[int, int] | None:
-    places = [
-        (line, column)
-        for line, end_line, column, end_column in code.co_positions()
-        if line is not None and column is not None and (line, column) != (end_line, end_column)
-    ]
-    return min(places, default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +173,7 @@ def import_of(module: UserModule, name: str) -> tuple[str, str] | None:
         for alias in statement.names:
             attribute = name if alias.name == "*" else alias.name
             bound = name if alias.name == "*" else alias.asname or alias.name
-            if bound == name and getattr(sys.modules.get(source), attribute, _MISSING) is value:
+            if bound == name and getattr(sys.modules.get(source), attribute, EMPTY) is value:
                 return source, attribute
     return None
 
@@ -215,7 +193,7 @@ def module_of(value: types.FunctionType | type) -> UserModule:
     """Return the module in which a function or class of the user was defined."""
     if isinstance(value, types.FunctionType):
         return UserModule(value.__globals__)
-    for function in functions_of_class(value):
+    for function in functions_of(value):
         if function.__globals__.get("__name__") == value.__module__:
             return UserModule(function.__globals__)
     found = sys.modules.get(value.__module__)
@@ -239,7 +217,7 @@ def file_of(value: types.FunctionType | type) -> SourceFile:
     """Return the file with the definition of a function or class."""
     if isinstance(value, types.FunctionType):
         return source_file(value.__code__.co_filename, value.__qualname__)
-    for function in functions_of_class(value):
+    for function in functions_of(value):
         # A dataclass has methods that were made by exec and have no text.
         if function.__module__ == value.__module__ and linecache.getlines(function.__code__.co_filename):
             return source_file(function.__code__.co_filename, value.__qualname__)
@@ -270,37 +248,41 @@ def home_of(value: Any) -> Home | None:
     module = module_of(named)
     first, *rest = named.__qualname__.split(".")
     if not rest:
-        return _global_with(module, first, value)
-    held = module.globals.get(first)
-    if isinstance(held, type) and _attribute(held, rest) is value:
-        return Home(held, first, f".{'.'.join(rest)}")
-    owner = _class_around(value)
-    return None if owner is None else Home(owner, owner.__name__, f".{rest[-1]}")
-
-
-def _global_with(module: UserModule, name: str, value: Any) -> Home | None:
-    for other in [name, *(other for other, held in module.globals.items() if held is value)]:
-        held, path = module.globals.get(other), ""
-        while held is not None and held is not value:
-            held, path = getattr(held, "fn", None), f"{path}.fn"
-        if held is value:
-            return Home(module, other, path)
+        for name in [first, *(name for name, held in module.globals.items() if held is value)]:
+            held, path = module.globals.get(name), ""
+            while held is not None and held is not value:
+                held, path = getattr(held, "fn", None), f"{path}.fn"
+            if held is value:
+                return Home(module, name, path)
+        return None
+    held = owner = module.globals.get(first)
+    for part in rest:
+        held = vars(held).get(part) if isinstance(held, type) else None
+        held = held.__func__ if isinstance(held, staticmethod | classmethod) else held
+    if held is value and isinstance(owner, type):
+        return Home(owner, first, f".{'.'.join(rest)}")
+    # A method of a local class is told by the cell that `super()` uses.
+    around = cells_of(value).get("__class__") if isinstance(value, types.FunctionType) else None
+    owner = None if around is None else contents(around)
+    if isinstance(owner, type) and vars(owner).get(rest[-1]) is value:
+        return Home(owner, owner.__name__, f".{rest[-1]}")
     return None
 
 
-def _attribute(owner: Any, path: list[str]) -> Any:
-    for part in path:
-        owner = vars(owner).get(part) if isinstance(owner, type) else None
-        owner = owner.__func__ if isinstance(owner, staticmethod | classmethod) else owner
-    return owner
+def cells_of(function: types.FunctionType) -> dict[str, types.CellType]:
+    """Return the variables that a function closes over."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
-def _class_around(value: Any) -> type | None:
-    """Return the class whose method this is, told by the cell that `super()` uses."""
-    if not isinstance(value, types.FunctionType) or "__class__" not in value.__code__.co_freevars:
-        return None
-    owner = (value.__closure__ or ())[value.__code__.co_freevars.index("__class__")].cell_contents
-    return owner if isinstance(owner, type) and vars(owner).get(value.__name__) is value else None
+EMPTY = object()
+
+
+def contents(cell: types.CellType) -> Any:
+    """Return what is in a cell; `EMPTY` for a variable that is not bound yet, or any more."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
 
 
 def inner_function(value: Any) -> types.FunctionType | None:
@@ -310,6 +292,3 @@ def inner_function(value: Any) -> types.FunctionType | None:
             return value  # type: ignore[no-any-return]
         value = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
     return None
-
-
-_MISSING = object()

@@ -6,34 +6,31 @@ import ast
 import builtins
 import re
 import sys
+import textwrap
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.live_objects import (
-    EMPTY,
     Local,
-    assigned_expression,
+    Locals,
     changed_attributes,
-    contents,
-    groups_of,
     has_state,
     holds_tensors,
     is_decorated,
     is_made_by_package,
-    local_of,
-    require_distinct_names,
-    same_literal,
 )
 from torchrepro.user_code.closure.origin import installed_path, is_installed_module
-from torchrepro.user_code.closure.pieces import INDENT, Piece, PieceWriter, Snippet
+from torchrepro.user_code.closure.pieces import Piece, PieceWriter
 from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition
-from torchrepro.user_code.closure.text import Definitions, ModuleText
+from torchrepro.user_code.closure.text import ModuleText
 from torchrepro.user_code.closure.user_modules import (
+    EMPTY,
     UserModule,
+    contents,
     definition_of,
     dotted_imports,
     home_of,
@@ -54,22 +51,25 @@ class ClosureWriter:
     def __init__(self) -> None:
         self.text = ModuleText()
         self.tensors: dict[str, torch.Tensor] = {}
-        self._kept: dict[int, str] = {}
         self.notes: dict[str, None] = {}
         self.values = ValueWriter(self)
         self._pieces = PieceWriter(self)
-        self._globals: dict[Key, str] = {}
-        self._modules: dict[int, UserModule] = {}
-        self._definitions = Definitions(self._define_global)
+        self._locals = Locals()
+        self._globals: dict[Key, tuple[UserModule, str]] = {}
+        self._waiting: dict[Key, None] = {}
+        self._started: set[Key] = set()
+        self._done: set[Key] = set()
         self._code: dict[int, str] = {}  # expressions by identity, which `_alive` keeps good
-        self._groups: dict[int, list[Local]] = {}
         self._alive: list[Any] = []
 
     def write(self, objects: list[Any]) -> tuple[str, ...]:
         """Define the objects and return the names that they have in the text."""
-        self._find_groups(objects)
+        for value in objects:
+            self._locals.discover(value)
         names = tuple(self._named(value) for value in objects)
-        self._definitions.all()
+        self._define_waiting()
+        if self._waiting:
+            raise _need_one_another(self._waiting)
         return names
 
     def _named(self, value: Any) -> str:
@@ -109,7 +109,7 @@ class ClosureWriter:
     def alias(self, expression: str) -> str:
         """Give an expression a name of its own, which no local variable can hide."""
         name = self.text.take(expression.replace(".", "_"))
-        self._definitions.those_waiting()
+        self._define_waiting()
         self._add(f"{name} = {expression}")
         return name
 
@@ -118,7 +118,8 @@ class ClosureWriter:
     def global_name(self, module: UserModule, name: str, *, eager: bool) -> str | None:
         """Return what a global is called in the text; None for builtins and names that are not bound.
 
-        It is eager where the module itself needs it while it runs; else it can follow.
+        It is eager where the module itself needs it while it runs, with all that it needs in its turn; else
+        it is defined anywhere in the text.
         """
         if name not in module.globals or (name.startswith("__") and name.endswith("__")):
             return None
@@ -127,12 +128,40 @@ class ClosureWriter:
             imported = self._imported(module, name, eager=eager)
             if imported is not None:
                 return imported
-            self._modules[key[0]] = module
-            self._globals[key] = self.text.take(name)
-            self._definitions.later(key)
+            self._globals[key] = module, self.text.take(name)
+        if key not in self._done and key not in self._started:
+            self._waiting[key] = None
         if eager:
-            self._definitions.now(key)
-        return self._globals[key]
+            self._define_now(key)
+        return self._globals[key][1]
+
+    def _define_now(self, key: Key) -> None:
+        if key in self._done:
+            return
+        if key in self._started:
+            raise _StillBeingDefined
+        self._started.add(key)
+        self._waiting.pop(key, None)
+        try:
+            self._define_global(key)
+        except _StillBeingDefined:
+            self._waiting[key] = None
+            if len(self._started) == 1:  # nothing is left that could be defined first
+                raise _need_one_another([key]) from None
+            raise
+        finally:
+            self._started.discard(key)
+        self._done.add(key)
+        self._define_waiting()
+
+    def _define_waiting(self) -> None:
+        """Define everything that waits, except what needs a definition that has only begun."""
+        passed_over: set[Key] = set()
+        while ready := [key for key in self._waiting if key not in passed_over]:
+            try:
+                self._define_now(ready[0])
+            except _StillBeingDefined:
+                passed_over.add(ready[0])
 
     def _imported(self, module: UserModule, name: str, *, eager: bool) -> str | None:
         """Keep the origin of what is imported: a package, or the user's module that defines it."""
@@ -151,7 +180,7 @@ class ClosureWriter:
         return self.global_name(UserModule(vars(sys.modules[source[0]])), source[1], eager=eager)
 
     def _define_global(self, key: Key) -> None:
-        module, name, as_name = self._modules[key[0]], key[1], self._globals[key]
+        (module, as_name), name = self._globals[key], key[1]
         value = module.globals[name]
         statements = module.bindings(name)
         only = statements[0] if len(statements) == 1 else None
@@ -183,9 +212,9 @@ class ClosureWriter:
         self, module: UserModule, node: Definition, as_name: str, value: Any, *, decorators: bool
     ) -> None:
         live = value if is_user_function(value) and not decorators else None
-        piece = Piece(module, module.file(node.name), node, live, {}, decorators, as_name)
-        snippet, after = self._pieces.definition(piece, {node.name: as_name})
-        self._add(snippet.text())
+        piece = Piece(module, module.file(node.name), node, live, (), decorators, as_name)
+        text, after = self._pieces.definition(piece, {node.name: as_name})
+        self._add(text)
         self._code.setdefault(id(value), as_name)
         self._assign(as_name, after, value, node)
 
@@ -199,9 +228,11 @@ class ClosureWriter:
     def _define_value(
         self, module: UserModule, value: Any, only: ast.stmt | None, name: str, as_name: str
     ) -> None:
-        expression = assigned_expression(only)
-        statement = only if expression is not None else None
-        if statement and expression and (same_literal(expression, value) or is_made_by_package(value)):
+        statement: ast.stmt | None = None
+        match only:  # `name = expression` can be moved
+            case ast.Assign(targets=[ast.Name()]) | ast.AnnAssign(target=ast.Name(), value=ast.expr()):
+                statement = only
+        if statement is not None and is_made_by_package(value):
             self._define_by_statement(module, statement, name, as_name, value)
             return
         try:
@@ -215,12 +246,6 @@ class ClosureWriter:
 
     # Locals
 
-    def _find_groups(self, values: list[Any]) -> None:
-        for group in groups_of(value for value in values if id(value) not in self._groups):
-            for local in group:
-                self._groups.setdefault(id(local.value), group)
-                self._alive.append(local.value)
-
     def _local(self, value: Any, wanted: str | None = None) -> str:
         """Return the name of a function or class that no global leads to."""
         if id(value) in self._code:
@@ -232,16 +257,15 @@ class ClosureWriter:
                 f"{name} is a {kind} that no global name leads to",
                 next_step="bind it to a name at the top level of its module",
             )
-        self._find_groups([value])
-        group = self._groups.get(id(value)) or [local_of(value)]
-        self._define_group(group, {id(value): wanted} if wanted else {})
+        group = self._locals.made_with(value)
+        self._alive += [local.value for local in group]
+        names = [wanted if wanted and local.value is value else self.text.take(local.name) for local in group]
+        self._define_group(group, names)
         return self._code[id(value)]
 
-    def _define_group(self, group: list[Local], wanted: Mapping[int, str]) -> None:
+    def _define_group(self, group: list[Local], names: list[str]) -> None:
         """Define locals that are made together; by a factory where they have variables."""
-        require_distinct_names(group)
         members = {id(local.value) for local in group}
-        names = [wanted.get(id(local.value)) or self.text.take(local.name) for local in group]
         given = {
             name: self._variable(name, cell, local)
             for local in group
@@ -249,22 +273,25 @@ class ClosureWriter:
             if id(contents(cell)) not in members
         }
         alone = len(group) == 1 and not group[0].cells
-        pieces = [
-            self._pieces.definition(_piece(local, name if alone else None), {})
-            for local, name in zip(group, names, strict=True)
-        ]
+        texts, afters = [], []
+        for local, name in zip(group, names, strict=True):
+            live = None if isinstance(local.value, type) else local.value
+            visible = {*(base.__name__ for base in local.bases), *local.cells}
+            called = name if alone else local.name
+            as_name = name if alone else None
+            piece = Piece(local.module, local.file, local.node, live, visible, live is None, as_name)
+            text, after = self._pieces.definition(piece, {})
+            texts.append(f"{called} = {text}" if isinstance(local.node, ast.Lambda) else text)
+            afters.append(after)
         if alone:
-            self._add(_definition_text(group[0].node, pieces[0][0], names[0]))
+            self._add(texts[0])
         else:
             factory = self.text.take(f"make_{group[0].name}")
-            lines = [f"def {factory}({', '.join(given)}):"]
-            for local, (snippet, _) in zip(group, pieces, strict=True):
-                lines += [_definition_text(local.node, snippet, local.name, depth=1), ""]
-            lines.append(f"{INDENT}return {', '.join(local.name for local in group)}")
-            self._add("\n".join(lines))
+            body = "\n\n".join([*texts, f"return {', '.join(local.name for local in group)}"])
+            self._add(f"def {factory}({', '.join(given)}):\n{textwrap.indent(body, '    ')}")
             self._add(f"{', '.join(names)} = {factory}({', '.join(given.values())})")
         self._code.update({id(local.value): name for local, name in zip(group, names, strict=True)})
-        for local, name, (_, after) in zip(group, names, pieces, strict=True):
+        for local, name, after in zip(group, names, afters, strict=True):
             self._assign(name, after, local.value, local.node)
 
     def _variable(self, name: str, cell: types.CellType, local: Local) -> str:
@@ -298,15 +325,15 @@ class ClosureWriter:
 
     def keep(self, tensor: torch.Tensor, wanted: str) -> str:
         """Keep a tensor next to the text and return its name there; the same tensor has one."""
-        if id(tensor) in self._kept:
-            return self._kept[id(tensor)]
         base = name = re.sub(r"\W+", "_", wanted)
         count = 1
+        for known, held in self.tensors.items():
+            if held is tensor:
+                return known
         while name in self.tensors:
             count += 1
             name = f"{base}_{count}"
         self.tensors[name] = tensor
-        self._kept[id(tensor)] = name
         return name
 
     def hoist(self, wanted: str, write: Callable[[str], str]) -> str:
@@ -328,15 +355,12 @@ class ClosureWriter:
             self._add(block)
 
 
-def _piece(local: Local, as_name: str | None) -> Piece:
-    live = None if isinstance(local.value, type) else local.value
-    return Piece(local.module, local.file, local.node, live, local.visible, live is None, as_name)
+class _StillBeingDefined(Exception):
+    """A definition needs another one that is waiting for it; it is tried again later."""
 
 
-def _definition_text(node: ast.AST, snippet: Snippet, name: str, *, depth: int = 0) -> str:
-    """Return a definition as a statement; a lambda is given a name."""
-    text = snippet.text(depth)
-    if isinstance(node, ast.Lambda):
-        value = f"({text.strip()})" if len(snippet.lines) > 1 else text.strip()
-        return f"{INDENT * depth}{name} = {value}"
-    return text
+def _need_one_another(keys: Iterable[Key]) -> CannotSerialise:
+    return CannotSerialise(
+        f"the definitions of {', '.join(name for _, name in keys)} need one another before they exist",
+        next_step="define one of them inside a function",
+    )
