@@ -14,24 +14,13 @@ from torch import nn
 from zoo import PLAIN
 
 from torchrepro import Ambient, Compiler, Kind, Place, Repro, TorchReproError, load_bundle, save_bundle
-from torchrepro.bundle.exported import repro_of_exported, repro_of_exported_module
+from torchrepro.bundle.exported import repro_of_exported
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.nouns.verdict import Signature
-
-Make = Callable[..., Repro]
 
 
 def from_program(program: torch.export.ExportedProgram, compiler: str = "aot_eager", **state: Any) -> Repro:
     return repro_of_exported(program, compiler=Compiler(compiler), ambient=Ambient(**state))
-
-
-def from_module(program: torch.export.ExportedProgram, compiler: str = "aot_eager", **state: Any) -> Repro:
-    args, kwargs = program.example_inputs
-    module = program.module()
-    assert isinstance(module, torch.fx.GraphModule)
-    return repro_of_exported_module(
-        module, args, kwargs, compiler=Compiler(compiler), ambient=Ambient(**state)
-    )
 
 
 def exported(name: str, **options: Any) -> torch.export.ExportedProgram:
@@ -47,10 +36,9 @@ def through_a_bundle(repro: Repro, directory: Path) -> Repro:
     return load_bundle(save_bundle(repro, directory / "bundle"))
 
 
-@pytest.mark.parametrize("make", [from_program, from_module])
-def test_state_and_arguments_are_inputs_and_the_program_computes_as_before(make: Make) -> None:
+def test_state_and_arguments_are_inputs_and_the_program_computes_as_before() -> None:
     program = exported("transformer")
-    repro = make(program)
+    repro = from_program(program)
     assert repro.place is Place.EXPORT
     assert not list(repro.graph.parameters())
     assert sum(isinstance(value, nn.Parameter) for value in repro.inputs) == len(list(program.parameters()))
@@ -58,14 +46,11 @@ def test_state_and_arguments_are_inputs_and_the_program_computes_as_before(make:
     torch.testing.assert_close(repro.graph(*repro.inputs)[0], program.module()(*args, **kwargs))
 
 
-@pytest.mark.parametrize("make", [from_program, from_module])
 @pytest.mark.parametrize("functional", [False, True])
-def test_written_buffers_and_arguments_are_compared_and_named(
-    make: Make, functional: bool, tmp_path: Path
-) -> None:
+def test_written_buffers_and_arguments_are_compared_and_named(functional: bool, tmp_path: Path) -> None:
     program = exported("in_place_state")
     program = program.run_decompositions() if functional else program
-    repro = through_a_bundle(make(program), tmp_path)
+    repro = through_a_bundle(from_program(program), tmp_path)
     assert judge_repro(repro).kind is Kind.PASS
     (note,) = repro.notes
     for words in ("inputs[0] is the buffer cache", "inputs[1] is the buffer steps", "the argument x"):
@@ -101,10 +86,9 @@ class Nested(nn.Module):
         return {"scaled": x.sin() * count, "rest": [y, options["k"] + 1, None, 3]}
 
 
-@pytest.mark.parametrize("make", [from_program, from_module])
-def test_keywords_constants_none_and_nested_values(make: Make, tmp_path: Path) -> None:
+def test_keywords_constants_none_and_nested_values(tmp_path: Path) -> None:
     args, kwargs = (torch.randn(3), 2, "max"), {"options": {"k": torch.ones(2)}, "y": None}
-    repro = through_a_bundle(make(torch.export.export(Nested(), args, kwargs)), tmp_path)
+    repro = through_a_bundle(from_program(torch.export.export(Nested(), args, kwargs)), tmp_path)
     assert [value for value in repro.inputs if not isinstance(value, torch.Tensor)] == [2, "max", None]
     assert "{'scaled': out[0], 'rest': [out[1], out[2], out[3], out[4]]}" in repro.notes[-1]
     assert judge_repro(repro).kind is Kind.PASS
@@ -117,13 +101,10 @@ def test_other_inputs_than_the_exported_ones_and_wrong_ones() -> None:
     assert repro_of_exported(program, (x,), **options).inputs[-1] is x
     with pytest.raises(TorchReproError, match="do not fit the program"):
         repro_of_exported(program, (x, x), **options)
-    with pytest.raises(TorchReproError, match="no module of an exported program"):
-        repro_of_exported_module(torch.fx.symbolic_trace(nn.ReLU()), (x,), **options)
 
 
-@pytest.mark.parametrize("make", [from_program, from_module])
-def test_dynamic_sizes_keep_their_symbol_and_range(make: Make, tmp_path: Path) -> None:
-    repro = through_a_bundle(make(dynamic_transformer()), tmp_path)
+def test_dynamic_sizes_keep_their_symbol_and_range(tmp_path: Path) -> None:
+    repro = through_a_bundle(from_program(dynamic_transformer()), tmp_path)
     (symbol,) = repro.symbols
     assert (symbol.hint, symbol.lower, symbol.upper) == (2, 2, 64)
     assert judge_repro(repro).kind is Kind.PASS

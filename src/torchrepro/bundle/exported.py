@@ -8,8 +8,6 @@ with the other mutated inputs, and a note says which input is which.
 from __future__ import annotations
 
 import copy
-import operator
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,21 +15,19 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 from torch.fx.node import Node
 
 from torchrepro.graph_text.metadata import narrowed, symbols_of
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro, Symbol
-from torchrepro.torch_api import pytree as pytree
-from torchrepro.torch_api.fake import PyTreeCodeGen
+from torchrepro.torch_api import pytree
 
 _MUTATIONS = frozenset(
     kind
     for name in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION")
     if (kind := getattr(OutputKind, name, None)) is not None
 )
-_GUARDS = "_guards_fn"
 _NOTE_WIDTH = 400
 
 
@@ -55,57 +51,13 @@ def repro_of_exported(
         compiler=compiler,
         ambient=ambient,
         symbols=_constrained(program),
-        backward=_backward(compiler),
+        # Libraries of AOTInductor have no backward.
+        backward=False if compiler.name == "aot_inductor" else None,
         notes=(
-            *_written_inputs(graph.graph, _names_in(program.graph_signature)),
+            *_written_inputs(graph.graph, program.graph_signature),
             *_returns(program.call_spec.out_spec),
         ),
     )
-
-
-def repro_of_exported_module(
-    module: GraphModule,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    compiler: Compiler,
-    ambient: Ambient,
-) -> Repro:
-    """Do the same for `program.module()`, whose graph owns its state and takes and returns nested values.
-
-    The checks of the inputs that torch puts in front of such a graph are left out: they compute nothing.
-    Checked on torch 2.11 to 2.15 (`_PyTreeCodeGen`, `_guards_fn`).
-    """
-    codegen = module.graph._codegen
-    if not isinstance(codegen, PyTreeCodeGen):
-        raise TorchReproError(
-            "the module is no module of an exported program", next_step="pass what program.module() returns"
-        )
-    in_spec, out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
-    inputs, given = pytree.tree_flatten((tuple(args), _in_order(kwargs or {}, in_spec)))
-    if given != in_spec:
-        raise _wrong_inputs(f"{given} against {in_spec}")
-    flat = copy.deepcopy(module)
-    for guard in flat.graph.find_nodes(op="call_module", target=_GUARDS):
-        flat.graph.erase_node(guard)
-    flat.graph.set_codegen(torch.fx.graph.CodeGen())
-    state, names = _lift_state(flat)
-    flat = GraphModule(flat, flat.graph)  # without what the graph no longer uses
-    return Repro(
-        graph=flat,
-        inputs=(*state, *inputs),
-        place=Place.EXPORT,
-        compiler=compiler,
-        ambient=ambient,
-        symbols=symbols_of(flat),
-        backward=_backward(compiler),
-        notes=(*_written_inputs(flat.graph, names), *_returns(out_spec)),
-    )
-
-
-def _backward(compiler: Compiler) -> bool | None:
-    """Libraries of AOTInductor have no backward."""
-    return False if compiler.name == "aot_inductor" else None
 
 
 def _chosen_inputs(
@@ -127,7 +79,10 @@ def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[s
     try:
         found = tuple(program._graph_module_flat_inputs(args, kwargs))
     except (ValueError, TypeError, KeyError, RuntimeError) as failure:
-        raise _wrong_inputs(str(failure)) from failure
+        raise TorchReproError(
+            f"the inputs do not fit the program: {textwrap.shorten(str(failure), _NOTE_WIDTH)}",
+            next_step="call it as it was exported",
+        ) from failure
     if len(found) != len(program.graph_signature.input_specs):
         kinds = sorted({spec.kind.name.lower() for spec in program.graph_signature.input_specs})
         raise TorchReproError(
@@ -135,21 +90,6 @@ def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[s
             next_step="export the model without effects and custom objects",
         )
     return found
-
-
-def _wrong_inputs(why: str) -> TorchReproError:
-    return TorchReproError(
-        f"the inputs do not fit the program: {textwrap.shorten(why, _NOTE_WIDTH)}",
-        next_step="call it as it was exported",
-    )
-
-
-def _in_order(kwargs: Mapping[str, Any], in_spec: Any) -> dict[str, Any]:
-    """Keyword arguments in the order of the program."""
-    order = in_spec.children()[1].context or ()
-    if set(order) != set(kwargs):
-        raise _wrong_inputs(f"it takes the keywords {', '.join(order) or 'none'}")
-    return {name: kwargs[name] for name in order}
 
 
 def _constrained(program: ExportedProgram) -> tuple[Symbol, ...]:
@@ -192,45 +132,18 @@ def _like(graph: Graph, target: Any, first: Node, *others: Node) -> Node:
     return node
 
 
-def _lift_state(module: GraphModule) -> tuple[list[Any], dict[str, str]]:
-    """Makes inputs of the tensors that the module owns: their values, and what each is, by input."""
-    graph = module.graph
-    owned = [
-        (node, str(node.target), value)
-        for node in graph.find_nodes(op="get_attr")
-        if isinstance(value := operator.attrgetter(str(node.target))(module), torch.Tensor)
-    ]
-    lifted: dict[str, Node] = {}
-    names: dict[str, str] = {}
-    with graph.inserting_before(next(iter(graph.nodes))):
-        for node, path, value in owned:
-            if path not in lifted:
-                lifted[path] = graph.placeholder(re.sub(r"\W", "_", path))
-                lifted[path].meta = dict(node.meta)
-                kind = "parameter" if isinstance(value, torch.nn.Parameter) else "buffer"
-                names[lifted[path].name] = f"the {kind} {path}"
-    for node, path, _ in owned:
-        node.replace_all_uses_with(lifted[path])
-        graph.erase_node(node)
-    return list({path: value for _, path, value in owned}.values()), names
-
-
-def _names_in(signature: ExportGraphSignature) -> dict[str, str]:
-    """Return what the program's state is, by the names of its inputs."""
+def _written_inputs(graph: Graph, signature: ExportGraphSignature) -> tuple[str, ...]:
+    """Return a note that names the inputs to which the graph writes."""
     words = {
         InputKind.PARAMETER: "parameter",
         InputKind.BUFFER: "buffer",
         InputKind.CONSTANT_TENSOR: "constant",
     }
-    return {
+    names = {
         spec.arg.name: f"the {words[spec.kind]} {spec.target}"
         for spec in signature.input_specs
         if spec.kind in words
     }
-
-
-def _written_inputs(graph: Graph, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note that names the inputs to which the graph writes."""
     written = _mutated_placeholders(graph)
     named = [
         f"inputs[{index}] is {names.get(node.name, f'the argument {node.name}')}"
@@ -262,18 +175,14 @@ def _mutated_placeholders(graph: Graph) -> set[str]:
 
 def _returns(out_spec: Any) -> tuple[str, ...]:
     """Return a note on the structure of the results, where it is more than one flat tuple."""
-    places = tuple(map(_Place, range(out_spec.num_leaves)))
+    places = tuple(_Place(f"out[{index}]") for index in range(out_spec.num_leaves))
     if out_spec in (pytree.tree_structure(places), pytree.tree_structure(None)):
         return ()
     nested = pytree.tree_unflatten(places, out_spec)
     return (f"the program returns {textwrap.shorten(repr(nested), _NOTE_WIDTH)}",)
 
 
-class _Place:
+class _Place(str):
     """Stands for one flat output in the text of a nested result."""
 
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def __repr__(self) -> str:
-        return f"out[{self._index}]"
+    __repr__ = str.__str__

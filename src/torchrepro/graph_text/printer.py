@@ -156,7 +156,7 @@ class _GraphPrinter:
         if isinstance(self._module.graph._codegen, PyTreeCodeGen):
             raise CannotSerialise(
                 "the graph takes or returns nested values",
-                next_step="make a repro of it with torchrepro.bundle.exported.repro_of_exported_module",
+                next_step="save the exported program itself: torchrepro.save_repro(program)",
             )
 
     def _name_variables(self) -> None:

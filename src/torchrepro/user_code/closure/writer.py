@@ -22,6 +22,7 @@ from torchrepro.user_code.closure.live_objects import (
     holds_tensors,
     is_decorated,
     is_made_by_package,
+    same_literal,
 )
 from torchrepro.user_code.closure.origin import installed_path, is_installed_module
 from torchrepro.user_code.closure.pieces import Piece, PieceWriter
@@ -230,11 +231,14 @@ class ClosureWriter:
     ) -> None:
         statement: ast.stmt | None = None
         match only:  # `name = expression` can be moved
-            case ast.Assign(targets=[ast.Name()]) | ast.AnnAssign(target=ast.Name(), value=ast.expr()):
+            case (
+                ast.Assign(targets=[ast.Name()], value=expression)
+                | ast.AnnAssign(target=ast.Name(), value=ast.expr() as expression)
+            ):
                 statement = only
-        if statement is not None and is_made_by_package(value):
-            self._define_by_statement(module, statement, name, as_name, value)
-            return
+                if same_literal(expression, value) or is_made_by_package(value):
+                    self._define_by_statement(module, statement, name, as_name, value)
+                    return
         try:
             self._add(f"{as_name} = {self.values.write(value, f'{module.name}.{name}', as_name)}")
             self._add_all(self.values.postponed())
