@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.bundle.archive import PARTIAL_SUFFIX, write_bundle_files
-from torchrepro.bundle.read import open_bundle_files
+from torchrepro.bundle.archive import write_bundle_files
+from torchrepro.bundle.read import PARTIAL_SUFFIX, open_bundle_files
 from torchrepro.nouns.errors import BundleError
 
 pytestmark = pytest.mark.slow

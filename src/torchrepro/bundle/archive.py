@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from torchrepro.bundle.read import LOCAL_HEADER, PARTIAL_SUFFIX, check_member_name
 from torchrepro.nouns.errors import BundleError
 
 _lock = threading.Lock()
@@ -41,22 +42,10 @@ def new_run_id() -> str:
     return f"{moment:%Y%m%d-%H%M%S}-{microsecond % 1_000_000:06d}-p{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def check_member_name(name: str) -> None:
-    """Refuse a name that could lead out of the bundle, on any operating system."""
-    parts = name.split("/")
-    if "\\" in name or ":" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise BundleError(
-            f"{name!r} is not a name that a file of a bundle may have",
-            next_step="do not trust this bundle; ask for one written by torchrepro",
-        )
-
-
-PARTIAL_SUFFIX = ".partial"
 STORED_SUFFIXES = (".safetensors",)
 """Not compressed in a zip, and aligned there, so that they can be mapped in place."""
 _ZIP_ALIGNMENT = 64
 _PADDING_FIELD = 0xD935  # the extra field that Android's zipalign uses for the same purpose
-_LOCAL_HEADER = 30
 
 Content = bytes | Callable[[Path], None]
 
@@ -160,7 +149,7 @@ def _write_zip(path: Path, staged: Path, names: list[str]) -> None:
 def _padding(header_start: int, member: zipfile.ZipInfo) -> bytes:
     """Return an extra field that moves the member's data to an aligned position."""
     zip64_field, own_header = 20, 4
-    fixed = header_start + _LOCAL_HEADER + len(member.filename.encode()) + zip64_field + own_header
+    fixed = header_start + LOCAL_HEADER + len(member.filename.encode()) + zip64_field + own_header
     length = -fixed % _ZIP_ALIGNMENT
     return _PADDING_FIELD.to_bytes(2, "little") + length.to_bytes(2, "little") + bytes(length)
 

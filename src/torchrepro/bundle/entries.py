@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -296,6 +297,15 @@ ValueEntry: TypeAlias = (
 )
 
 
+def parts_of(data: Any) -> Iterator[msgspec.Struct]:
+    """Yield every entry inside a tree of entries, the outer ones first."""
+    if isinstance(data, msgspec.Struct):
+        yield data
+        data = [getattr(data, name) for name in data.__struct_fields__]
+    for item in data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ():
+        yield from parts_of(item)
+
+
 # --- scalars: exact in JSON, which by itself has no NaN, no big integers and no bytes -----------------------
 
 
@@ -316,7 +326,11 @@ def pack_scalar(value: Any) -> ValueEntry | None:
     if kind is complex:
         return ComplexEntry(float_to_text(value.real), float_to_text(value.imag))
     if kind is str:
-        return _pack_string(value)
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            return StrEntry(value.encode("unicode_escape").decode("ascii"), escaped=True)
+        return StrEntry(value)
     if kind is bytes:
         return BytesEntry(value)
     return None
@@ -348,14 +362,6 @@ def unpack_scalar(entry: ValueEntry) -> Any:
             next_step="the bundle is damaged: get a fresh copy",
         ) from error
     raise HarnessError(f"no reader for {type(entry).__name__}")
-
-
-def _pack_string(value: str) -> StrEntry:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return StrEntry(value.encode("unicode_escape").decode("ascii"), escaped=True)
-    return StrEntry(value)
 
 
 def float_to_text(value: float) -> str:

@@ -16,7 +16,7 @@ from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro, Symbol
+from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro
 from torchrepro.user_code.closure import load_source
 from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
 from torchrepro.user_code.operators import require_registered, run_kernels, run_registrations
@@ -50,10 +50,7 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
         place=manifest.place,
         compiler=compiler_in(compiler, source),
         ambient=replace(ambient, rng=_under(values, "rng.")),
-        symbols=tuple(
-            Symbol(entry.name, entry.hint, entry.lower, entry.upper, entry.unbacked)
-            for entry in manifest.symbols
-        ),
+        symbols=manifest.symbols,
         backward=manifest.backward,
         strict=manifest.strict,
         tolerance=manifest.tolerance,

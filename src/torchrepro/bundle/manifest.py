@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from torchrepro.bundle.entries import ValueEntry
+from torchrepro.bundle.entries import DeviceEntry, ValueEntry, parts_of
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import Ambient, Compiler, CustomOpEntry, Environment, Origin, Place
+from torchrepro.nouns.repro import Ambient, Compiler, CustomOpEntry, Environment, Origin, Place, Symbol
 from torchrepro.nouns.verdict import Signature
 
 FORMAT = 1
@@ -23,16 +23,6 @@ _UNSAFE_NAMES = re.compile(
 )
 _SETTING_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+\-]{0,64}")
-
-
-class SymbolEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A symbol of a graph with dynamic shapes."""
-
-    name: str
-    hint: float | int | None = None
-    lower: int | None = None
-    upper: int | None = None
-    unbacked: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +38,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     backward: bool | None = None
     strict: bool = False
     tolerance: float | None = None
-    symbols: tuple[SymbolEntry, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
     inputs: int
     """How many of the values are inputs: they are called `input.0`, `input.1`, ..."""
     earlier: int = 0
@@ -83,21 +73,16 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest; damage and a newer format are each one clear line."""
     try:
         version = msgspec.json.decode(data, type=_FormatOnly).format
+        if version <= FORMAT:
+            return msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as exc:
         raise BundleError(
             f"{where}: manifest.json is damaged ({exc})", next_step="take the bundle again"
         ) from exc
-    if version > FORMAT:
-        raise BundleError(
-            f"{where}: the bundle has format {version}, this torchrepro reads up to {FORMAT}",
-            next_step="upgrade torchrepro (pip install -U torchrepro)",
-        )
-    try:
-        return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as exc:
-        raise BundleError(
-            f"{where}: manifest.json is damaged ({exc})", next_step="take the bundle again"
-        ) from exc
+    raise BundleError(
+        f"{where}: the bundle has format {version}, this torchrepro reads up to {FORMAT}",
+        next_step="upgrade torchrepro (pip install -U torchrepro)",
+    )
 
 
 def safe_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -123,19 +108,7 @@ def devices_of(manifest: Manifest) -> frozenset[str]:
     """
     whole = manifest.place is Place.BEFORE_CAPTURE
     entries = {name: entry for name, entry in manifest.values.items() if whole or not name.startswith("rng.")}
-    named = {name.removeprefix("rng.") for name in entries if name.startswith("rng.")}
-    kinds = {name.partition(":")[0] for name in (*named, *_devices_in(msgspec.to_builtins(entries)))}
-    return frozenset(kinds - {"cpu", "meta"})
-
-
-def _devices_in(data: object) -> Iterator[str]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if key == "device" and isinstance(value, str):
-                yield value
-            elif value == "device" and isinstance(data.get("name"), str):
-                yield data["name"]  # a device itself among the values, by its tag
-            yield from _devices_in(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            yield from _devices_in(value)
+    named = [name.removeprefix("rng.") for name in entries if name.startswith("rng.")]
+    for part in parts_of(entries):
+        named.append(part.name if isinstance(part, DeviceEntry) else str(getattr(part, "device", "cpu")))
+    return frozenset({name.partition(":")[0] for name in named} - {"cpu", "meta"})

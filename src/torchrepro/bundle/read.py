@@ -10,12 +10,11 @@ import tempfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from torchrepro.bundle.archive import PARTIAL_SUFFIX, check_member_name
 from torchrepro.bundle.manifest import Manifest, decode_manifest
 from torchrepro.nouns.errors import BundleError
 
@@ -34,9 +33,12 @@ LOCATED = "located"
 """Not of the bundle itself: a folder in it with what `torchrepro locate` has found out."""
 DEFAULT_LIMIT = 256 << 20
 """Bytes that the text of a member may unpack to."""
+PARTIAL_SUFFIX = ".partial"
+"""Of the hidden name under which a bundle is written."""
+LOCAL_HEADER = 30
 _PIECE = 1 << 20
-_LOCAL_HEADER = 30
 _CAPTURE_AGAIN = "get a fresh copy, or capture the failure again"
+_NOT_TRUSTED = "do not trust this bundle; ask for one written by torchrepro"
 
 
 class BundleFiles(ABC):
@@ -100,6 +102,16 @@ class BundleFiles(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def check_member_name(name: str) -> None:
+    """Refuse a name that could lead out of the bundle, on any operating system."""
+    parts = name.split("/")
+    if "\\" in name or ":" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise BundleError(
+            f"{name!r} is not a name that a file of a bundle may have",
+            next_step=_NOT_TRUSTED,
+        )
 
 
 def open_bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
@@ -166,17 +178,21 @@ def text_of(files: BundleFiles, name: str) -> str:
         ) from exc
 
 
+def _require_manifest(names: Collection[str], location: Path) -> None:
+    if MANIFEST not in names:
+        raise BundleError(
+            f"{location} is not a bundle: it has no {MANIFEST}",
+            next_step="give the directory or zip that torchrepro wrote",
+        )
+
+
 class _Directory(BundleFiles):
     def __init__(self, location: Path) -> None:
         self.location = location
         # Before the walk: the path may by mistake be a home directory.
-        if MANIFEST not in os.listdir(location):
-            if not os.listdir(location):
-                raise BundleError(f"{location} is an empty directory", next_step="give the path of a bundle")
-            raise BundleError(
-                f"{location} is not a bundle: it has no {MANIFEST}",
-                next_step="give the directory or zip that torchrepro wrote",
-            )
+        if not os.listdir(location):
+            raise BundleError(f"{location} is an empty directory", next_step="give the path of a bundle")
+        _require_manifest(os.listdir(location), location)
         found = (
             (Path(folder) / name).relative_to(location).as_posix()
             for folder, _, names in os.walk(location)
@@ -195,10 +211,8 @@ class _Directory(BundleFiles):
         if links or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             if descriptor >= 0:
                 os.close(descriptor)
-            raise BundleError(
-                f"{name} of {self.location} is a link or device, not a file",
-                next_step="do not trust this bundle; ask for one written by torchrepro",
-            )
+            fact = f"{name} of {self.location} is a link or device, not a file"
+            raise BundleError(fact, next_step=_NOT_TRUSTED)
         return os.fdopen(descriptor, "rb")
 
     def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
@@ -251,18 +265,11 @@ class _Zip(BundleFiles):
         if MANIFEST not in members and len(tops) == 1:
             prefix = f"{tops.pop()}/"
             members = {name.removeprefix(prefix): info for name, info in members.items()}
-        if MANIFEST not in members:
-            raise BundleError(
-                f"{self.location} is not a bundle: it has no {MANIFEST}",
-                next_step="give the directory or zip that torchrepro wrote",
-            )
+        _require_manifest(members, self.location)
         return members
 
     def _refused(self, what: str) -> BundleError:
-        return BundleError(
-            f"{self.location} is refused: {what}",
-            next_step="do not trust this bundle; ask for one written by torchrepro",
-        )
+        return BundleError(f"{self.location} is refused: {what}", next_step=_NOT_TRUSTED)
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         if name not in self._members:
@@ -293,11 +300,11 @@ class _Zip(BundleFiles):
         with open(self.location, "rb") as file:
             # The local header repeats the name, and its extra field has a length of its own.
             file.seek(member.header_offset)
-            header = file.read(_LOCAL_HEADER)
-        if len(header) < _LOCAL_HEADER or header[:4] != b"PK\x03\x04":
+            header = file.read(LOCAL_HEADER)
+        if len(header) < LOCAL_HEADER or header[:4] != b"PK\x03\x04":
             raise BundleError(f"{name} of {self.location} is damaged", next_step=_CAPTURE_AGAIN)
         lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        return self.location, member.header_offset + _LOCAL_HEADER + lengths, member.file_size
+        return self.location, member.header_offset + LOCAL_HEADER + lengths, member.file_size
 
     def close(self) -> None:
         self._archive.close()

@@ -5,31 +5,28 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
 from torchrepro.bundle.entries import (
-    DictEntry,
     DimMark,
     MkldnnEntry,
     NestedStridedEntry,
     OpaqueEntry,
     PerChannelQuantizer,
     PerTensorQuantizer,
-    SequenceEntry,
     SparseEntry,
     StridedEntry,
     SubclassEntry,
     TensorEntry,
     ValueEntry,
     ZeroTensorEntry,
+    parts_of,
 )
 from torchrepro.bundle.storages import (
     DAMAGED,
     NoHint,
-    StorageLoader,
-    StorageTable,
     byte_span,
     find_constant,
     known,
@@ -47,16 +44,11 @@ from torchrepro.torch_api.tensors import (
     zero_tensor,
 )
 
-
-class Packing(Protocol):
-    """What packing a tensor needs from the walk over all values that it is a part of."""
-
-    storages: StorageTable
-
-    def pack(self, value: Any, where: str) -> ValueEntry: ...
+if TYPE_CHECKING:
+    from torchrepro.bundle.values import Packer, Unpacker
 
 
-def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packing) -> TensorEntry | OpaqueEntry:
+def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packer) -> TensorEntry | OpaqueEntry:
     """Describe a tensor; one that cannot be described becomes opaque, with the reason."""
     try:
         return _pack_known_kind(tensor, number, where, packing)
@@ -73,7 +65,7 @@ def type_name(value: Any) -> str:
 
 
 def _pack_known_kind(
-    tensor: torch.Tensor, number: int, where: str, packing: Packing
+    tensor: torch.Tensor, number: int, where: str, packing: Packer
 ) -> TensorEntry | OpaqueEntry:
     if is_functorch_wrapped(tensor):
         return OpaqueEntry(type_name(tensor), "it only exists inside a function transform (vmap, grad)")
@@ -123,7 +115,7 @@ def _name(constant: torch.dtype | torch.layout) -> str:
 
 
 def _pack_strided(
-    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packing
+    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packer
 ) -> StridedEntry | OpaqueEntry:
     size, stride = tuple(map(known, tensor.size())), tuple(map(known, tensor.stride()))
     offset = known(tensor.storage_offset())
@@ -144,7 +136,7 @@ def _pack_strided(
 
 
 def _pack_quantizer(
-    tensor: torch.Tensor, where: str, packing: Packing
+    tensor: torch.Tensor, where: str, packing: Packer
 ) -> PerTensorQuantizer | PerChannelQuantizer | None:
     found = quantizer_of(tensor)
     if not found:
@@ -159,7 +151,7 @@ def _pack_quantizer(
 
 
 def _pack_subclass(
-    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packing
+    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packer
 ) -> SubclassEntry | OpaqueEntry:
     name = type_name(tensor)
     if find_subclass(name) is not type(tensor):
@@ -175,10 +167,9 @@ def _pack_subclass(
         size=_outer(tensor.size()),
         stride=_outer(tensor.stride()),
     )
-    for part in (entry.context, *entry.inner.values()):
-        obstacle = first_opaque(part)
-        if obstacle is not None:
-            return OpaqueEntry(name, f"its {obstacle.type} cannot be kept")
+    for part in parts_of(entry):
+        if isinstance(part, OpaqueEntry):
+            return OpaqueEntry(name, f"its {part.type} cannot be kept")
     return entry
 
 
@@ -204,26 +195,6 @@ def find_subclass(name: str) -> type[torch.Tensor] | None:
     return found if hasattr(found, "__tensor_flatten__") and hasattr(found, "__tensor_unflatten__") else None
 
 
-def first_opaque(entry: ValueEntry) -> OpaqueEntry | None:
-    """Return what inside an entry could not be kept, if anything."""
-    if isinstance(entry, OpaqueEntry):
-        return entry
-    parts: list[ValueEntry] = []
-    if isinstance(entry, SequenceEntry):
-        parts += entry.items
-    elif isinstance(entry, DictEntry):
-        parts += [part for item in entry.items for part in item]
-    return next((found for found in map(first_opaque, parts) if found is not None), None)
-
-
-class Unpacking(Protocol):
-    """What rebuilding a tensor needs from the walk over all entries that it is a part of."""
-
-    storages: StorageLoader
-
-    def unpack(self, entry: ValueEntry) -> Any: ...
-
-
 class _NonLeaf(torch.autograd.Function):
     """Gives a tensor a history, so that it is not a leaf; not a view, so that it can be changed in place."""
 
@@ -236,7 +207,7 @@ class _NonLeaf(torch.autograd.Function):
         return torch.zeros((), device="cpu"), None
 
 
-def rebuild_tensor(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
+def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
     """Return the tensor that an entry describes."""
 
     def make() -> torch.Tensor:
@@ -266,7 +237,7 @@ def rebuild_tensor(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
     return tensor
 
 
-def _build(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
+def _build(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
     match entry:
         case StridedEntry():
             tensor = unpacking.storages.view(
@@ -298,7 +269,7 @@ def _build(entry: TensorEntry, unpacking: Unpacking) -> torch.Tensor:
 
 
 def _empty(
-    entry: StridedEntry, dtype: torch.dtype, device: torch.device, unpacking: Unpacking
+    entry: StridedEntry, dtype: torch.dtype, device: torch.device, unpacking: Unpacker
 ) -> torch.Tensor:
     match entry.quantizer:
         case None:
@@ -315,7 +286,7 @@ def _empty(
             )
 
 
-def _build_sparse(entry: SparseEntry, unpacking: Unpacking) -> torch.Tensor:
+def _build_sparse(entry: SparseEntry, unpacking: Unpacker) -> torch.Tensor:
     indices = [unpacking.unpack(part) for part in entry.indices]
     values = unpacking.unpack(entry.values)
     layout = find_constant(entry.layout, torch.layout)

@@ -5,7 +5,7 @@ Never a pickle: what has no description here is left out and said so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,9 @@ from torchrepro.bundle.entries import (
     TensorTraits,
     TorchConstantEntry,
     ValueEntry,
+    ZeroTensorEntry,
     pack_scalar,
+    parts_of,
     unpack_scalar,
 )
 from torchrepro.bundle.storages import (
@@ -80,7 +82,7 @@ def pack_values(values: Mapping[str, Any], *, size_cap: int = DEFAULT_SIZE_CAP) 
     tensors over one memory keep sharing it.
     """
     with plain_torch():
-        packer = _Packer(StorageTable())
+        packer = Packer(StorageTable())
         entries = {name: packer.pack(value, name) for name, value in values.items()}
         storages, notes = packer.storages.finish(size_cap)
     return PackedValues(entries, storages, (*packer.all_notes(), *notes))
@@ -92,7 +94,7 @@ def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[s
     For callers that stand in no mode of torch: leaving them all takes half the time of a description.
     """
     with torch.no_grad():
-        packer = _Packer(storages)
+        packer = Packer(storages)
         return {name: packer.pack(value, name) for name, value in values.items()}
 
 
@@ -105,7 +107,7 @@ def unpack_values(
     (`device_notes` says which). A value that could not be kept raises `CannotSerialise` and is named.
     """
     with plain_torch():
-        unpacker = _Unpacker(StorageLoader(load_storage, device_map))
+        unpacker = Unpacker(StorageLoader(load_storage, device_map))
         values = {}
         for name, entry in entries.items():
             unpacker.current = name
@@ -118,26 +120,15 @@ def device_notes(
     entries: Mapping[str, ValueEntry], *, device_map: DeviceMap = available_device
 ) -> tuple[str, ...]:
     """Return which devices of the values are replaced by others here, in words for a person."""
-    wanted = sorted({name for entry in entries.values() for name in _devices(entry)})
+    placed = (StorageEntry, GeneratorEntry, ZeroTensorEntry)
+    wanted = sorted({part.device for part in parts_of(dict(entries)) if isinstance(part, placed)})
     moves = [(name, device_map(parse_device(name))) for name in wanted]
     return tuple(
         f"values of {name} are loaded on {device}" for name, device in moves if device != parse_device(name)
     )
 
 
-def _devices(entry: Any) -> Iterator[str]:
-    if isinstance(entry, StorageEntry | GeneratorEntry):
-        yield entry.device
-    elif isinstance(entry, tuple):
-        for item in entry:
-            yield from _devices(item)
-    elif isinstance(entry, dict):
-        yield from _devices(tuple(entry.values()))
-    elif hasattr(entry, "__struct_fields__"):
-        yield from _devices(tuple(getattr(entry, name) for name in entry.__struct_fields__))
-
-
-class _Packer:
+class Packer:
     """One walk over all values: knows what it has seen, so that identity survives."""
 
     def __init__(self, storages: StorageTable) -> None:
@@ -255,7 +246,7 @@ class _Packer:
             self._histories.setdefault(entry.storage.name, []).append((where, entry.leaf))
 
 
-class _Unpacker:
+class Unpacker:
     """One walk over all entries, in the order in which they were packed."""
 
     def __init__(self, storages: StorageLoader) -> None:

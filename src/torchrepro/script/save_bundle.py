@@ -19,7 +19,7 @@ import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
 from torchrepro.bundle.entries import OpaqueEntry, SameEntry, TensorTraits, ValueEntry
-from torchrepro.bundle.manifest import Manifest, SymbolEntry, encode_manifest
+from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import (
     GRAPH,
     OPERATORS,
@@ -133,10 +133,7 @@ def manifest_of(
         backward=repro.backward,
         strict=repro.strict,
         tolerance=repro.tolerance,
-        symbols=tuple(
-            SymbolEntry(symbol.name, symbol.hint, symbol.lower, symbol.upper, symbol.unbacked)
-            for symbol in repro.symbols
-        ),
+        symbols=repro.symbols,
         inputs=len(repro.inputs),
         earlier=len(repro.earlier),
         values=packed.entries,
