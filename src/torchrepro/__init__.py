@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from torchrepro.execute.judge_repro import repro_common as repro_common
     from torchrepro.execute.judge_repro import repro_run as repro_run
     from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
+    from torchrepro.judge.compare import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.compare import same as same
     from torchrepro.judge.execute import run_fwd_maybe_bwd as run_fwd_maybe_bwd
-    from torchrepro.judge.leaves import reduce_to_scalar_loss as reduce_to_scalar_loss
     from torchrepro.judge.models import same_two_models as same_two_models
     from torchrepro.locate.settings import LocateSettings as LocateSettings
     from torchrepro.minify.run_directory import MinifySettings as MinifySettings
@@ -80,7 +80,7 @@ _HOMES = {
     "same": "judge.compare",
     "same_two_models": "judge.models",
     "run_fwd_maybe_bwd": "judge.execute",
-    "reduce_to_scalar_loss": "judge.leaves",
+    "reduce_to_scalar_loss": "judge.compare",
     # running
     "repro_run": "execute.judge_repro",
     "repro_common": "execute.judge_repro",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchrepro import reduce_to_scalar_loss, run_fwd_maybe_bwd
-from torchrepro.judge.leaves import weights_like
+from torchrepro.judge.compare import weights_like
 
 
 class Counting(nn.Module):
@@ -150,7 +150,7 @@ def test_the_loss_does_not_hide_gradients_as_a_sum_would(fn: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
 def test_the_weights_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
-    from torchrepro.judge.leaves import weights_like
+    from torchrepro.judge.compare import weights_like
 
     exact = weights_like(torch.empty(1000, dtype=torch.float64))
     assert torch.equal(exact.to(dtype).double(), exact)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.judge import raised
-from torchrepro.judge.raised import verdict_of
+from torchrepro.judge import execute as raised
+from torchrepro.judge.execute import verdict_of
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 

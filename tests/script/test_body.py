@@ -16,7 +16,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.spelling import SameCall, Speller

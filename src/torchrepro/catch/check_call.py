@@ -17,8 +17,8 @@ import torch
 
 from torchrepro.execute.compilers import without_tokens
 from torchrepro.execute.judge_repro import Prepared, truth_of
+from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
-from torchrepro.judge.leaves import tensors_in
 from torchrepro.judge.models import Subject, judge
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro

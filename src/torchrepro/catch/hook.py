@@ -22,8 +22,7 @@ from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot, concrete
 from torchrepro.execute.judge_repro import Prepared, synchronise
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.execute import call_as_it_asks
-from torchrepro.judge.raised import innermost, is_out_of_memory, verdict_of
+from torchrepro.judge.execute import call_as_it_asks, innermost, is_out_of_memory, verdict_of
 from torchrepro.nouns.errors import AccuracyError, RankFailed, say
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Stage, Verdict

@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.judge.execute import Run
-from torchrepro.judge.models import compare_runs, verdict_of_comparison, verdict_without_eager
-from torchrepro.judge.raised import is_out_of_memory, verdict_of
+from torchrepro.judge.clone import precision_for
+from torchrepro.judge.execute import Run, is_out_of_memory, verdict_of
+from torchrepro.judge.models import (
+    compare_runs,
+    run_in_fp64,
+    verdict_of_comparison,
+    verdict_without_eager,
+    without_compilers,
+)
 from torchrepro.judge.randomness import Draws, RecordRandom
-from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
-from torchrepro.judge.wide_tensors import precision_for
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Comparison, Kind, Verdict
 from torchrepro.state.snapshot import Description, State, describe_state, running_in

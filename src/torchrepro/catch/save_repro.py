@@ -34,7 +34,7 @@ from torchrepro.engine.processes.fork_safety import fork
 from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.record_graphs import ANY_SIZE, record_graphs, save_graphs
-from torchrepro.judge.raised import verdict_of
+from torchrepro.judge.execute import verdict_of
 from torchrepro.nouns.errors import AccuracyError, BundleError, TorchReproError
 from torchrepro.nouns.repro import Repro, telling_environment
 from torchrepro.nouns.verdict import Signature, Verdict

@@ -25,8 +25,7 @@ from torchrepro.catch.judge_whole_call import FinishedCall, judge_call
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.torch_hooks import CompiledTarget
-from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.clone_tensor import is_lazy
+from torchrepro.judge.clone import clone_inputs, is_lazy
 from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
 from torchrepro.nouns.repro import Ambient, Repro
 from torchrepro.nouns.verdict import Signature, Verdict

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.wide_tensors import is_plain
+from torchrepro.judge.clone import is_plain
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 
 Spot = tuple[int, int] | str

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -67,11 +67,12 @@ def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """The verdict on a candidate."""
     from torchrepro.cut.hints import described, last_words, node_of
     from torchrepro.execute.judge_repro import judge_repro
+    from torchrepro.judge.models import Judged
 
-    raised: list[BaseException] = []
+    judged = Judged()
     with last_words(payload["time_limit"]):
-        verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, raised=raised)
-    node = node_of(raised[-1]) if raised else None
+        verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
+    node = node_of(judged.raised) if judged.raised is not None else None
     return msgspec.to_builtins(verdict.with_notes(f"working on {described(node)}") if node else verdict)
 
 

@@ -13,9 +13,8 @@ from torchrepro.execute.compilers import compile_graph, require_known, without_t
 from torchrepro.graph_text.metadata import fake_inputs, restore_metadata
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
-from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
+from torchrepro.judge.models import Judged, Phase, Phases, Subject, judge, run_graph_in_fp64, true_run
 from torchrepro.judge.randomness import Draws
-from torchrepro.judge.reference import run_graph_in_fp64
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError
 from torchrepro.nouns.repro import Place, Repro
@@ -130,10 +129,10 @@ def repro_run(
                 outputs = call_as_it_asks(function, prepared.inputs(), {})
                 synchronise()
             return outputs
-    raised: list[BaseException] = []
-    verdict = judge_repro(repro, rule=rule, require_fp64=require_fp64, raised=raised)
-    if raised and verdict.raised is not None and verdict.fails:
-        raise raised[-1]
+    judged = Judged()
+    verdict = judge_repro(repro, rule=rule, require_fp64=require_fp64, judged=judged)
+    if judged.raised is not None and verdict.fails:
+        raise judged.raised
     if verdict.fails:
         raise AccuracyError(str(verdict), verdict)
     return verdict
@@ -146,32 +145,27 @@ def judge_repro(
     require_fp64: bool = False,
     fp64: bool = True,
     phase: Phase = lambda name: None,
-    raised: list[BaseException] | None = None,
+    steady: bool = False,
+    judged: Judged | None = None,
 ) -> Verdict:
     """Judge a repro in this process; a crash or a hang takes the process with it.
 
-    It is judged as it was recorded, unless a rule is given.
-
-    An exception object of the compiled side is appended to `raised`: the verdict keeps only its text.
+    It is judged as it was recorded, unless a rule is given. `steady` and `judged` are those of `judge`.
     """
     rule = rule or Rule(strict=repro.strict, tol=repro.tolerance)
     phase = Phases(phase)
-    subject = subject_of_repro(repro, phase, fp64=fp64)
-    subject = replace(subject, compiled=_keeping_exceptions(subject.compiled, raised))
-    with applied_settings(repro.ambient):
-        return judge(
-            subject, rule=rule, require_fp64=require_fp64, rng=repro.ambient.rng or None, phase=phase
-        )
-
-
-def subject_of_repro(repro: Repro, phase: Phase, *, fp64: bool = True) -> Subject:
-    """Return the ways to run a repro that are compared."""
     prepared = repro_common(repro)
     if repro.place is Place.BEFORE_CAPTURE:
         from torchrepro.execute.judge_user_call import subject_of_call
 
-        return subject_of_call(repro, phase, fp64=fp64)
-    return subject_of_prepared(prepared, phase, prepared.compile, fp64=fp64)
+        subject = subject_of_call(repro, phase, fp64=fp64)
+    else:
+        subject = subject_of_prepared(prepared, phase, prepared.compile, fp64=fp64)
+    rng = repro.ambient.rng or None
+    with applied_settings(repro.ambient):
+        return judge(
+            subject, rule=rule, require_fp64=require_fp64, rng=rng, phase=phase, steady=steady, judged=judged
+        )
 
 
 def subject_of_prepared(
@@ -197,22 +191,6 @@ def subject_of_prepared(
             return prepared.observe(graph, function, prepared.inputs())
 
     return Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
-
-
-def _keeping_exceptions(
-    compiled: Callable[[AbstractContextManager[Any]], Run], raised: list[BaseException] | None
-) -> Callable[[AbstractContextManager[Any]], Run]:
-    """Wrap the compiled run so that it leaves the exception object behind if it raises."""
-
-    def run(around: AbstractContextManager[Any]) -> Run:
-        try:
-            return compiled(around)
-        except Exception as exc:
-            if raised is not None:
-                raised.append(exc)
-            raise
-
-    return run
 
 
 def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:

@@ -24,11 +24,9 @@ import torch
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.judge_repro import compilation
 from torchrepro.judge.clone import clone_inputs, clone_module
-from torchrepro.judge.compare import same
-from torchrepro.judge.execute import Run, named_state, observe_call
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import same, tensors_in
+from torchrepro.judge.execute import Run, is_out_of_memory, named_state, observe_call
 from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
-from torchrepro.judge.raised import is_out_of_memory
 from torchrepro.judge.randomness import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import TorchReproError

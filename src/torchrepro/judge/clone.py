@@ -9,19 +9,77 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.judge.clone_tensor import TensorCloner
+from torchrepro.judge.exotic import inner_tensors
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.modes import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    is_traceable_wrapper_subclass,
+)
+from torchrepro.torch_api.tensors import is_functorch_wrapped, make_subclass, set_lazy_bits, zero_tensor
 
 T = TypeVar("T")
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What a clone is made in: a real dtype, and another device where the user's lacks that dtype."""
+
+    real: torch.dtype = torch.float64
+    device: torch.device | None = None
+
+    def widened(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the dtype that takes the place of this one; integers, booleans and quantised dtypes stay."""
+        return _widened(self.real, dtype)
+
+    def is_narrower(self, dtype: torch.dtype) -> bool:
+        """Return whether values of this dtype are to be widened."""
+        return _widened(self.real, dtype) is not dtype
+
+    def moved(self, device: torch.device) -> torch.device:
+        """Return the device that takes the place of this one."""
+        return device if self.device is None else self.device
+
+    def widen(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a wide copy (the tensor itself where it is wide already and on the right device)."""
+        return tensor.to(device=self.moved(tensor.device), dtype=self.widened(tensor.dtype))
+
+
+FLOAT64 = Precision()
+FLOAT32_ON_CPU = Precision(torch.float32, torch.device("cpu"))
+
+
+def precision_for(device_types: Iterable[str]) -> tuple[Precision, tuple[str, ...]]:
+    """Return the best precision that all these devices can give, and a note where it is not float64.
+
+    A device without float64 (MPS) sends the whole run to the CPU, in float32.
+    """
+    if "mps" not in device_types:
+        return FLOAT64, ()
+    return FLOAT32_ON_CPU, ("mps has no float64: the reference ran in float32 on the CPU",)
+
+
+@lru_cache(maxsize=256)
+def _widened(real: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    # Two values to a byte (`float4_e2m1fn_x2`) are bits, as far as any kernel is concerned.
+    if not real.is_floating_point or str(dtype).endswith("_x2"):
+        return dtype
+    if dtype.is_complex:
+        real = real.to_complex()
+    elif not dtype.is_floating_point:
+        return dtype
+    return real if dtype.itemsize < real.itemsize else dtype
 
 
 def clone_inputs(
@@ -180,3 +238,147 @@ def _uncopyable_attribute(module: torch.nn.Module) -> str:
             except Exception:
                 return f"'{prefix}.{name}' ({type(value).__name__}):".replace("'.", "'")
     return ""
+
+
+class TensorCloner:
+    """One cloning: the same tensor gives the same clone, and windows on one storage stay so.
+
+    A storage seen under two dtypes stays one storage unless one of them is widened. Without a dtype nothing
+    is widened.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
+        self._precision = Precision(dtype or torch.uint8, device)  # nothing is narrower than a byte
+        self._clones: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._rows: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The clone of this tensor. The original is neither written to, nor detached, nor waited for."""
+        known = self._clones.get(id(tensor))
+        if known is None:
+            known = (tensor, self._cloned(tensor))
+            self._clones[id(tensor)] = known
+        return known[1]
+
+    def has_storage_of(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor on the same memory was widened before."""
+        return bool(self._rows) and is_plain(tensor) and _storage_key(tensor) in self._rows
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the cloned storage, without history; for `no_grad`."""
+        if is_plain(tensor):
+            with DisableTorchDispatch():
+                return self._window(tensor)
+        wide, detached = self._precision, tensor.detach()
+        if tensor._is_zerotensor():
+            dtype, device = wide.widened(tensor.dtype), wide.moved(tensor.device)
+            return zero_tensor(tuple(tensor.size()), dtype, device)
+        changes = wide.is_narrower(tensor.dtype) or wide.moved(tensor.device) != tensor.device
+        if changes and not tensor.is_quantized:
+            return wide.widen(detached)
+        kind: Any = type(tensor)
+        wrapper: bool = is_traceable_wrapper_subclass(tensor)
+        if wrapper and not is_functorch_wrapped(tensor):
+            inner, context = inner_tensors(tensor)
+            parts = {name: self.clone(part) for name, part in inner.items()}
+            made: torch.Tensor = kind.__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
+            return made
+        return detached.clone()
+
+    def _cloned(self, tensor: torch.Tensor) -> torch.Tensor:
+        with DisableTorchFunction(), torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if is_lazy(tensor):
+                lazy: torch.Tensor = copy.deepcopy(tensor)
+                return lazy
+            made = self._same_class(self.value_of(tensor), tensor)
+            if not is_plain(tensor) or tensor.is_leaf:
+                wanted = tensor.requires_grad and tensor.is_leaf
+                if made.requires_grad != wanted:
+                    made.requires_grad_(wanted)
+        if tensor.requires_grad and not tensor.is_leaf:
+            with torch.enable_grad():
+                leaf = torch.empty_like(made, requires_grad=True)
+                made = _Rooted.apply(leaf, made)  # type: ignore[no-untyped-call]
+        if tensor.is_leaf and tensor.grad is not None:
+            made.grad = self.clone(tensor.grad)
+        return made
+
+    def _window(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A window on the cloned storage, which is widened, or copied byte for byte.
+
+        It is no view as autograd sees it: a tracked view made without grad mode could not be written to in
+        place later.
+        """
+        dtype = self._precision.widened(tensor.dtype)
+        storage = tensor.untyped_storage()
+        key = _storage_key(tensor) if dtype is not tensor.dtype else (storage._cdata, torch.uint8)
+        if key not in self._rows:
+            source = window(storage, key[1])
+            row = self._precision.widen(source)
+            self._rows[key] = (source, row if row is not source else torch.empty_like(source).copy_(source))
+        row = self._rows[key][1]
+        made = torch.empty(0, dtype=dtype, device=row.device)
+        made.set_(row.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+        set_lazy_bits(made, conj=tensor.is_conj(), neg=tensor.is_neg())
+        return made
+
+    def _same_class(self, value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Tensors that users hang on a tensor are cloned, other attributes are shared as they are."""
+        if type(value) is not type(tensor):
+            value = make_subclass(type(tensor), value)
+        if getattr(tensor, "_is_param", False):  # a Parameter that is a tensor subclass
+            value._is_param = True
+        if is_plain(tensor):
+            for name, item in getattr(tensor, "__dict__", {}).items():
+                value.__dict__[name] = self.clone(item) if isinstance(item, torch.Tensor) else item
+        return value
+
+
+class _Rooted(torch.autograd.Function):
+    """Gives a tensor the history of an identity on a new leaf, in place: its storage stays the one it has.
+
+    A view of the leaf would refuse to be written to in place, and a copy would alias nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """A parameter of a lazy module: it has no shape yet."""
+    return isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is a strided window on a storage of its own dtype and nothing more."""
+    return (
+        tensor.layout is torch.strided
+        and not has_its_own_dispatch(type(tensor))
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor._is_zerotensor()
+        and not is_functorch_wrapped(tensor)
+    )
+
+
+def has_its_own_dispatch(kind: type) -> bool:
+    """Return whether this class of tensors takes ops apart itself (`__torch_dispatch__`), as wrappers do."""
+    return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
+
+
+def window(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
+    """Return a whole storage as one row of this dtype."""
+    row = torch.empty(0, dtype=dtype, device=storage.device)
+    return row.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
+
+
+def _storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+    """Return what windows on one storage have in common, as long as they agree on the real numbers in it."""
+    real = tensor.dtype.to_real() if tensor.dtype.is_complex else tensor.dtype
+    return tensor.untyped_storage()._cdata, real

@@ -7,23 +7,30 @@ compiled one runs last, because it is the one that may crash, hang or exhaust th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
-from torchrepro.judge.clone import clone_inputs, clone_module
-from torchrepro.judge.compare import same
-from torchrepro.judge.execute import Run, named_state, observe_call, run_fwd_maybe_bwd
-from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.raised import describe, is_out_of_memory, verdict_of
-from torchrepro.judge.randomness import Draws, RecordRandom
-from torchrepro.judge.reference import run_in_fp64, without_compilers
+from torchrepro.judge.clone import FLOAT64, Precision, clone_inputs, clone_module, precision_for
+from torchrepro.judge.compare import same, tensors_in
+from torchrepro.judge.execute import (
+    Run,
+    describe,
+    is_out_of_memory,
+    named_state,
+    observe_call,
+    run_fwd_maybe_bwd,
+    verdict_of,
+)
+from torchrepro.judge.randomness import Draws, RecordRandom, ReplayRandom
 from torchrepro.judge.rule import Rule
-from torchrepro.judge.wide_tensors import precision_for
-from torchrepro.nouns.errors import ReferenceError64, TorchReproError
+from torchrepro.judge.upcast import Upcast
+from torchrepro.nouns.errors import ReferenceError64, ReferenceUnavailable, TorchReproError
 from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.torch_api.generators import (
     RngState,
@@ -47,6 +54,16 @@ class Phases:
     def __call__(self, name: str) -> None:
         self.last = name
         self._report(name)
+
+
+@dataclass
+class Judged:
+    """What a verdict was found from."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    """The first runs of `eager`, `truth` and `compiled`, as far as there were any."""
+    raised: Exception | None = None
+    """What the compiled side raised: the verdict keeps only its text."""
 
 
 @dataclass(frozen=True)
@@ -88,80 +105,21 @@ def same_two_models(
         tol=tol,
         equal_nan=equal_nan,
     )
-    subject = subject_of(gm, opt_gm, tuple(example_inputs), dict(kwargs or {}), only_fwd=only_fwd)
+    args, named = tuple(example_inputs), dict(kwargs or {})
+
+    def observe(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        return observe_call(model, args, kwargs, only_fwd=only_fwd)
+
+    subject = Subject(
+        eager=lambda around: run_fwd_maybe_bwd(gm, args, only_fwd, kwargs=named, around=around),
+        compiled=lambda around: run_fwd_maybe_bwd(opt_gm, args, only_fwd, kwargs=named, around=around),
+        truth=lambda draws: true_run(observe, gm, args, named, draws),
+    )
     verdict = judge(subject, rule=rule, require_fp64=require_fp64)
     if verdict.comparison is not None and bool(verdict.comparison) == (verdict.kind is Kind.PASS):
         return replace(verdict.comparison, notes=verdict.comparison.notes + verdict.notes)
     leaf = LeafComparison("", Difference.RAISED, detail=str(verdict), blamed=verdict.blamed)
     return Comparison((leaf,), notes=verdict.notes)
-
-
-def subject_of(
-    eager: Callable[..., Any],
-    compiled: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    only_fwd: bool = False,
-) -> Subject:
-    """Return a model and its compiled form, on clones of the same inputs."""
-
-    def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
-        def observe(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-            return observe_call(model, args, kwargs, only_fwd=only_fwd)
-
-        return true_run(observe, eager, args, kwargs, draws)
-
-    return Subject(
-        eager=lambda around: run_fwd_maybe_bwd(eager, args, only_fwd, kwargs=kwargs, around=around),
-        compiled=lambda around: run_fwd_maybe_bwd(compiled, args, only_fwd, kwargs=kwargs, around=around),
-        truth=truth,
-    )
-
-
-def keeping_runs(subject: Subject) -> tuple[Subject, dict[str, Run]]:
-    """Return the subject, and a dict that its first runs are put in: `eager`, `compiled` and `truth`."""
-    runs: dict[str, Run] = {}
-
-    def keep(side: str, run: Callable[[AbstractContextManager[Any]], Run]) -> Any:
-        return lambda around: _kept(side, run(around))
-
-    def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
-        assert subject.truth is not None
-        found, notes = subject.truth(draws)
-        return _kept("truth", found), notes
-
-    def _kept(side: str, found: Run) -> Run:
-        runs.setdefault(side, found)
-        return found
-
-    kept = Subject(
-        keep("eager", subject.eager), keep("compiled", subject.compiled), truth if subject.truth else None
-    )
-    return kept, runs
-
-
-def true_run(
-    observe: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Run],
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    draws: Draws,
-) -> tuple[Run, tuple[str, ...]]:
-    """`observe` a float64 copy of a model and its inputs in float64, and notes on what was not ideal.
-
-    Parameters and inputs are leaves of their own, so that gradients accumulate in float64. A device without
-    float64 sends the run to the CPU.
-    """
-    given = {**dict(tensors_in(args, "args")), **dict(tensors_in(dict(kwargs), "kwargs"))}
-    if isinstance(model, torch.nn.Module):
-        given.update(named_state(model))
-    precision, notes = precision_for(tensor.device.type for tensor in given.values())
-    if isinstance(model, torch.nn.Module):
-        model = clone_module(model, dtype=precision.real, device=precision.device)
-    args, kwargs = clone_inputs((args, dict(kwargs)), dtype=precision.real, device=precision.device)
-    reference = run_in_fp64(lambda: observe(model, args, dict(kwargs)), draws=draws, precision=precision)
-    return reference.value, notes + reference.notes
 
 
 def judge(
@@ -172,19 +130,26 @@ def judge(
     rng: Mapping[str, torch.Tensor] | None = None,
     phase: Phase = lambda name: None,
     steady: bool = False,
+    judged: Judged | None = None,
 ) -> Verdict:
     """Judge a subject. The caller's random generators are as they were afterwards.
 
-    `steady`: eager is known to agree with itself, and is run once.
+    `steady`: eager is known to agree with itself, and is run once. `judged` is given what was judged.
     """
     start = capture_rng_state().starting_from(rng or {})
     phases = phase if isinstance(phase, Phases) else Phases(phase)
     with same_randomness(start):
-        return _judge(subject, rule or Rule(), require_fp64, start, phases, steady)
+        return _judge(subject, rule or Rule(), require_fp64, start, phases, steady, judged or Judged())
 
 
 def _judge(
-    subject: Subject, rule: Rule, require_fp64: bool, start: RngState, phase: Phases, steady: bool
+    subject: Subject,
+    rule: Rule,
+    require_fp64: bool,
+    start: RngState,
+    phase: Phases,
+    steady: bool,
+    judged: Judged,
 ) -> Verdict:
     phase("eager")
     recorder = RecordRandom()
@@ -194,18 +159,23 @@ def _judge(
         recorder = RecordRandom()
         eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers())))
     if isinstance(eager, Exception):
-        return _judge_without_eager(subject, start, eager, phase)
+        return _judge_without_eager(subject, start, eager, phase, judged)
+    judged.runs["eager"] = eager
     unsteady, notes = ("", ()) if steady else _steadiness(subject, rule, start, eager)
     truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
     notes += reasons
+    if truth is not None:
+        judged.runs["truth"] = truth
 
     phase("compile")
     randomness = eager_randomness() if recorder.is_random else nullcontext()
     compiled = _attempt(lambda: subject.compiled(_starting_from(start, randomness)))
     if isinstance(compiled, Exception):
+        judged.raised = compiled
         # A compilation that began inside the call has ended by now; then the frames tell.
         compiling = True if phase.last == "compile" else None
         return verdict_of(compiled, compiling=compiling).with_notes(*notes)
+    judged.runs["compiled"] = compiled
     phase("compare")
     if unsteady:
         return Verdict(Kind.NOT_COMPARABLE, summary=f"non-deterministic: {unsteady}", notes=notes)
@@ -228,11 +198,14 @@ def _attempt(run: Callable[[], Run]) -> Run | Exception:
         return exc
 
 
-def _judge_without_eager(subject: Subject, start: RngState, raised: Exception, phase: Phase) -> Verdict:
+def _judge_without_eager(
+    subject: Subject, start: RngState, raised: Exception, phase: Phase, judged: Judged
+) -> Verdict:
     """Eager raises. If the compiled side does not, an error is missing; else nothing can be said."""
     phase("compile")
-    runs = not is_out_of_memory(raised) and _attempt(lambda: subject.compiled(_starting_from(start)))
-    return verdict_without_eager(raised, missing=isinstance(runs, Run))
+    found = not is_out_of_memory(raised) and _attempt(lambda: subject.compiled(_starting_from(start)))
+    judged.raised = found if isinstance(found, Exception) else None
+    return verdict_without_eager(raised, missing=isinstance(found, Run))
 
 
 def verdict_without_eager(raised: Exception, *, missing: bool) -> Verdict:
@@ -280,6 +253,121 @@ def _truth(
     if require_fp64:
         raise ReferenceError64(reason, next_step="leave out require_fp64 to judge against eager alone")
     return None, (reason,)
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What the reference run returned, and how far it was from an ideal one."""
+
+    value: Any
+    notes: tuple[str, ...] = ()
+    mutated: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """For a graph: inputs that it wrote to, by position, with their final values."""
+
+
+def true_run(
+    observe: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Run],
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    draws: Draws,
+) -> tuple[Run, tuple[str, ...]]:
+    """`observe` a float64 copy of a model and its inputs in float64, and notes on what was not ideal.
+
+    Parameters and inputs are leaves of their own, so that gradients accumulate in float64. A device without
+    float64 sends the run to the CPU.
+    """
+    given = [tensor for _, tensor in tensors_in((args, dict(kwargs)))]
+    if isinstance(model, torch.nn.Module):
+        given += named_state(model).values()
+    precision, notes = precision_for({tensor.device.type for tensor in given})
+    if isinstance(model, torch.nn.Module):
+        model = clone_module(model, dtype=precision.real, device=precision.device)
+    args, kwargs = clone_inputs((args, dict(kwargs)), dtype=precision.real, device=precision.device)
+    reference = run_in_fp64(lambda: observe(model, args, dict(kwargs)), draws=draws, precision=precision)
+    return reference.value, notes + reference.notes
+
+
+def run_in_fp64(
+    fn: Callable[[], Any], *, draws: Draws | None = None, precision: Precision = FLOAT64
+) -> Reference:
+    """Call `fn` so that everything in it happens in float64, backward passes included.
+
+    `draws` are those that `RecordRandom` kept of the eager run. Raises `ReferenceUnavailable` where there is
+    no such run. The random generators, the default dtype and all modes are afterwards as they were.
+    """
+    with _reference_run(draws, precision) as run:
+        value = fn()
+    return Reference(_with_current_values(value, run), run.notes)
+
+
+def run_graph_in_fp64(
+    gm: GraphModule, inputs: Sequence[Any], *, draws: Draws | None = None, precision: Precision | None = None
+) -> Reference:
+    """Run a graph without autograd. An input is widened for each op that reads it, and dropped after it.
+
+    Neither the module nor the inputs are written to; what the graph writes to its inputs is in `mutated`.
+    """
+    notes: tuple[str, ...] = ()
+    given = [item.detach() if isinstance(item, torch.Tensor) else item for item in inputs]
+    tensors = {i: item for i, item in enumerate(given) if isinstance(item, torch.Tensor)}
+    if precision is None:
+        precision, notes = precision_for(
+            {tensor.device.type for tensor in (*tensors.values(), *gm.state_dict().values())}
+        )
+    with _reference_run(draws, precision, autograd=False) as run, torch.no_grad():
+        value = gm(*given)
+    wide = {i: run.known(tensor) for i, tensor in tensors.items()}
+    mutated = {i: tensor for i, tensor in wide.items() if tensor is not None}
+    return Reference(_with_current_values(value, run), notes + run.notes, mutated)
+
+
+def _with_current_values(value: Any, run: Upcast) -> Any:
+    """Return the result with narrow tensors (a closure handed out as it is) as the run left them: wide."""
+    if isinstance(value, torch.Tensor):
+        return run.current(value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(_with_current_values(item, run) for item in value)
+    if type(value) in (list, tuple):
+        return type(value)(_with_current_values(item, run) for item in value)
+    if isinstance(value, dict):
+        made: Any = copy.copy(value)
+        for name, part in value.items():
+            made[name] = _with_current_values(part, run)
+        return made
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for each in fields(value):
+            object.__setattr__(made, each.name, _with_current_values(getattr(value, each.name), run))
+        return made
+    return value
+
+
+@contextmanager
+def _reference_run(draws: Draws | None, precision: Precision, *, autograd: bool = True) -> Iterator[Upcast]:
+    """What surrounds a reference run: modes, replay, generators put back, one kind of error."""
+    replay = None if draws is None else ReplayRandom(draws)
+    run = Upcast(precision, replay, autograd=autograd)
+    try:
+        with same_randomness(capture_rng_state()), without_compilers(), run:
+            yield run
+        if run.unavailable is not None:
+            raise run.unavailable
+        if replay is not None:
+            replay.check_all_used()
+    except ReferenceUnavailable:
+        raise
+    except Exception as exc:
+        if run.unavailable is not None:
+            raise run.unavailable from exc
+        first = next((line.strip() for line in str(exc).splitlines() if line.strip()), "")
+        raise ReferenceUnavailable(f"the float64 run raises {type(exc).__name__}: {first}") from exc
+
+
+def without_compilers() -> AbstractContextManager[Any]:
+    """Whatever the model compiles by itself runs as written: the judge never trusts a compiler."""
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def compare_runs(ref: Run, res: Run, truth: Run | None, *, rule: Rule) -> Comparison:

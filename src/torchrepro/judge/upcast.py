@@ -15,8 +15,8 @@ in a backward pass it is alone, because autograd's engine runs without function 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -24,18 +24,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchrepro.judge.clone import FLOAT64, Precision, TensorCloner, has_its_own_dispatch
 from torchrepro.judge.op_forms import float64_form, has_plain_form, run_plainly
 from torchrepro.judge.randomness import ReplayRandom, draws_now, is_composite, is_random_op
-from torchrepro.judge.wide_tensors import (
-    FLOAT64,
-    Precision,
-    Shadows,
-    has_its_own_dispatch,
-    map_tensors,
-    widen,
-)
 from torchrepro.nouns.errors import ReferenceUnavailable
-from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, inside_transform
+from torchrepro.torch_api.modes import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    TorchDispatchMode,
+    inside_transform,
+)
 from torchrepro.torch_api.ops import HigherOrderOperator, custom_op_definition, decomposition_of
 
 aten = torch.ops.aten
@@ -49,64 +47,48 @@ class OpPlan:
     """A sequence of other ops: let them come one by one."""
     untouched: bool
     """A view, or an op on storages: a view of a narrow tensor stays narrow, so that it stays a view."""
-    reinterprets_bits: bool
     random: bool
     returns_tensors: bool
     writes: frozenset[int | str]
     """Arguments written to, by position and by name."""
-    returned_arguments: tuple[tuple[int, int | str], ...]
-    """(position in the results, argument) of each result that is an argument written to."""
+    returned: Mapping[int, int | str]
+    """By position in the results, the argument written to that such a result is."""
     half_to_float: int | None
     """The position of the flag with which a softmax says that it widens; there is nothing left to widen."""
     form: Callable[..., Any] | None
+    """What is run in its place: ops that have float64 kernels, or the Python body of a custom op."""
 
 
 @lru_cache(maxsize=4096)
 def plan_of(func: Any) -> OpPlan:
     schema = func._schema
+    names = [item.name for item in schema.arguments]
     written = [
         (i, item)
         for i, item in enumerate(schema.arguments)
         if item.alias_info is not None and item.alias_info.is_write
     ]
-    returned: list[tuple[int, int | str]] = []
-    for position, item in enumerate(schema.returns):
-        if item.alias_info is None or not item.alias_info.is_write:
-            continue
-        for i, argument in written:
-            if argument.alias_info.before_set == item.alias_info.before_set:
-                returned.append((position, argument.name if argument.kwarg_only else i))
-    views = any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns)
-    names = [item.name for item in schema.arguments]
+    aliases = [(i, item.alias_info) for i, item in enumerate(schema.returns) if item.alias_info is not None]
+    views = any(not alias.is_write for _, alias in aliases)
     return OpPlan(
         composite=is_composite(func),
-        untouched=(views and func is not aten.lift_fresh.default and func is not aten.view.dtype)
+        untouched=(views and func not in (aten.lift_fresh.default, aten.view.dtype))
         or any("Storage" in str(item.type) for item in schema.arguments),
-        reinterprets_bits=func is aten.view.dtype,
         random=is_random_op(func),
         returns_tensors=any("Tensor" in str(item.type) for item in schema.returns),
         writes=frozenset([*(i for i, _ in written), *(item.name for _, item in written)]),
-        returned_arguments=tuple(returned),
+        returned={
+            position: item.name if item.kwarg_only else i
+            for position, alias in aliases
+            for i, item in written
+            if alias.is_write and item.alias_info.before_set == alias.before_set
+        },
         half_to_float=names.index("half_to_float") if "half_to_float" in names else None,
-        form=float64_form(func),
+        form=float64_form(func) or _python_body_of(func),
     )
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """The default dtype is process-wide, so it is changed for single ops only and always put back."""
-    before = torch.get_default_dtype()
-    if before is dtype:
-        yield
-        return
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def python_body_of(func: Any) -> Callable[..., Any] | None:
+def _python_body_of(func: Any) -> Callable[..., Any] | None:
     """Return the function of a `torch.library.custom_op`, whose casts are to be rewritten too.
 
     None for every other op, and where another body is registered for a device. Checked on torch 2.11 to 2.15.
@@ -120,60 +102,103 @@ def python_body_of(func: Any) -> Callable[..., Any] | None:
     return body
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """The default dtype is process-wide, so it is changed for single ops only and always put back."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The arguments of an op with every tensor changed; lists, tuples and dicts are the only containers.
+
+    Much cheaper than a pytree map, and it runs several times for each op.
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([map_tensors(item, change) for item in value])
+    if kind is dict:
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    return value
+
+
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Upcast:
     """`with Upcast() as run: f()` runs `f` in float64; afterwards `run.notes` says what could not be.
 
-    `current(tensor)` gives the wide value that a narrow tensor from outside has now: a write to it inside
-    never reaches the tensor itself.
+    A narrow tensor that the run meets but does not own gives way to a wide stand-in, which lives as long as
+    the run. Stand-ins are made per storage, so that a write through one view is seen through every other, and
+    the tensor itself is never written to. Without `autograd`, only tensors that are written to have one;
+    others are widened for each op that reads them.
     """
 
-    def __init__(self, precision: Precision = FLOAT64, replay: ReplayRandom | None = None) -> None:
+    def __init__(
+        self, precision: Precision = FLOAT64, replay: ReplayRandom | None = None, *, autograd: bool = True
+    ) -> None:
         self.precision = precision
+        self.autograd = autograd
+        self.replay = replay
         self.unavailable: ReferenceUnavailable | None = None
         """Set when the run met something impossible, even if the user's code swallowed the exception."""
-        self._shadows = Shadows(precision)
-        self._rounded: Counter[str] = Counter()
-        self._fresh_draws = 0
-        self._replay = replay
-        self._ops = _WidenOps(self)
-        self._calls = _SwapNarrowTensors(self)
+        self.rounded: Counter[str] = Counter()
+        self.fresh_draws = 0
+        self._cloner = TensorCloner(precision.real, precision.device)
+        self._stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._entered: list[ExitStack] = []
 
     @property
     def notes(self) -> tuple[str, ...]:
-        rounded = sorted(self._rounded.items())
+        rounded = sorted(self.rounded.items())
         notes = [f"{what} ({count} time{'s' if count > 1 else ''})" for what, count in rounded]
-        if self._fresh_draws:
-            notes.append(f"{self._fresh_draws} random ops drew new numbers: the eager run's were not given")
+        if self.fresh_draws:
+            notes.append(f"{self.fresh_draws} random ops drew new numbers: the eager run's were not given")
         return tuple(notes)
-
-    def current(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._shadows.widened(tensor)
 
     def __enter__(self) -> Upcast:
         modes = ExitStack()
-        modes.enter_context(self._ops)
-        modes.enter_context(self._calls)
+        modes.enter_context(_WidenOps(self))
+        modes.enter_context(_SwapNarrowTensors(self))
         self._entered.append(modes)
         return self
 
     def __exit__(self, *raised: Any) -> None:
         self._entered.pop().__exit__(*raised)
 
-    def _refuse(self, error: ReferenceUnavailable) -> ReferenceUnavailable:
+    def is_narrow(self, tensor: torch.Tensor) -> bool:
+        return self.precision.is_narrower(tensor.dtype)
+
+    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The stand-in of this tensor, the same object each time, so that its autograd history is kept."""
+        found = self._stand_ins.get(id(tensor))
+        if found is None:
+            with torch.no_grad(), DisableTorchDispatch():
+                found = (tensor, self._cloner.value_of(tensor))
+            found[1].requires_grad_(tensor.requires_grad)
+            self._stand_ins[id(tensor)] = found
+        return found[1]
+
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the stand-in, if this tensor or its storage has one already."""
+        if id(tensor) in self._stand_ins or self._cloner.has_storage_of(tensor):
+            return self.stand_in(tensor)
+        return None
+
+    def current(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The wide value that a tensor has now: of its stand-in, else a wide copy that is not kept."""
+        known = self.known(tensor)
+        return known if known is not None else self.precision.widen(tensor)
+
+    def refuse(self, error: ReferenceUnavailable) -> ReferenceUnavailable:
         self.unavailable = self.unavailable or error
         return error
-
-    def _argument(self, value: Any) -> Any:
-        """Return what an op is given in place of an argument that is no tensor."""
-        if isinstance(value, torch.dtype):
-            return self.precision.widened(value)
-        if isinstance(value, torch.device):
-            return self.precision.moved(value)
-        return value
 
 
 class _SwapNarrowTensors(TorchFunctionMode):
@@ -189,16 +214,17 @@ class _SwapNarrowTensors(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is _GET_DTYPE:
             return self._run.precision.widened(func(*args))
-        if not inside_transform():  # below a transform (vmap, grad) the other mode sees the real tensors
+        higher_order = isinstance(func, HigherOrderOperator)
+        # Below a transform (vmap, grad) the other mode sees the real tensors.
+        if (self._run.autograd or higher_order) and not inside_transform():
             args, kwargs = map_tensors(args, self._swap), map_tensors(kwargs, self._swap)
-        if isinstance(func, HigherOrderOperator) and has_plain_form(func):
+        if higher_order and has_plain_form(func):
             with self:
                 return run_plainly(func, args, kwargs)
         return func(*args, **kwargs)
 
     def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
-        shadows = self._run._shadows
-        return shadows.of(tensor) if shadows.is_narrow(tensor) else tensor
+        return self._run.stand_in(tensor) if self._run.is_narrow(tensor) else tensor
 
 
 _GET_DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
@@ -234,59 +260,55 @@ class _WidenOps(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         if plan.untouched:
             return func(*args, **kwargs)
-        if plan.reinterprets_bits:
+        if func is aten.view.dtype:
             return self._reinterpret(func, *args)
         return self._widened(func, plan, args, kwargs)
 
     def _widened(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> Any:
-        run = self._run
+        run, precision = self._run, self._run.precision
         floating = False
+
+        def wide(value: Any, written: bool) -> Any:
+            """Return what the op is given in place of one of its arguments."""
+            if isinstance(value, torch.dtype):
+                return precision.widened(value)
+            if isinstance(value, torch.device):
+                return precision.moved(value)
+            return map_tensors(value, write if written else read)
+
+        def write(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal floating
+            floating = floating or tensor.is_floating_point() or tensor.is_complex()
+            return run.stand_in(tensor) if run.is_narrow(tensor) else tensor
 
         def read(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal floating
             floating = floating or tensor.is_floating_point() or tensor.is_complex()
-            if run.precision.device is None and not run._shadows.is_narrow(tensor):
-                return tensor
-            return run._shadows.widened(tensor)
+            return tensor if precision.device is None and not run.is_narrow(tensor) else run.current(tensor)
 
-        def written(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal floating
-            floating = floating or tensor.is_floating_point() or tensor.is_complex()
-            return run._shadows.of(tensor) if run._shadows.is_narrow(tensor) else tensor
-
-        wide_args = [
-            map_tensors(run._argument(value), written if i in plan.writes else read)
-            for i, value in enumerate(args)
-        ]
-        wide_kwargs = {
-            name: map_tensors(run._argument(value), written if name in plan.writes else read)
-            for name, value in kwargs.items()
-        }
+        wide_args = [wide(value, i in plan.writes) for i, value in enumerate(args)]
+        wide_kwargs = {name: wide(value, name in plan.writes) for name, value in kwargs.items()}
         if plan.half_to_float is not None and len(wide_args) > plan.half_to_float:
             wide_args[plan.half_to_float] = False
-        if floating or not plan.returns_tensors:
+        # Integers promote to the default dtype, and so do factories without a dtype.
+        promotes = plan.returns_tensors and not floating
+        with default_dtype(precision.real) if promotes else nullcontext():
             result = self._run_op(func, plan, wide_args, wide_kwargs, kwargs)
-        else:  # integers promote to the default dtype, and so do factories without a dtype
-            with default_dtype(run.precision.real):
-                result = self._run_op(func, plan, wide_args, wide_kwargs, kwargs)
         return self._returned(plan, result, args, kwargs)
 
     def _run_op(self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any) -> Any:
         run = self._run
         if plan.random and draws_now(func, args, kwargs):
-            if run._replay is None:
-                run._fresh_draws += 1
+            if run.replay is None:
+                run.fresh_draws += 1
             else:
                 try:
-                    return run._replay.replay(func, args, kwargs)
+                    return run.replay.replay(func, args, kwargs)
                 except ReferenceUnavailable as refused:
-                    raise run._refuse(refused) from None
+                    raise run.refuse(refused) from None
         if plan.form is not None:
-            return plan.form(*args, **kwargs)
-        body = python_body_of(func)
-        if body is not None:
             with self:
-                return body(*args, **kwargs)
+                return plan.form(*args, **kwargs)
         try:
             return func(*args, **kwargs)
         except (RuntimeError, TypeError, NotImplementedError) as error:
@@ -319,49 +341,42 @@ class _WidenOps(TorchDispatchMode):
             if plan.writes:
                 for wide, narrow in pairs:
                     wide.copy_(narrow)
-            self._run._rounded[f"{func.name()} has no float64 kernel and ran in {str(dtype)[6:]}"] += 1
+            self._run.rounded[f"{func.name()} has no float64 kernel and ran in {str(dtype)[6:]}"] += 1
             return result
         if _is_about_dtypes(str(error)):
             first = str(error).strip().splitlines()[0]
-            raise self._run._refuse(
+            raise self._run.refuse(
                 ReferenceUnavailable(f"{func.name()} cannot run in float64: {first}")
             ) from error
         raise error
 
     def _returned(self, plan: OpPlan, result: Any, args: Any, kwargs: Any) -> Any:
         """Return the result as autograd expects it: a written argument itself, everything else wide."""
-        if not plan.returns_tensors:
-            return result
-        precision = self._run.precision
 
         def wide(tensor: torch.Tensor) -> torch.Tensor:
-            return widen(tensor, precision) if precision.is_narrower(tensor.dtype) else tensor
+            return self._run.precision.widen(tensor) if self._run.is_narrow(tensor) else tensor
 
-        if not plan.returned_arguments:
-            return map_tensors(result, wide)
+        if not plan.returned:
+            return map_tensors(result, wide) if plan.returns_tensors else result
         several = isinstance(result, (tuple, list))
-        items = list(result) if several else [result]
-        for position, argument in plan.returned_arguments:
+        items = [map_tensors(item, wide) for item in (result if several else (result,))]
+        for position, argument in plan.returned.items():
             items[position] = args[argument] if isinstance(argument, int) else kwargs[argument]
-        items = [
-            item if any(i == position for position, _ in plan.returned_arguments) else map_tensors(item, wide)
-            for i, item in enumerate(items)
-        ]
         return tuple(items) if several else items[0]
 
     def _reinterpret(self, func: Any, tensor: torch.Tensor, dtype: torch.dtype) -> Any:
         """`x.view(torch.int32)`: bits have no float64 counterpart; they are read in the dtype they have."""
         run = self._run
-        if not tensor.is_floating_point() or run._shadows.is_narrow(tensor):
+        if not tensor.is_floating_point() or run.is_narrow(tensor):
             return func(tensor, dtype)
         if run.precision.widened(dtype) is tensor.dtype:
             return func(tensor, tensor.dtype)
         if dtype.itemsize == tensor.dtype.itemsize:
             return func(tensor, dtype)
         if dtype in (torch.int32, torch.uint32):
-            run._rounded["bits of a float were read as those of float32"] += 1
+            run.rounded["bits of a float were read as those of float32"] += 1
             return func(tensor.to(torch.float32), dtype)
-        raise run._refuse(ReferenceUnavailable(f"the bits of a floating tensor are read as {str(dtype)[6:]}"))
+        raise run.refuse(ReferenceUnavailable(f"the bits of a floating tensor are read as {str(dtype)[6:]}"))
 
 
 def _rounded_to(

@@ -19,12 +19,11 @@ import torch
 from torchrepro.cut.record_values import Kept, NotRecorded, observed_values, raising_node
 from torchrepro.cut.subgraph import ambient_at, piece, units_of
 from torchrepro.cut.watched_values import watched_in
-from torchrepro.execute.judge_repro import Prepared, subject_of_repro, truth_of
+from torchrepro.execute.judge_repro import Prepared, judge_repro, truth_of
 from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run
-from torchrepro.judge.models import Phase, Phases, judge, keeping_runs
+from torchrepro.judge.models import Judged, Phase, without_compilers
 from torchrepro.judge.randomness import RecordRandom
-from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.locate.sensitivity import nudged
 from torchrepro.locate.watched_graph import Odd, Seen, Sighting
@@ -151,12 +150,10 @@ def _results(prepared: Prepared, inputs: tuple[Any, ...], random: RecordRandom) 
 def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Run all sides of a repro whose last outputs are the values of the named nodes: a `Sighting`."""
     names: list[str] = payload["names"]
-    phases = Phases(phase)
-    subject, runs = keeping_runs(subject_of_repro(repro, phases, fp64=payload.get("fp64", True)))
-    rule = Rule(strict=repro.strict, tol=repro.tolerance)
+    judged, rule = Judged(), Rule(strict=repro.strict, tol=repro.tolerance)
     with applied_settings(repro.ambient):
-        verdict = judge(subject, rule=rule, rng=repro.ambient.rng or None, phase=phases, steady=True)
-        found = _sighting(repro, names, verdict, runs, rule)
+        verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, steady=True, judged=judged)
+        found = _sighting(repro, names, verdict, judged.runs, rule)
     return msgspec.to_builtins(found)
 
 

@@ -15,10 +15,9 @@ import torch
 
 from torchrepro.cut.windows import alone, windows_of
 from torchrepro.execute.judge_repro import Prepared, truth_of
-from torchrepro.judge.leaves import tensors_in
-from torchrepro.judge.models import Phase
+from torchrepro.judge.compare import tensors_in
+from torchrepro.judge.models import Phase, without_compilers
 from torchrepro.judge.randomness import Draws, RecordRandom
-from torchrepro.judge.reference import without_compilers
 from torchrepro.locate.watched_graph import OF_VALUES, Watching, op_of, steepest
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import GuiltyOp, Sensitivity, Way

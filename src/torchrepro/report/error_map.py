@@ -18,14 +18,12 @@ import msgspec
 import torch
 
 from torchrepro.bundle.load import load_bundle
-from torchrepro.execute.judge_repro import subject_of_repro
+from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.judge.execute import Run
-from torchrepro.judge.models import Phase, Phases, judge, keeping_runs
-from torchrepro.judge.rule import Rule
+from torchrepro.judge.models import Judged, Phase
 from torchrepro.nouns.repro import Environment
 from torchrepro.nouns.verdict import Comparison, LeafComparison, as_data
 from torchrepro.report.contents import ErrorMap
-from torchrepro.state.ambient import applied_settings
 
 _TENSORS = 3
 """Wrong tensors that a report shows; the verdict names all."""
@@ -38,13 +36,10 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
     if trusted:
         sys.path.insert(0, os.getcwd())
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
-    phases = Phases(phase)
-    subject, runs = keeping_runs(subject_of_repro(repro, phases, fp64=payload.get("fp64", True)))
-    rule = Rule(strict=repro.strict, tol=repro.tolerance)
-    with applied_settings(repro.ambient):
-        verdict = judge(subject, rule=rule, rng=repro.ambient.rng or None, phase=phases)
+    judged = Judged()
+    verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
     # Not by its truth: a comparison is true where nothing differs.
-    maps = _maps(verdict.comparison, runs) if verdict.comparison is not None else []
+    maps = _maps(verdict.comparison, judged.runs) if verdict.comparison is not None else []
     return {"verdict": msgspec.to_builtins(verdict.with_notes(*repro.notes)), "maps": maps}
 
 

@@ -11,7 +11,7 @@ import torch
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.graph_text.syntax import State, own_path, read_syntax
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Compiler
 from torchrepro.script.document import compile_arguments
 from torchrepro.script.expressions import Unwritable

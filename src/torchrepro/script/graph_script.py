@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
-from torchrepro.judge.leaves import tensors_in, weights_like
+from torchrepro.judge.compare import tensors_in, weights_like
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place
 from torchrepro.nouns.verdict import Kind, LeafPath
 from torchrepro.script.assertions import worst_leaf

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from torchrepro.bundle.tensors import read_marks
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.script.expressions import Unwritable, Writer
 from torchrepro.script.layout import WIDTH, filled, top_level_items
 from torchrepro.script.tensor_values import Line

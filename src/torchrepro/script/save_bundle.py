@@ -34,7 +34,7 @@ from torchrepro.bundle.read import manifest_of as read_manifest_of
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values, unpack_values
 from torchrepro.graph_text.printer import GraphText
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Environment, Repro
 from torchrepro.nouns.verdict import Signature, Verdict, as_data
 from torchrepro.script.standalone import kept_apart, no_script, standalone_script

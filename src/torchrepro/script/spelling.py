@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.syntax import INFIX
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.script.expressions import (
     ATOM,
     Spelling,

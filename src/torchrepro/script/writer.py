@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 
 from torchrepro.graph_text.printer import GraphText
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, LeafComparison, Verdict
 from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf

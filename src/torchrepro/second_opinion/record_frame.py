@@ -21,7 +21,7 @@ import torch
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.user_calls import UserCall, repro_of_call
 from torchrepro.frontend.source import FrameState
-from torchrepro.judge.raised import verdict_of
+from torchrepro.judge.execute import verdict_of
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
 from torchrepro.nouns.repro import Ambient, Compiler, Frontend
 from torchrepro.nouns.verdict import Signature

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from torchrepro.graph_text import resolver
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Ambient, Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeInterpreter, FakeTensorMode, ShapeEnv

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.judge.clone_tensor import TensorCloner
+from torchrepro.judge.clone import TensorCloner, is_plain, window
 from torchrepro.judge.op_forms import run_plainly
-from torchrepro.judge.wide_tensors import below_dispatch_modes, is_plain, window
 from torchrepro.state.reachable import ATOMS, Contents, Holder, contents_of, reach_of
-from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.modes import DisableTorchDispatch, TorchDispatchMode
 from torchrepro.torch_api.ops import HigherOrderOperator
 from torchrepro.torch_api.pytree import tree_leaves
 from torchrepro.torch_api.tensors import set_version
@@ -250,7 +249,7 @@ class UndoWrites(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage._cdata in self._own or storage._cdata in self._kept:
             return
-        with torch.no_grad(), below_dispatch_modes():
+        with torch.no_grad(), DisableTorchDispatch():
             row = window(storage, torch.uint8)
             version = 0 if tensor.is_inference() else tensor._version
             self._kept[storage._cdata] = (tensor, version, row, row.clone())

@@ -20,7 +20,7 @@ from torchrepro.bundle.user_calls import call_in
 from torchrepro.engine.check_bundle import check_bundle
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.source import FrameState
-from torchrepro.judge.raised import verdict_of
+from torchrepro.judge.execute import verdict_of
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
 from torchrepro.nouns.repro import Frontend
 from torchrepro.nouns.verdict import Signature

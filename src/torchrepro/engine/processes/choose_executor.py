@@ -13,7 +13,7 @@ from torchrepro.engine.processes.fork_safety import CannotFork, prepare_to_fork,
 from torchrepro.engine.processes.limits import usable_cores
 from torchrepro.engine.processes.reports import Outcome
 from torchrepro.engine.processes.spawn_executor import SpawnExecutor
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.torch_api import pytree as pytree
 from torchrepro.torch_api.names import COMPILE_FX
