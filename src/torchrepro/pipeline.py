@@ -124,7 +124,7 @@ def explain_model(
 
     request = replace(request, environ=telling_environment())
     answer = result_in_isolation(
-        "torchrepro.second_opinion.explain_model:explain",
+        "torchrepro.second_opinion.explain_call:explain_model",
         {"request": msgspec.to_builtins(request), "verify": verify, "dynamo": dynamo},
         time_limit=time_limit,
         environ=compiler_environment(),

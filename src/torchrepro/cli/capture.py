@@ -50,6 +50,7 @@ def capture(
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
     from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
+    from torchrepro.report.text import print_lines
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         compiler = Compiler(backend, fullgraph=fullgraph, frontend=Frontend.TORCHREPRO)
@@ -65,11 +66,7 @@ def capture(
         print(json.dumps(answer))
     else:
         console = Console(highlight=False)
-        details = {"guards": guards, "graphs": graphs, "code": code}
-        if console.is_terminal:
-            console.print(explained.explanation.render(**details))
-        else:
-            print(explained.explanation.text(console.width, **details))
+        print_lines(explained.explanation.lines(console.width, guards=guards, graphs=graphs, code=code))
         if verified is not None and verified.same:
             console.print("verified: it gives what plain Python gives", markup=False)
         for line in explained.failed:

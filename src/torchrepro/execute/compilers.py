@@ -48,7 +48,7 @@ def _is_token(output: Any) -> bool:
 CompilerFn = Callable[..., Callable[..., Any]]
 """`(graph_module, example_inputs) -> callable`, what torch calls a backend."""
 
-_OWN_CAPTURE = "torchrepro.second_opinion.own_capture:compile_with_own_capture"
+_OWN_CAPTURE = "torchrepro.second_opinion.api:compile_with_own_capture"
 """Named as a job is, because the front end is built on this module."""
 
 # The backends that only rearrange the graph: at the AOT level the graph itself is what they would run.

@@ -1,4 +1,7 @@
-"""`explain_capture`: call a function once, captured, and explain how the call became graphs."""
+"""`explain_capture`: call a function once, captured, and explain how the call became graphs.
+
+`explain_model` does so for a user's own model in a fresh process, and checks that it gives what Python gives.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import re
 import sys
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import torch
 
+from torchrepro.execute.compilers import backend_function
+from torchrepro.execute.user_model import call_context, load_trial
 from torchrepro.frontend.bytecode.program import Position
 from torchrepro.frontend.graph_breaks import Where, short_name
 from torchrepro.frontend.guards.constants import shown_source
@@ -24,7 +31,9 @@ from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
 from torchrepro.frontend.trace.tracer import Failure, Inlined
-from torchrepro.second_opinion.dynamo import outcome_of, prepared
+from torchrepro.judge.models import Phase
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import ModelRequest
 from torchrepro.second_opinion.explanation import (
     CapturedRegion,
     CaptureExplanation,
@@ -32,18 +41,23 @@ from torchrepro.second_opinion.explanation import (
     GraphInput,
     InlinedFunction,
     Place,
+    SecondOpinion,
 )
-from torchrepro.second_opinion.rendering import hint_of, spoken_reason, spoken_source
+from torchrepro.second_opinion.rendering import hint_of, short_file, spoken_reason, spoken_source
+from torchrepro.second_opinion.verify import Outcome, agreement, outcome_of
+from torchrepro.state.snapshot import State, in_state
+from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 Call = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 """How the function, or its captured form, is called with its arguments."""
+AskDynamo = Callable[[Outcome], SecondOpinion]
 
 
 def explain_capture(function: Any, *args: Any, dynamo: bool = False, **kwargs: Any) -> CaptureExplanation:
     """Return how a call becomes graphs: what each holds, what ended it, and what to write instead.
 
     The function really runs, once, on these arguments: it prints, draws and changes what it does. Its result
-    is kept. `dynamo=True` asks TorchDynamo for a second opinion, on copies of function and arguments; then it
+    is kept. `dynamo=True` asks TorchDynamo for a second opinion, from clones of the state before; then it
     runs three times in all, and Dynamo forgets what it has compiled, as with its own `explain`.
 
     `explain_call` takes the arguments as a tuple and a dict, for a function with a parameter called `dynamo`.
@@ -71,7 +85,7 @@ def explain_call(
     if captured is function:
         raise not_python(function, "explain")
     named = dict(kwargs or {})
-    ask = prepared(function, args, named, call) if dynamo else None
+    ask = _prepared(function, args, named, call) if dynamo else None
     with _limits_as_notes() as notes:
         ours = outcome_of(function, args, named, lambda: call(captured, args, named))
     regions, breaks = _told(watch.seen)
@@ -86,6 +100,122 @@ def explain_call(
         result=ours.result,
         error=ours.error,
     )
+
+
+def explain_model(payload: dict[str, Any], phase: Phase) -> dict[str, Any]:
+    """Explain how a user's own model becomes graphs: the job of a fresh process.
+
+    The answer is data, with `verified`: the agreement with a plain run, if asked for.
+    """
+    phase("build")
+    request = msgspec.convert(payload["request"], ModelRequest)
+    trial = load_trial(request)
+    options, compiler = trial.factory.options, trial.compiler
+
+    def call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with call_context(options, request.amp, trial.device_type):
+            return options.call(function, tuple(args)) if options.call else function(*args, **kwargs)
+
+    built = trial.factory.fresh()
+    phase("capture")
+    state = capture_rng_state()
+    explained = explain_call(
+        built.model,
+        built.args,
+        built.kwargs,
+        backend=None if compiler.name == "eager" else backend_function(compiler),
+        dynamo=payload["dynamo"],
+        call=call,
+    )
+    verified = None
+    if payload["verify"] or explained.error is not None:
+        phase("eager")
+        after = outcome_of(built.model, built.args, built.kwargs, lambda: explained.result)
+        plain = trial.factory.fresh()
+        restore_rng_state(state)
+        eager = outcome_of(
+            plain.model, plain.args, plain.kwargs, lambda: call(plain.model, plain.args, plain.kwargs)
+        )
+        if eager.error is not None and type(eager.error) is type(explained.error):
+            raise TorchReproError(
+                f"{request.target} fails without capture too ({eager.raised})",
+                next_step="make it run in plain Python first",
+            ) from eager.error
+        verified = agreement("torchrepro", eager, replace(after, error=explained.error))
+    return {
+        **replace(explained, notes=(*explained.notes, *trial.notes)).to_dict(),
+        "fullgraph": compiler.fullgraph,
+        "verified": None if verified is None else asdict(verified),
+    }
+
+
+@dataclass(slots=True, eq=False)
+class _Counting:
+    """A backend that runs graphs as they are, and remembers what they were."""
+
+    graphs: int = 0
+    ops: int = 0
+    breaks: list[tuple[str, str]] = field(default_factory=list)
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.graphs += 1
+        self.ops += sum(node.op.startswith("call") for node in graph.graph.nodes)
+        reason = getattr(graph, "compile_subgraph_reason", None)
+        if reason is not None and reason.graph_break:
+            place = reason.user_stack[-1] if reason.user_stack else None
+            where = "" if place is None else f"{short_file(place.filename)}:{place.lineno}"
+            self.breaks.append((_first_line(reason.reason), where))
+        return graph.forward
+
+
+def _prepared(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], call: Call) -> AskDynamo:
+    """Clone the state of a call before the explained call changes it; return how to ask Dynamo later.
+
+    Checked on torch 2.11 to 2.13 (`compile_subgraph_reason` of a captured graph, `reset`).
+    """
+    live = State.of(function, tuple(args), kwargs)
+    start, clones = capture_rng_state(), [live.cloned() for _ in range(3)]
+
+    def run(state: State, wrap: Callable[[Any], Any] = lambda function: function) -> Outcome:
+        restore_rng_state(start)
+        with in_state(state, live.again()):
+            return outcome_of(
+                function, state.args, state.kwargs, lambda: call(wrap(function), state.args, state.kwargs)
+            )
+
+    def ask(ours: Outcome) -> SecondOpinion:
+        from torchrepro.torch_api.dynamo import counters, reset
+
+        after = capture_rng_state()
+        counting = _Counting()
+        try:
+            eager = run(clones[0])
+            reset()
+            before = Counter(counters["graph_break"])
+            theirs = run(clones[1], lambda target: torch.compile(target, backend=counting, dynamic=False))
+            reset()
+            agreements = (agreement("torchrepro", eager, ours), agreement("dynamo", eager, theirs))
+            steady = all(each.same for each in agreements) or agreement("", eager, run(clones[2])).same
+        finally:
+            restore_rng_state(after)
+        notes = [f"an iterator, which all runs advance: {path}" for path in live.opaque]
+        if not steady:
+            notes.append("Python does not agree with itself from run to run: a difference tells little")
+        # Dynamo reports a break in a called function again for the caller; it counts those without a graph.
+        breaks = dict.fromkeys(counting.breaks)
+        known = {reason for reason, _ in breaks}
+        counted = set(map(_first_line, counters["graph_break"] - before))
+        breaks |= {(reason, ""): None for reason in counted - known}
+        raised = "" if eager.error is not None else theirs.raised
+        return SecondOpinion(
+            counting.graphs, counting.ops, tuple(breaks), raised, agreements, "; ".join(notes)
+        )
+
+    return ask
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0]
 
 
 def _as_it_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -187,10 +317,9 @@ def _region(region: Region, number: int, end: Place | None, depth: int) -> Captu
 
 
 def _inlined(regions: Sequence[Region]) -> tuple[InlinedFunction, ...]:
-    times: dict[Inlined, int] = {}
+    times: Counter[Inlined] = Counter()
     for region in regions:
-        for function, count in region.inlined.items():
-            times[function] = times.get(function, 0) + count
+        times.update(region.inlined)
     return tuple(
         InlinedFunction(function.name, function.file, function.line, count)
         for function, count in times.items()

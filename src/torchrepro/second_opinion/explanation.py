@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from html import escape
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.graph_breaks import BreakKind
+from torchrepro.nouns.sections import html
 from torchrepro.nouns.verdict import as_data
+from torchrepro.report.text import WIDTH, Line, lines_of_sections
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-
-WIDTH = 80
+    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class SecondOpinion:
-    """What TorchDynamo makes of the same call, on copies, and who agrees with Python."""
+    """What TorchDynamo makes of the same call, on clones, and who agrees with Python."""
 
     graphs: int
     ops: int
@@ -177,62 +174,43 @@ class CaptureExplanation:
 
         return summary(self)
 
-    def table(self) -> Table:
-        """Return the regions, a row each, for rich."""
-        from torchrepro.second_opinion.rendering import table
+    def lines(self, width: int = WIDTH, **details: bool) -> Iterator[Line]:
+        """Yield the explanation for a terminal; `guards`, `graphs` and `code` ask for details of regions."""
+        from torchrepro.second_opinion.rendering import sections_of
 
-        return table(self)
-
-    def render(self, *, guards: bool = False, graphs: bool = False, code: bool = False) -> Group:
-        """Return all of it for rich, with as much detail as is asked for."""
-        from torchrepro.second_opinion.rendering import rendered
-
-        return rendered(self, guards=guards, graphs=graphs, code=code)
-
-    def __rich__(self) -> Group:
-        return self.render()
+        return lines_of_sections(sections_of(self, **details), width)
 
     def text(self, width: int = WIDTH, **details: bool) -> str:
-        """Return what `render` gives as plain text, without the blanks with which rich fills lines."""
-        from rich.console import Console
-
-        file = io.StringIO()
-        console = Console(file=file, width=width, color_system=None, highlight=False, legacy_windows=False)
-        console.print(self.render(**details))
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+        """Return what `lines` gives as plain text."""
+        return "\n".join(line.text for line in self.lines(width, **details))
 
     def __str__(self) -> str:
         """Plain text of 80 columns."""
         return self.text()
 
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text("\n").join(Text(line.text, style=line.style) for line in self.lines())
+
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        from torchrepro.second_opinion.rendering import sections_of
+
+        return "".join(map(html, sections_of(self)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; `from_dict` reads it."""
-        fields: dict[str, Any] = {
-            "name": self.name,
-            "graphs": len(self.graphs),
-            "ops": self.ops,
-            "whole": self.whole,
-            "summary": self.summary,
-            "regions": [asdict(region) for region in self.regions],
-            "breaks": [asdict(each) for each in self.breaks],
-            "inlined": [asdict(each) for each in self.inlined],
-            "native": list(self.native),
-            "raised": self.raised,
-            "notes": list(self.notes),
-            "dynamo": None if self.dynamo is None else asdict(self.dynamo),
-        }
-        data: dict[str, Any] = as_data(fields)
+        fields = asdict(replace(self, result=None, error=None))
+        del fields["result"], fields["error"]
+        fields |= {"graphs": len(self.graphs), "ops": self.ops, "whole": self.whole}
+        data: dict[str, Any] = as_data({**fields, "summary": self.summary, "native": list(self.native)})
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CaptureExplanation:
         import msgspec
 
-        told = ("name", "regions", "breaks", "inlined", "raised", "notes", "dynamo")
-        return msgspec.convert({name: data[name] for name in told}, cls)
+        return msgspec.convert(dict(data), cls)
 
 
 @dataclass(frozen=True, slots=True)

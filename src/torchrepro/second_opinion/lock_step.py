@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from torchrepro.catch.settings import PREFIX, WatchSettings
 from torchrepro.frontend.bytecode.program import program_of
@@ -33,9 +33,8 @@ from torchrepro.frontend.trace.tracer import Failure, SpeculationLog, Stop
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.ranks.rendezvous import COURTESY_SECONDS, Absent, PerGroup, Rendezvous, join, name_ranks
 
-T = TypeVar("T")
-
 _END = "(the end)"
+_ELSEWHERE = BreakReason(BreakKind.OTHER_RANK, "another rank of the job breaks here")
 _AGREED = "torchrepro_agreed"
 """Where a graph keeps the digest that the ranks agreed on: compilers may change its nodes."""
 
@@ -76,29 +75,22 @@ class RanksMissing(TorchReproError):
         self.missing = tuple(missing)
 
 
-def _grouped(values: Mapping[int, T]) -> dict[T, list[int]]:
-    """Which ranks have the same."""
-    groups: dict[T, list[int]] = {}
+def _groups_told(values: Mapping[int, str], quote: str = "") -> tuple[str, list[list[int]]]:
+    """Return which ranks have the same, in words and as groups."""
+    groups: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         groups.setdefault(value, []).append(rank)
-    return groups
-
-
-def _different_steps(steps: Mapping[int, str]) -> RanksDisagree:
-    """Ranks that are not at the same place in their programs."""
-    groups = _grouped(steps)
-    told = "; ".join(f"{step} on {name_ranks(ranks)}" for step, ranks in groups.items())
-    return RanksDisagree(f"the ranks are out of step: {told}", list(groups.values()))
+    told = (f"{quote}{value}{quote} on {name_ranks(ranks)}" for value, ranks in groups.items())
+    return "; ".join(told), list(groups.values())
 
 
 def _different_graphs(entry: str, ops: Mapping[int, Sequence[str]]) -> RanksDisagree:
-    """Ranks whose graphs differ although all have the same breaks: names the first operation that does."""
+    """Return the error of ranks whose graphs differ at the same breaks: it names the first such operation."""
     for number, row in enumerate(zip_longest(*ops.values(), fillvalue=_END), start=1):
-        groups = _grouped(dict(zip(ops, row, strict=True)))
+        told, groups = _groups_told(dict(zip(ops, row, strict=True)), "`")
         if len(groups) > 1:
-            told = "; ".join(f"`{op}` on {name_ranks(ranks)}" for op, ranks in groups.items())
             fact = f"the ranks trace different graphs of {entry}: operation {number} is {told}"
-            return RanksDisagree(fact, list(groups.values()))
+            return RanksDisagree(fact, groups)
     return RanksDisagree(f"the ranks trace the same operations of {entry} but return different values", [])
 
 
@@ -177,7 +169,8 @@ class Collective:
         words = {rank: msgspec.json.decode(str(entry), type=_Word) for rank, entry in table.items()}
         if len({word.step for word in words.values()}) > 1:
             self._adopted = None
-            raise _different_steps({rank: word.step for rank, word in words.items()})
+            told, groups = _groups_told({rank: word.step for rank, word in words.items()})
+            raise RanksDisagree(f"the ranks are out of step: {told}", groups)
         return words
 
 
@@ -218,7 +211,8 @@ class AgreeingRanks:
         proposal = Proposal(entry_of(function, index), frozenset(log.failures), ops, digest)
         breaks = collective.run_compiler_collective(proposal, _timeout())
         for stop in breaks or ():
-            own = log.failures.get(stop) or _elsewhere(function, stop.index)
+            where = where_of(program_of(function.__code__), stop.index)
+            own = log.failures.get(stop) or Failure(_ELSEWHERE, where)
             # What Python calls there is not traced: on another rank it may be another function.
             log.failures[stop] = replace(own, inside=False)
         graph.meta[_AGREED] = digest
@@ -249,11 +243,6 @@ def entry_of(function: FunctionType, index: int) -> str:
     return f"{where.function} ({Path(where.file).name}:{where.line}, instruction {index})"
 
 
-def _elsewhere(function: FunctionType, index: int) -> Failure:
-    reason = BreakReason(BreakKind.OTHER_RANK, "another rank of the job breaks here")
-    return Failure(reason, where_of(program_of(function.__code__), index))
-
-
 def _end(log: SpeculationLog, finish: bool) -> str:
     """Return what comes after the graph: part of what has to be the same."""
     if not log.path or log.current not in log.failures:
@@ -265,11 +254,6 @@ def _lines(graph: GraphModule) -> Iterator[str]:
     for node in graph.graph.nodes:
         arguments = [_OWN.sub("", str(argument)) for argument in node.args]
         arguments += [f"{name}={_OWN.sub('', str(value))}" for name, value in node.kwargs.items()]
-        yield f"{node.name} = {_target(node)}({', '.join(arguments)})"
-
-
-def _target(node: Node) -> str:
-    target: Any = node.target
-    if isinstance(target, str):
-        return f"{node.op} {target}"
-    return _OWN.sub("", getattr(target, "__name__", str(target)))
+        target: Any = node.target
+        name = f"{node.op} {target}" if isinstance(target, str) else getattr(target, "__name__", str(target))
+        yield f"{node.name} = {_OWN.sub('', name)}({', '.join(arguments)})"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dis
 import inspect
 import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.user_calls import UserCall, repro_of_call
+from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.frontend.source import FrameState
 from torchrepro.judge.execute import verdict_of
 from torchrepro.nouns.errors import CannotSerialise, TorchReproError
@@ -33,55 +33,6 @@ from torchrepro.user_code.graph_source import write_with_source
 OWN_CAPTURE = Compiler(frontend=Frontend.TORCHREPRO)
 
 
-@dataclass(frozen=True, eq=False)
-class _Frame:
-    """A frame as it was when its function was called. It holds the live objects."""
-
-    function: FunctionType
-    locals: Mapping[str, Any]
-    globals: Mapping[str, Any]
-    cells: Mapping[str, Any]
-    """The contents of the cells that it shares with the functions around it, but for empty ones."""
-
-    def call(self) -> UserCall:
-        """Return the call that makes this frame."""
-        parameters = inspect.signature(self.function, follow_wrapped=False).parameters
-        unknown = set(self.locals) ^ set(parameters)
-        if unknown:
-            raise CannotSerialise(
-                f"the frame of {self.function.__qualname__} is not at its start"
-                f" ({', '.join(sorted(unknown))})",
-                next_step="record the state that the function was called with",
-            )
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, parameter in parameters.items():
-            value = self.locals[name]
-            match parameter.kind:
-                case parameter.VAR_POSITIONAL:
-                    args += value
-                case parameter.VAR_KEYWORD:
-                    kwargs |= value
-                case parameter.KEYWORD_ONLY:
-                    kwargs[name] = value
-                case _:
-                    args.append(value)
-        return UserCall(self.function, tuple(args), kwargs)
-
-    def notes(self, error: BaseException | None) -> Iterator[str]:
-        failed = "" if error is None else f", failed with {type(error).__name__}"
-        name = f"{self.function.__module__}.{self.function.__qualname__}"
-        yield f"a frame of {name}, line {_line_of(self.function, error)}{failed}"
-        for what, found in (("globals read", self.globals), ("variables closed over", self.cells)):
-            if found:
-                yield f"{what}: {', '.join(sorted(found))}"
-
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield everything in the frame, with the words for where it is."""
-        for kind, named in (("local", self.locals), ("global", self.globals), ("cell", self.cells)):
-            yield from ((f"the {kind} {name}", value) for name, value in named.items())
-
-
 def keep_failure(
     function: FunctionType, state: FrameState, error: Exception, directory: Path, compiler: Compiler
 ) -> None:
@@ -90,10 +41,8 @@ def keep_failure(
     `state` is that of the function's start; what Python has run since may have changed objects in it.
     """
     try:
-        kind = verdict_of(error).kind
-        path = record_frame(
-            function, state, None, error, directory / f"{new_run_id()}-{kind}", compiler=compiler
-        )
+        path = directory / f"{new_run_id()}-{verdict_of(error).kind}"
+        record_frame(function, state, error, path, compiler=compiler)
     except (TorchReproError, OSError) as refused:
         error.add_note(f"torchrepro could not record the frame: {refused}")
     else:
@@ -103,7 +52,6 @@ def keep_failure(
 def record_frame(
     function: FunctionType,
     state: FrameState,
-    globals_read: Mapping[str, Any] | None,
     error: BaseException | None,
     path: Path,
     *,
@@ -111,45 +59,56 @@ def record_frame(
 ) -> Path:
     """Save a frame as a bundle that `torchrepro check` replays. Call it outside of tracing.
 
-    Without `globals_read` it is all that the function's own code names. `CannotSerialise`, naming the
-    variable, where a value is neither data nor code.
+    `CannotSerialise`, naming the variable, where a value is neither data nor code.
     """
-    named = _globals_named_by(function) if globals_read is None else globals_read
+    signature = inspect.signature(function, follow_wrapped=False)
+    unknown = set(state.locals) ^ set(signature.parameters)
+    if unknown:
+        raise CannotSerialise(
+            f"the frame of {function.__qualname__} is not at its start ({', '.join(sorted(unknown))})",
+            next_step="record the state that the function was called with",
+        )
+    call = inspect.BoundArguments(
+        signature, OrderedDict((name, state.locals[name]) for name in signature.parameters)
+    )
+    read = (each.argval for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
+    named = {name: function.__globals__[name] for name in read if name in function.__globals__}
     outer = {name: contents(cell) for name, cell in state.cells.items()}
     cells = {name: value for name, value in outer.items() if value is not EMPTY}
-    frame = _Frame(function, dict(state.locals), dict(named), cells)
-    call = frame.call()
+    failed = "" if error is None else f", failed with {type(error).__name__}"
+    where = f"{function.__module__}.{function.__qualname__}, line {_line_of(function, error)}"
+    notes = [f"a frame of {where}{failed}"]
+    for what, found in (("globals read", named), ("variables closed over", cells)):
+        notes += [f"{what}: {', '.join(sorted(found))}"] if found else []
     verdict = None if error is None else verdict_of(error)
     repro = replace(
-        repro_of_call(call.function, call.args, call.kwargs, compiler=compiler, ambient=capture_ambient()),
+        repro_of_call(function, call.args, call.kwargs, compiler=compiler, ambient=capture_ambient()),
         backward=False,
         expected=None if verdict is None else Signature.of(verdict),
-        notes=tuple(frame.notes(error)),
+        notes=tuple(notes),
     )
     try:
         return save_bundle(repro, path, verdict=verdict)
     except CannotSerialise as refused:
-        raise _naming_the_value(frame, refused) from refused
+        for kind, values in (("local", state.locals), ("global", named), ("cell", cells)):
+            for name, value in values.items():
+                if not _can_be_kept(value):
+                    kept = f"{type(value).__module__}.{type(value).__qualname__}"
+                    raise CannotSerialise(
+                        f"the frame of {function.__qualname__} cannot be kept: the {kind} {name} is a {kept}"
+                        f" ({refused.fact})",
+                        next_step="make it inside the function, or pass plain data",
+                    ) from refused
+        raise
 
 
-def _naming_the_value(frame: _Frame, refused: CannotSerialise) -> CannotSerialise:
-    """Return the refusal with the name of the variable that caused it."""
-    for where, value in frame.values():
-        alone = repro_of_call(torch.clone, (value,), {}, compiler=Compiler("eager"), ambient=Ambient())
-        try:
-            write_with_source(alone)
-        except CannotSerialise:
-            name, kind = frame.function.__qualname__, f"{type(value).__module__}.{type(value).__qualname__}"
-            return CannotSerialise(
-                f"the frame of {name} cannot be kept: {where} is a {kind} ({refused.fact})",
-                next_step="make it inside the function, or pass plain data",
-            )
-    return refused
-
-
-def _globals_named_by(function: FunctionType) -> dict[str, Any]:
-    found = (each.argval for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
-    return {name: function.__globals__[name] for name in found if name in function.__globals__}
+def _can_be_kept(value: Any) -> bool:
+    alone = repro_of_call(torch.clone, (value,), {}, compiler=Compiler("eager"), ambient=Ambient())
+    try:
+        write_with_source(alone)
+    except CannotSerialise:
+        return False
+    return True
 
 
 def _line_of(function: FunctionType, error: BaseException | None) -> int:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table, Tone, notes
 from torchrepro.nouns.sentences import counted
 from torchrepro.second_opinion.explanation import (
     CapturedRegion,
@@ -61,11 +57,6 @@ def hint_of(reason: BreakReason) -> str:
     if _ITERATOR.fullmatch(reason.text):
         return "without the break in its body it becomes part of a graph"
     return reason.hint or _HINTS.get(reason.kind, "")
-
-
-def _why(found: GraphBreak) -> str:
-    """Return why no graph can contain this kind of thing."""
-    return "" if found.reason == _LOOP else f" {_WHY[found.kind]}"
 
 
 def spoken_source(text: str, *, midway: bool) -> str:
@@ -138,147 +129,112 @@ def _short(text: str, most: int = 50) -> str:
     return first if len(first) <= most and first == text else first[: most - 3].rstrip() + "..."
 
 
-def rendered(explanation: CaptureExplanation, *, guards: bool, graphs: bool, code: bool) -> Group:
-    return Group(*_sections(explanation, guards, graphs, code))
-
-
-def table(explanation: CaptureExplanation) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("region", "begins", "ends"):
-        made.add_column(heading, overflow="fold")
-    for heading in ("ops", "inputs", "guards"):
-        made.add_column(heading, justify="right")
-    made.add_column("because", overflow="fold")
-    for region in explanation.regions[:_ROWS]:
-        made.add_row(
-            Text(f"{'  ' * region.depth}{region.number}"),
-            Text(f"{region.start.function}:{region.start.line}"),
-            Text("returns" if region.end is None else f"line {region.end.line}"),
-            Text(str(region.ops) if region.ops else "-"),
-            Text(str(len(region.inputs))),
-            Text(str(len(region.guards))),
-            Text(_because(region)),
-        )
-    return made
-
-
-def _sections(
-    explanation: CaptureExplanation, guards: bool, graphs: bool, code: bool
-) -> Iterator[RenderableType]:
-    yield Text(_headline(explanation), style="bold")
-    for found in explanation.breaks:
-        yield Text()
-        yield from _break(found)
+def sections_of(
+    explanation: CaptureExplanation, *, guards: bool = False, graphs: bool = False, code: bool = False
+) -> Iterator[Section]:
+    """Yield the headline, the breaks, the regions with the details asked for, functions, Dynamo's opinion."""
+    yield Section(_headline(explanation), (notes(explanation.notes),))
+    yield from map(_break, explanation.breaks)
     if explanation.regions:
-        yield Text()
-        yield table(explanation)
-    if len(explanation.regions) > _ROWS:
-        yield Text(f"and {len(explanation.regions) - _ROWS} more", style="dim")
-    if any(region.depth for region in explanation.regions):
-        yield Text("Regions set further in belong to a function that Python calls at a break.", style="dim")
-    for region in explanation.regions:
-        yield from _details(region, guards, graphs, code)
-    if explanation.inlined or explanation.native:
-        yield Text()
-        yield from _functions(explanation)
-    for note in explanation.notes:
-        yield Text(f"note: {note}")
+        yield _table(explanation.regions)
+    if guards or graphs or code:
+        for region in explanation.regions:
+            yield _details(region, guards, graphs, code)
+    if explanation.inlined:
+        listed = sorted(explanation.inlined, key=lambda each: (_is_installed(each.file), -each.times))
+        lines = [f"{each.times} x {each.name}, {short_file(each.file)}:{each.line}" for each in listed]
+        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        yield Section("functions that became part of their callers", (Lines((*lines[:_SHOWN], *more)),))
+    if explanation.native:
+        yield Section("run by Python itself", (Lines(explanation.native),))
     if explanation.dynamo is not None:
-        yield Text()
-        yield from _opinion(explanation, explanation.dynamo)
+        yield _opinion(explanation, explanation.dynamo)
 
 
-def _break(found: GraphBreak) -> Iterator[RenderableType]:
+def _break(found: GraphBreak) -> Section:
     place = found.place
-    yield Text.assemble((f"break {found.number}", "bold red"), f"  {_at(place)} in {place.function}")
-    for caller in reversed(found.frames[:-1]):
-        yield _indented(Text(f"called at {_at(caller)} in {caller.function}", style="dim"))
-    yield from _quoted(found)
+    callers = (f"called at {_at(each)} in {each.function}" for each in reversed(found.frames[:-1]))
+    why = "" if found.reason == _LOOP else f" {_WHY[found.kind]}"
     rest = f" From here Python runs the rest of {found.rest_of}." if found.rest_of else ""
-    yield _indented(Text(f"{found.reason}.{_why(found)}{rest} [{found.kind.value}]"))
-    if found.hint:
-        yield _indented(Text.assemble(("instead: ", "green"), found.hint))
+    return Section(
+        f"break {found.number}: {_at(place)} in {place.function}",
+        (
+            Lines(tuple(callers)),
+            Code(_quoted(found)),
+            Lines((f"{found.reason}.{why}{rest} [{found.kind.value}]",)),
+            Lines((found.hint,) if found.hint else (), "instead"),
+        ),
+        Tone.BAD,
+    )
 
 
-def _quoted(found: GraphBreak) -> Iterator[RenderableType]:
-    """Yield the line, with what Python runs underlined as in a traceback."""
+def _quoted(found: GraphBreak) -> str:
+    """Return the line, with what Python runs underlined as in a traceback."""
     line = found.place.text
     text = line.strip()
-    if not text:
-        return
-    yield _indented(Text(text, style="cyan", no_wrap=True, overflow="ellipsis"), 4)
     first = found.expression.splitlines()[0] if found.expression else ""
     start = found.column - (len(line) - len(line.lstrip()))
     if first and first != text and start >= 0:
-        marks = " " * start + "^" * len(first)
-        yield _indented(Text(marks, style="red", no_wrap=True, overflow="crop"), 4)
+        text += f"\n  {' ' * start}{'^' * len(first)}"
+    return f"  {text}" if text else ""
 
 
-def _details(region: CapturedRegion, guards: bool, graphs: bool, code: bool) -> Iterator[RenderableType]:
-    if not (guards or graphs or code):
-        return
-    yield Text()
-    yield Text(f"region {region.number}: {_at(region.start)} in {region.start.function}", style="bold")
+def _table(regions: Sequence[CapturedRegion]) -> Section:
+    rows = (
+        (
+            f"{'>' * region.depth}{region.number}",
+            f"{region.start.function}:{region.start.line}",
+            "returns" if region.end is None else f"line {region.end.line}",
+            region.ops or "\N{EN DASH}",
+            len(region.inputs),
+            len(region.guards),
+            f"calls {region.calls}" if region.calls else region.after and f"break {region.after}",
+        )
+        for region in regions
+    )
+    head = ("region", "begins", "ends", "ops", "inputs", "guards", "because")
+    marked = "regions marked > belong to a function that Python calls at a break"
+    nested = notes([marked] if any(region.depth for region in regions) else [])
+    return Section("regions", (Table.of(head, rows, limit=_ROWS), nested))
+
+
+def _details(region: CapturedRegion, guards: bool, graphs: bool, code: bool) -> Section:
+    parts: list[Part] = []
     if graphs:
-        yield _heading(f"graph: {counted(region.ops, 'operation')}" if region.ops else "no graph")
-        for given in region.inputs:
-            yield _indented(Text(f"{given.source}: {given.tensor}"), 4)
-        if region.ops:
-            yield _indented(Text(region.graph), 4)
+        heading = f"graph: {counted(region.ops, 'operation')}" if region.ops else "no graph"
+        inputs = (f"{given.source}: {given.tensor}" for given in region.inputs)
+        parts += [Lines((heading, *inputs)), Code(region.graph if region.ops else "", "python")]
     if guards:
-        yield _heading("used again as long as")
-        for line in region.guards:
-            yield _indented(Text(line), 4)
+        parts.append(Lines(("used again as long as", *region.guards)))
     if code:
-        yield _heading("code around the graph (L: locals, C: cells, S: stack)")
-        yield _indented(Text(region.code.rstrip()), 4)
+        parts += [
+            Lines(("code around the graph (L: locals, C: cells, S: stack)",)),
+            Code(region.code, "python"),
+        ]
+    return Section(f"region {region.number}: {_at(region.start)} in {region.start.function}", tuple(parts))
 
 
-def _functions(explanation: CaptureExplanation) -> Iterator[RenderableType]:
-    if explanation.inlined:
-        yield Text("functions that became part of their callers:", style="bold")
-        listed = sorted(explanation.inlined, key=lambda each: (_is_installed(each.file), -each.times))
-        for each in listed[:_SHOWN]:
-            text = f"{each.times:>3} x {each.name}, {short_file(each.file)}:{each.line}"
-            yield _indented(Text(text, no_wrap=True, overflow="ellipsis"))
-        if len(listed) > _SHOWN:
-            yield _indented(Text(f"and {len(listed) - _SHOWN} more", style="dim"))
-    if explanation.native:
-        yield Text("run by Python itself:", style="bold")
-        for text in explanation.native:
-            yield _indented(Text(text, no_wrap=True, overflow="ellipsis"))
-
-
-def _opinion(explanation: CaptureExplanation, dynamo: SecondOpinion) -> Iterator[RenderableType]:
-    yield Text("second opinion, TorchDynamo on the same call:", style="bold")
-    if dynamo.raised:
-        yield _indented(Text(f"it raised {dynamo.raised}", style="red"))
-    for who, graphs, ops, breaks in (
+def _opinion(explanation: CaptureExplanation, dynamo: SecondOpinion) -> Section:
+    raised = [f"it raised {dynamo.raised}"] if dynamo.raised else []
+    counts = (
         ("torchrepro", len(explanation.graphs), explanation.ops, len(explanation.breaks)),
         ("dynamo", dynamo.graphs, dynamo.ops, len(dynamo.breaks)),
-    ):
-        counts = (counted(graphs, "graph"), counted(ops, "operation"), counted(breaks, "break"))
-        told = ", ".join(counts) if graphs or breaks else "no graph, no break"
-        yield _indented(Text(f"{who:<12}{told}"))
-    for reason, place in dynamo.breaks:
-        yield _indented(Text(f"dynamo breaks{f' at {place}' if place else ''}: {reason}"))
-    for each in dynamo.agreements:
-        style = "green" if each.same else "red"
-        words = "gives what Python gives" if each.same else f"differs from Python: {each.detail}"
-        yield _indented(Text(f"{each.who:<12}{words}", style=style))
-    if dynamo.note:
-        yield _indented(Text(f"note: {dynamo.note}"))
-
-
-def _because(region: CapturedRegion) -> str:
-    if region.after is not None:
-        return f"break {region.after}"
-    return f"calls {region.calls}" if region.calls else ""
-
-
-def _heading(text: str) -> RenderableType:
-    return _indented(Text(text, style="dim"))
-
-
-def _indented(text: Text, by: int = 2) -> RenderableType:
-    return Padding(text, (0, 0, 0, by), expand=False)
+    )
+    sizes = (
+        (who, f"{counted(graphs, 'graph')}, {counted(ops, 'operation')}, {counted(breaks, 'break')}")
+        for who, graphs, ops, breaks in counts
+    )
+    places = (f"dynamo breaks{f' at {place}' if place else ''}: {reason}" for reason, place in dynamo.breaks)
+    agreed = (
+        (each.who, "gives what Python gives" if each.same else f"differs from Python: {each.detail}")
+        for each in dynamo.agreements
+    )
+    parts = (
+        Lines(tuple(raised)),
+        Facts.of(sizes),
+        Lines(tuple(places)),
+        Facts.of(agreed),
+        notes([dynamo.note]),
+    )
+    tone = Tone.PLAIN if dynamo.agree else Tone.BAD
+    return Section("second opinion, TorchDynamo on the same call", parts, tone)

@@ -30,6 +30,7 @@ from torchrepro.judge.execute import Run, named_state
 from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison, without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError
+from torchrepro.second_opinion.explanation import Agreement
 from torchrepro.state.snapshot import State, describe_state, in_state, python_state
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
@@ -97,14 +98,17 @@ class _Check:
         clones, start = live.cloned(), capture_rng_state()
         plain = _running_as(lambda check: check._target)
         with in_state(clones, live), plain, without_compilers(), _silence():
-            eager = _observed(self._target, self._target, clones.args, clones.kwargs)
+            eager = self._outcome(self._target, clones.args, clones.kwargs)
         restore_rng_state(start)
         with eager_randomness(), _running_as(lambda check: check._traced):
-            captured = _observed(self._target, self._traced, args, kwargs)
+            captured = self._outcome(self._traced, args, kwargs)
         self._compare(eager, captured)
         if captured.error is not None:
             raise captured.error
         return captured.result
+
+    def _outcome(self, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outcome:
+        return outcome_of(self._target, args, kwargs, lambda: call(*args, **kwargs))
 
     def _warn_about(self, opaque: Sequence[str]) -> None:
         new = [path for path in opaque if path not in self._told]
@@ -116,16 +120,14 @@ class _Check:
                 stacklevel=4,
             )
 
-    def _compare(self, eager: _Observed, captured: _Observed) -> None:
+    def _compare(self, eager: Outcome, captured: Outcome) -> None:
         name = _name(self._target)
         if isinstance(captured.error, TorchReproError):
             raise captured.error
         if type(eager.error) is not type(captured.error):
-            raised = captured.error if eager.error is None else eager.error
-            assert raised is not None
-            who = "captured" if eager.error is None else "run eagerly"
-            told = f"{name} raises only when {who}: {type(raised).__name__}: {raised}"
-            raise AccuracyError(told) from raised
+            raised, who = (eager, "run eagerly") if eager.error is not None else (captured, "captured")
+            told = f"{name} raises only when {who}: {type(raised.error).__name__}: {raised.error}"
+            raise AccuracyError(told) from raised.error
         comparison = compare_runs(eager.run, captured.run, None, rule=Rule())
         if not comparison:
             first, more = comparison.differing[0], len(comparison.differing) - 1
@@ -140,25 +142,44 @@ class _Check:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Observed:
+class Outcome:
+    """All that a caller sees of one call, so that two calls of a function can be compared."""
+
     result: Any
     error: Exception | None
     run: Run
 
+    @property
+    def raised(self) -> str:
+        """The error in one line; empty where there is none."""
+        if self.error is None:
+            return ""
+        first = str(self.error).partition("\n")[0]
+        return f"{type(self.error).__name__}: {first}" if first else type(self.error).__name__
 
-def _observed(
-    target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> _Observed:
+
+def outcome_of(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], Any]
+) -> Outcome:
     """Call, and return all that the call left behind; `target` is whose state it may have changed."""
     result, error = None, None
     try:
-        result = call(*args, **kwargs)
+        result = call()
     except Exception as raised:
         error = raised
-    seen = describe_state(target, args, kwargs)
+    seen = describe_state(target, tuple(args), kwargs)
     tensors = frozenset(seen.tensors)
     run = Run(outputs=_shown(result, {}), state=seen.tensors, changed=tensors, python=seen.data)
-    return _Observed(result, error, run)
+    return Outcome(result, error, run)
+
+
+def agreement(who: str, eager: Outcome, other: Outcome) -> Agreement:
+    """Compare a call with Python's by the judge; errors are the same if they are of one type."""
+    if type(eager.error) is not type(other.error):
+        theirs, pythons = (f"raised {each.raised}" if each.error else "returned" for each in (other, eager))
+        return Agreement(who, False, f"it {theirs}, where Python {pythons}")
+    compared = compare_runs(eager.run, other.run, None, rule=Rule())
+    return Agreement(who, bool(compared), "" if compared else str(compared))
 
 
 def _shown(value: Any, seen: dict[int, Any]) -> Any:

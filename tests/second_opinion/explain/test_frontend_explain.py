@@ -14,8 +14,8 @@ from rich.console import Console
 import torchrepro
 from torchrepro import CaptureExplanation, TorchReproError, explain_capture
 from torchrepro.frontend.graph_breaks import BreakKind
+from torchrepro.report.text import WIDTH
 from torchrepro.second_opinion.explain_call import explain_call
-from torchrepro.second_opinion.explanation import WIDTH
 
 
 @pytest.fixture
@@ -187,11 +187,10 @@ def test_plain_text_is_readable_at_eighty_columns(name: str, x: torch.Tensor) ->
     assert "\x1b" not in str(told)
 
 
-def test_rich_shows_it_and_its_table(x: torch.Tensor) -> None:
+def test_rich_shows_it(x: torch.Tensor) -> None:
     told = explain_capture(explained.calls_speaking, x)
     console = Console(width=WIDTH, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(told)
-    console.print(told.table())
     assert "calls speaking" in console.export_text()
 
 

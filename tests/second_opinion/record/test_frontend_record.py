@@ -38,10 +38,10 @@ def state_of(function: Any, *args: Any, **kwargs: Any) -> FrameState:
     return FrameState(bound.arguments, cells)
 
 
-def step_frame() -> tuple[Any, FrameState, dict[str, Any]]:
+def step_frame() -> tuple[Any, FrameState]:
     step = frontend_frames.make(torch.tensor([0.5, 0.25]))
     state = state_of(step, torch.randn(2, 2), [torch.ones(2), 2.0], 3, 4, extra=0.5)
-    return step, state, {"helper": frontend_frames.helper}
+    return step, state
 
 
 def replayed(bundle: Path) -> Any:
@@ -51,10 +51,10 @@ def replayed(bundle: Path) -> Any:
 
 
 def test_tensors_lists_a_closure_a_global_and_defaults_come_back(tmp_path: Path) -> None:
-    step, state, globals_read = step_frame()
+    step, state = step_frame()
     arguments = state.locals
     expected = step(arguments["x"], arguments["items"], 3, 4, extra=0.5)
-    bundle = record_frame(step, state, globals_read, None, tmp_path / "frame", compiler=EAGER)
+    bundle = record_frame(step, state, None, tmp_path / "frame", compiler=EAGER)
     manifest = read_manifest(bundle)
     assert manifest.place is Place.BEFORE_CAPTURE
     assert "globals read: helper" in manifest.notes
@@ -66,15 +66,15 @@ def test_tensors_lists_a_closure_a_global_and_defaults_come_back(tmp_path: Path)
 def test_a_method_is_recorded_with_its_object(tmp_path: Path) -> None:
     cell, x = frontend_frames.Cell(), torch.randn(2)
     state = state_of(frontend_frames.Cell.forward, cell, x)
-    bundle = record_frame(frontend_frames.Cell.forward, state, {}, None, tmp_path / "frame", compiler=EAGER)
+    bundle = record_frame(frontend_frames.Cell.forward, state, None, tmp_path / "frame", compiler=EAGER)
     assert torch.equal(replayed(bundle), cell(x))
 
 
 def test_the_record_says_where_it_failed_and_keeps_the_text(tmp_path: Path) -> None:
-    step, state, globals_read = step_frame()
+    step, state = step_frame()
     with pytest.raises(TypeError) as failed:
         step(torch.ones(2), 5)
-    bundle = record_frame(step, state, globals_read, failed.value, tmp_path / "frame", compiler=EAGER)
+    bundle = record_frame(step, state, failed.value, tmp_path / "frame", compiler=EAGER)
     lines, first = inspect.getsourcelines(step)
     line = first + next(number for number, text in enumerate(lines) if text.strip().startswith("for"))
     note = f"a frame of frontend_frames.make.<locals>.step, line {line}, failed with TypeError"
@@ -88,27 +88,27 @@ def test_a_value_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
         with pytest.raises(
             CannotSerialise, match=r"the frame of log cannot be kept: the local sink is a _io\."
         ):
-            record_frame(frontend_frames.log, state, {}, None, tmp_path / "frame", compiler=EAGER)
+            record_frame(frontend_frames.log, state, None, tmp_path / "frame", compiler=EAGER)
     assert not (tmp_path / "frame").exists()
 
 
 def test_a_frame_that_has_run_already_is_refused(tmp_path: Path) -> None:
     state = FrameState({"x": torch.ones(2), "sink": None, "y": 3}, {})
     with pytest.raises(CannotSerialise, match=r"the frame of log is not at its start \(y\)"):
-        record_frame(frontend_frames.log, state, {}, None, tmp_path / "frame")
+        record_frame(frontend_frames.log, state, None, tmp_path / "frame")
 
 
 def test_a_manifest_from_before_front_ends_could_be_chosen_is_still_read(tmp_path: Path) -> None:
-    step, state, globals_read = step_frame()
-    bundle = record_frame(step, state, globals_read, None, tmp_path / "frame")
+    step, state = step_frame()
+    bundle = record_frame(step, state, None, tmp_path / "frame")
     data = json.loads((bundle / "manifest.json").read_text())
     assert data["compiler"].pop("frontend") == "torchrepro"
     assert decode_manifest(json.dumps(data).encode(), "old").compiler.frontend is Frontend.DYNAMO
 
 
 def test_the_standalone_script_says_that_plain_torch_cannot_capture_so(tmp_path: Path) -> None:
-    step, state, globals_read = step_frame()
-    bundle = record_frame(step, state, globals_read, None, tmp_path / "frame")
+    step, state = step_frame()
+    bundle = record_frame(step, state, None, tmp_path / "frame")
     with pytest.raises(SystemExit, match="torchrepro's own front end"):
         exec((bundle / "repro.py").read_text(), {})
 
@@ -134,7 +134,7 @@ def test_in_a_fresh_process_the_code_runs_on_trust_alone(tmp_path: Path) -> None
 
 
 def test_an_error_says_where_its_frame_was_recorded_or_why_not(tmp_path: Path) -> None:
-    step, state, _ = step_frame()
+    step, state = step_frame()
     error = ValueError("boom")
     keep_failure(step, state, error, tmp_path, EAGER)
     (bundle,) = tmp_path.iterdir()
@@ -147,7 +147,7 @@ def test_an_error_says_where_its_frame_was_recorded_or_why_not(tmp_path: Path) -
 
 
 def test_trace_records_the_call_in_which_the_backend_fails(tmp_path: Path) -> None:
-    step, state, _ = step_frame()
+    step, state = step_frame()
     captured = trace(step, backend=frontend_frames.refusing, record=tmp_path / "kept")
     with pytest.raises(ValueError, match="no kernel") as failed:
         captured(*inspect.signature(step).bind(**state.locals).args[:2])
@@ -198,12 +198,12 @@ class TestReplayByOurOwnFrontEnd:
             assert answer(checked)["verdict"] == "pass"
 
     def test_a_frame_that_cannot_be_compiled_fails_again_in_the_same_way(self, tmp_path: Path) -> None:
-        step, state, globals_read = step_frame()
+        step, state = step_frame()
         captured = trace(step, backend=frontend_frames.refusing)
         with pytest.raises(ValueError, match="no kernel") as failed:
             captured(*inspect.signature(step).bind(**state.locals).args[:2])
         own = Compiler("frontend_frames:refusing", frontend=Frontend.TORCHREPRO)
-        bundle = record_frame(step, state, globals_read, failed.value, tmp_path / "frame", compiler=own)
+        bundle = record_frame(step, state, failed.value, tmp_path / "frame", compiler=own)
         trusting = ("--trust", "source", "--trust", "frontend_frames")
         place = Path(frontend_frames.__file__).parent
         checked = torchrepro("check", "--json", *trusting, bundle, cwd=place)
@@ -215,9 +215,7 @@ class TestReplayByOurOwnFrontEnd:
         with pytest.raises(CaptureError) as failed:
             trace(function, backend="eager", fullgraph=True)(x)
         own = Compiler("eager", fullgraph=True, frontend=Frontend.TORCHREPRO)
-        bundle = record_frame(
-            function, state_of(function, x), None, failed.value, tmp_path / "f", compiler=own
-        )
+        bundle = record_frame(function, state_of(function, x), failed.value, tmp_path / "f", compiler=own)
         checked = torchrepro("check", "--json", "--trust", "source", bundle, cwd=tmp_path)
         assert checked.returncode == 1, checked.stderr + checked.stdout
         assert answer(checked)["signature"].startswith("compile_error | capture | CaptureError")
