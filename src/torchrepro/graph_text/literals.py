@@ -48,29 +48,41 @@ class LiteralWriter:
     def write(self, value: Any) -> str:
         if isinstance(value, Node):
             return self.variables[value]
-        if value is None or value is ... or isinstance(value, bool):
+        if type(value) in (int, float, bytes, bool, type(None)):
+            return repr(value)
+        if type(value) is str:
+            return quote(value)
+        if value is ... or isinstance(value, _TORCH_VALUES):
             return "..." if value is ... else str(value)
-        writer = _SCALARS.get(type(value))
-        if writer is not None:
-            return writer(value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return symbolic_number_text(value)
-        if isinstance(value, torch.Tensor | torch.Generator):
-            return f"const({quote(self.keep(value))})"
-        if isinstance(value, slice):
-            return f"slice({', '.join(self.write(part) for part in (value.start, value.stop, value.step))})"
-        if isinstance(value, tuple | list | dict | set | frozenset):
-            return self._collection(value)
-        written = self._triton(value)
-        if written is not None:
-            return written
-        if isinstance(value, enum.Enum) or _is_bound_enum(value):
-            return f"enum({quote(_class_path(type(value)))}, {quote(value.name)})"
-        if isinstance(value, type):
-            return self._type(value)
+        items = self._items(value)
+        match value:
+            case dict() if items is not None:
+                return "{" + ", ".join(map(": ".join, zip(items[::2], items[1::2], strict=True))) + "}"
+            case tuple() if items is not None:
+                return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+            case list() if items is not None:
+                return f"[{', '.join(items)}]"
+        for word, (holds, parts, _) in _WORDS.items():
+            if holds(value):
+                return f"{word}({', '.join(map(self.write, parts(value, self)))})"
+        if isinstance(value, set | frozenset):
+            return f"{type(value).__name__}([{', '.join(sorted(map(self.write, value)))}])"
+        if isinstance(value, type) and value in (torch.Tensor, *_BUILTIN_TYPES.values()):
+            return "torch.Tensor" if value is torch.Tensor else value.__name__
         if callable(value):
             return self.callable(value)
-        raise _cannot(value)
+        raise CannotSerialise(
+            f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be kept as data",
+            next_step="pass its tensors and numbers separately",
+        )
+
+    def _items(self, value: Any) -> list[str] | None:
+        """Write the items of a tuple, list or dict, or FX's immutable version of it; None for all else."""
+        if type(value) in (dict, immutable_dict):
+            return [self.write(part) for pair in value.items() for part in pair]
+        return [*map(self.write, value)] if type(value) in (tuple, list, immutable_list) else None
 
     def callable(self, target: Callable[..., Any]) -> str:
         wrapped = resolver.numpy_target(target)
@@ -85,51 +97,11 @@ class LiteralWriter:
             return f"user({quote(resolver.trusted_path_of(target))})"
         return path.removeprefix("builtins.")
 
-    def _triton(self, value: Any) -> str | None:
-        """What only calls of the user's Triton kernels hold."""
-        if isinstance(value, triton_kernels.KernelPlace):
-            return f"triton_kernel({quote(self.keep_kernel(value.kernel))})"
-        if isinstance(value, triton_kernels.ConstantsPlace):
-            return f"triton_constants({self.write(dict(value.values))})"
-        if triton_kernels.is_kernel(value):
-            return f"triton_function({quote(self.keep_kernel(value))})"
-        dtype = triton_kernels.dtype_name(value)
-        return None if dtype is None else f"triton_dtype({quote(dtype)})"
 
-    def _collection(self, value: Any) -> str:
-        if isinstance(value, dict):
-            if not _is_plain(value, dict):
-                raise _cannot(value)
-            return "{" + ", ".join(f"{self.write(k)}: {self.write(v)}" for k, v in value.items()) + "}"
-        items = [self.write(item) for item in value]
-        if isinstance(value, torch.Size):
-            return f"torch.Size([{', '.join(items)}])"
-        if isinstance(value, set | frozenset):
-            return f"{type(value).__name__}([{', '.join(sorted(items))}])"
-        if _is_plain(value, tuple):
-            return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-        if _is_plain(value, list):
-            return f"[{', '.join(items)}]"
-        if isinstance(value, tuple) and (hasattr(value, "_fields") or hasattr(value, "n_sequence_fields")):
-            return f"named_tuple({quote(_class_path(type(value)))}, {', '.join(items)})"
-        raise _cannot(value)
-
-    def _type(self, value: type) -> str:
-        if _BUILTIN_TYPES.get(value.__name__) is value:
-            return value.__name__
-        if value is torch.Tensor:
-            return "torch.Tensor"
-        return self.callable(value)
-
-
-def _is_plain(value: Any, type_: type) -> bool:
-    """That type itself or FX's immutable version of it (which every argument becomes)."""
-    return type(value) in (type_, immutable_list if type_ is list else immutable_dict)
-
-
-def _is_bound_enum(value: Any) -> bool:
-    """An enum of a C++ binding: no `enum.Enum`, but a class with members."""
-    return isinstance(getattr(type(value), "__members__", None), Mapping) and hasattr(value, "name")
+def quote(text: str) -> str:
+    """A string literal, in double quotes where that needs no escapes."""
+    literal = repr(text)
+    return f'"{literal[1:-1]}"' if literal[0] == "'" and '"' not in literal else literal
 
 
 def _class_path(type_: type) -> str:
@@ -142,39 +114,67 @@ def _class_path(type_: type) -> str:
     return path
 
 
-def _cannot(value: Any) -> CannotSerialise:
-    return CannotSerialise(
-        f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be kept as data",
-        next_step="pass its tensors and numbers separately",
-    )
+def _is_enum(value: Any) -> bool:
+    """Whether a value is a member of an enum; one of a C++ binding is no `enum.Enum`."""
+    members = getattr(type(value), "__members__", None)
+    return isinstance(value, enum.Enum) or (isinstance(members, Mapping) and hasattr(value, "name"))
 
 
-def quote(text: str) -> str:
-    """A string literal, in double quotes where that needs no escapes."""
-    literal = repr(text)
-    return f'"{literal[1:-1]}"' if literal[0] == "'" and '"' not in literal else literal
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and (hasattr(value, "_fields") or hasattr(value, "n_sequence_fields"))
 
 
-def _write_complex(value: complex) -> str:
-    return f"complex({value.real!r}, {value.imag!r})"
+def _named_tuple(path: str, *items: Any) -> Any:
+    type_ = resolver.torch_class(path)
+    if type_ is None or not issubclass(type_, tuple):
+        raise TypeError(f"{path} is no named tuple of torch")
+    return type_(*items) if hasattr(type_, "_fields") else type_(items)
 
 
-def _write_range(value: range) -> str:
-    return f"range({value.start}, {value.stop}, {value.step})"
+def _enum_member(path: str, name: str) -> Any:
+    type_ = resolver.torch_class(path)
+    members = getattr(type_, "__members__", None)
+    if not isinstance(members, Mapping):
+        raise TypeError(f"{path} is no enum of torch")
+    return members[name]
 
 
-_SCALARS: dict[type, Callable[[Any], str]] = {
-    int: repr,
-    float: repr,
-    str: quote,
-    bytes: repr,
-    complex: _write_complex,
-    range: _write_range,
-    torch.device: lambda device: f'torch.device("{device}")',
-    **dict.fromkeys(_TORCH_VALUES, str),
+def _instance_of(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+_WORDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, LiteralWriter], Any], Callable[..., Any]]] = {
+    "const": (_instance_of(torch.Tensor, torch.Generator), lambda value, to: [to.keep(value)], str),
+    "slice": (_instance_of(slice), lambda value, to: (value.start, value.stop, value.step), slice),
+    "range": (_instance_of(range), lambda value, to: (value.start, value.stop, value.step), range),
+    "complex": (lambda value: type(value) is complex, lambda value, to: (value.real, value.imag), complex),
+    "torch.device": (_instance_of(torch.device), lambda value, to: [str(value)], torch.device),
+    "torch.Size": (_instance_of(torch.Size), lambda value, to: [[*value]], torch.Size),
+    "named_tuple": (_is_named_tuple, lambda value, to: (_class_path(type(value)), *value), _named_tuple),
+    "triton_kernel": (
+        _instance_of(triton_kernels.KernelPlace),
+        lambda value, to: [to.keep_kernel(value.kernel)],
+        triton_kernels.place_of_kernel,
+    ),
+    "triton_constants": (
+        _instance_of(triton_kernels.ConstantsPlace),
+        lambda value, to: [dict(value.values)],
+        triton_kernels.place_of_constants,
+    ),
+    "triton_function": (
+        triton_kernels.is_kernel,
+        lambda value, to: [to.keep_kernel(value)],
+        triton_kernels.kernel_named,
+    ),
+    "triton_dtype": (
+        triton_kernels.is_dtype,
+        lambda value, to: [str(value.name)],
+        triton_kernels.dtype_named,
+    ),
+    "enum": (_is_enum, lambda value, to: (_class_path(type(value)), value.name), _enum_member),
 }
-
-
+"""What is written as the call of a word: which values, the arguments, and what reads them back."""
+_BUILDERS = {word: build for word, (_, _, build) in _WORDS.items()} | {"set": set, "frozenset": frozenset}
 _WRONG_ARGUMENTS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
 
 
@@ -281,36 +281,3 @@ class LiteralReader:
         except _WRONG_ARGUMENTS as failure:
             fact = f"{ast.unparse(tree)} does not take these arguments: {failure}"
             raise GraphTextError(fact, next_step=_DAMAGED) from None
-
-
-def _named_tuple(path: str, *items: Any) -> Any:
-    type_ = resolver.torch_class(path)
-    if type_ is None or not issubclass(type_, tuple):
-        raise TypeError(f"{path} is no named tuple of torch")
-    return type_(*items) if hasattr(type_, "_fields") else type_(items)
-
-
-def _enum_member(path: str, name: str) -> Any:
-    type_ = resolver.torch_class(path)
-    members = getattr(type_, "__members__", None)
-    if not isinstance(members, Mapping):
-        raise TypeError(f"{path} is no enum of torch")
-    return members[name]
-
-
-_BUILDERS: dict[str, Callable[..., Any]] = {
-    "slice": slice,
-    "range": range,
-    "complex": complex,
-    "set": set,
-    "frozenset": frozenset,
-    "torch.Size": torch.Size,
-    "torch.device": torch.device,
-    "named_tuple": _named_tuple,
-    "enum": _enum_member,
-    "const": str,
-    "triton_kernel": triton_kernels.place_of_kernel,
-    "triton_function": triton_kernels.kernel_named,
-    "triton_constants": triton_kernels.place_of_constants,
-    "triton_dtype": triton_kernels.dtype_named,
-}

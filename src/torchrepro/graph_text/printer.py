@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import operator
 import re
@@ -87,34 +88,28 @@ def write_graph(module: GraphModule, source: Callable[[Any], str | None] = lambd
 
 
 class _Constants:
-    """Tensors and generators of a graph by key: each object once."""
+    """Tensors, generators and Triton kernels of a graph by key: each object once."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, Any] = {}
-        self._keys: dict[int, str] = {}
         self.kernels: dict[str, Any] = {}
+        self._keys: dict[int, str] = {}
 
     def keep_kernel(self, kernel: Any) -> str:
         """The name under which a Triton kernel is kept."""
-        name = wanted = kernel_name(kernel)
-        count = 1
-        while self.kernels.get(name, kernel) is not kernel:
-            count += 1
-            name = f"{wanted}_{count}"
-        self.kernels[name] = kernel
-        return name
+        return self._unused(kernel, kernel_name(kernel), self.kernels, first=2)
 
     def keep(self, value: Any, wanted: str) -> str:
-        key = self._keys.get(id(value))
-        if key is None:
-            key = wanted
-            count = 0
-            while key in self.by_key:
-                count += 1
-                key = f"{wanted}_{count}"
-            self._keys[id(value)] = key
-            self.by_key[key] = value
-        return key
+        return self._unused(value, wanted, self.by_key, first=1)
+
+    def _unused(self, value: Any, wanted: str, kept: dict[str, Any], first: int) -> str:
+        if id(value) not in self._keys:
+            numbered = (f"{wanted}_{count}" for count in itertools.count(first))
+            key = self._keys[id(value)] = next(
+                key for key in itertools.chain([wanted], numbered) if key not in kept
+            )
+            kept[key] = value
+        return self._keys[id(value)]
 
 
 class _GraphPrinter:
@@ -143,21 +138,15 @@ class _GraphPrinter:
 
     def lines(self) -> Iterator[str]:
         """The class of this graph, not indented."""
-        self._check_calling_convention()
-        self._name_variables()
-        yield f"class {self._name}:"
-        for line in self._state():
-            yield _INDENT + line
-        for line in self._forward():
-            yield _INDENT + line
-
-    def _check_calling_convention(self) -> None:
-        """Nested inputs or outputs (`ExportedProgram.module()`) would lose their structure."""
-        if isinstance(self._module.graph._codegen, PyTreeCodeGen):
+        if isinstance(self._module.graph._codegen, PyTreeCodeGen):  # of `ExportedProgram.module()`
             raise CannotSerialise(
                 "the graph takes or returns nested values",
                 next_step="save the exported program itself: torchrepro.save_repro(program)",
             )
+        self._name_variables()
+        yield f"class {self._name}:"
+        for line in (*self._state(), *self._forward()):
+            yield _INDENT + line
 
     def _name_variables(self) -> None:
         taken: set[str] = set()
@@ -200,11 +189,10 @@ class _GraphPrinter:
             yield f"{_place(path)} = {self.literals.write(value)}"
 
     def _nested(self, path: str, value: GraphModule, same: str | None) -> Iterator[str]:
-        simple = resolver.IDENTIFIER.match(path) and not keyword.iskeyword(path)
+        simple = "." not in path and _is_dotted(path)
         name = path if simple else re.sub(r"\W", "_", f"graph_{path}")
-        options = ([] if simple else [f"at={quote(path)}"]) + (
-            [] if same is None else [f"same_as={quote(same)}"]
-        )
+        options = [] if simple else [f"at={quote(path)}"]
+        options += [] if same is None else [f"same_as={quote(same)}"]
         header = f"{name}({', '.join(options)})" if options else name
         if same is not None:
             yield f"class {header}:"
@@ -240,23 +228,25 @@ class _GraphPrinter:
 
     def _forward(self) -> Iterator[str]:
         nodes = list(self._module.graph.nodes)
-        leading = 0
-        while leading < len(nodes) and nodes[leading].op == "placeholder" and self._plain(nodes[leading]):
-            leading += 1
-        yield from self._signature(nodes[:leading])
+        # A placeholder can be a parameter if its variable bears its name.
+        inputs = list(
+            itertools.takewhile(
+                lambda node: (
+                    node.op == "placeholder" and self._variables[node] == node.name and not node.kwargs
+                ),
+                nodes,
+            )
+        )
+        yield from self._signature(inputs)
         comment = UNKNOWN
-        for node in nodes[leading:]:
+        for node in nodes[len(inputs) :]:
             own = comment_of(node)
             if own != comment and node.op != "output":
                 yield f"{_INDENT}# {own}"
                 comment = own
             yield _INDENT + self._statement(node)
-        if leading == len(nodes):
+        if len(inputs) == len(nodes):
             yield f"{_INDENT}pass"
-
-    def _plain(self, node: Node) -> bool:
-        """Whether a placeholder can be a parameter: its variable bears its name."""
-        return self._variables[node] == node.name and not node.kwargs
 
     def _signature(self, nodes: list[Node]) -> Iterator[str]:
         parameters = ["self"]
@@ -288,15 +278,11 @@ class _GraphPrinter:
 
     def _statement(self, node: Node) -> str:
         expression = self._expression(node)
-        variable = self._variables[node]
-        if node.op == "output":
-            return (
-                f"return {expression}"
-                if node.name == "output"
-                else f"return named({quote(node.name)}, {expression})"
-            )
+        variable = "output" if node.op == "output" else self._variables[node]
         if variable != node.name:
             expression = f"named({quote(node.name)}, {expression})"
+        if node.op == "output":
+            return f"return {expression}"
         return f"{variable}{_annotation(note_of_node(node))} = {expression}"
 
     def _expression(self, node: Node) -> str:
@@ -350,19 +336,12 @@ class _GraphPrinter:
 
     def _index(self, value: Any) -> str:
         if isinstance(value, slice):
-            return self._slice(value)
+            bounds = ["" if part is None else self.literals.write(part) for part in (value.start, value.stop)]
+            return ":".join(bounds) + ("" if value.step is None else f":{self.literals.write(value.step)}")
         if type(value) is tuple and any(isinstance(item, slice) for item in value):
-            parts = [
-                self._slice(item) if isinstance(item, slice) else self.literals.write(item) for item in value
-            ]
+            parts = [self._index(item) for item in value]
             return ", ".join(parts) + ("," if len(parts) == 1 else "")
         return self.literals.write(value)
-
-    def _slice(self, value: slice) -> str:
-        start, stop = (
-            "" if part is None else self.literals.write(part) for part in (value.start, value.stop)
-        )
-        return f"{start}:{stop}" + ("" if value.step is None else f":{self.literals.write(value.step)}")
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         for name in kwargs:

@@ -49,6 +49,7 @@ _NUMPY_MODULES = {
     "random": f"{NUMPY}.random",
 }
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
+# Of torch's own operators; others belong to a library of the user.
 _TORCH_NAMESPACES = frozenset(
     {
         *("aten", "prims", "prim", "inductor", "higher_order", "mkldnn", "mkldnn_prepacked", "mkl", "onednn"),
@@ -63,10 +64,7 @@ def path_of(target: Callable[..., Any]) -> str | None:
     """The path by which any reader finds this callable, None where it needs trust."""
     if isinstance(target, OpOverload | OpOverloadPacket | HigherOrderOperator):
         return _operator_path(target)
-    path = _paths().get(id(target))
-    if path is None:
-        _forget_paths_if_modules_were_added()
-        path = _paths().get(id(target))
+    path = _paths(frozenset(MODULES.keys() & sys.modules.keys())).get(id(target))
     if path is not None and _lookup(path) is target:
         return path
     name = getattr(target, "__name__", "")
@@ -93,7 +91,7 @@ def resolve(path: str, trusted: Collection[str] = ()) -> Any:
     owner, _, name = path.rpartition(".")
     if owner == "torch.Tensor" and is_method(name):
         return getattr(torch.Tensor, name)
-    if _covers(trusted, owner):
+    if covers(trusted, owner):
         return resolve_trusted(f"{owner}:{name}", trusted)
     found = _lookup(path)
     if found is None:
@@ -107,7 +105,7 @@ def resolve(path: str, trusted: Collection[str] = ()) -> Any:
 def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
     """The callable behind `module:qualified.name`; only modules in `trusted` are imported."""
     module, _, name = path.partition(":")
-    if not _covers(trusted, module):
+    if not covers(trusted, module):
         raise GraphTextError(
             f"{module}.{name} is not among the functions that a graph may call",
             next_step=f"if you trust it, allow it with --trust {module}",
@@ -133,7 +131,7 @@ def needs_trust(target: Callable[..., Any]) -> str | None:
         return None
     if isinstance(target, OpOverload | OpOverloadPacket):
         path = _operator_path(target)
-        return None if _comes_with_torch(path) else path
+        return None if path.split(".")[2] in _TORCH_NAMESPACES else path
     return None if path_of(target) is not None else trusted_path_of(target).replace(":", ".")
 
 
@@ -186,8 +184,10 @@ def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
     if not 2 <= len(parts) <= 3 or f"{parts[0]}::{parts[1]}" in REFUSED_OPS:
         raise GraphTextError(f"{path} is no operator that a graph may call", next_step="remove the node")
     found = _find_operator(parts)
-    modules = [*(HIGHER_ORDER_MODULES if parts[0] == "higher_order" else OPERATOR_MODULES)]
-    for module in [*modules, *(name for name in trusted if _names_module(name))]:
+    modules = HIGHER_ORDER_MODULES if parts[0] == "higher_order" else OPERATOR_MODULES
+    # An operator, a library and the bundle's own source are trusted too: those come before the graph is read.
+    others = [name for name in trusted if not re.match(rf"torch\.ops|.*/|{SOURCE_TRUST}$", name)]
+    for module in [*modules, *others]:
         if found is not None:
             break
         _import_if_present(module) if module in modules else _import_trusted(module)
@@ -198,11 +198,6 @@ def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
             next_step="install the library that defines it and name its module with --trust MODULE",
         )
     return found
-
-
-def _names_module(trusted: str) -> bool:
-    """Not an operator, a library or the bundle's own source: those come before the graph is read."""
-    return not trusted.startswith("torch.ops") and "/" not in trusted and trusted != SOURCE_TRUST
 
 
 def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOrderOperator | None:
@@ -222,12 +217,6 @@ def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOr
         return packet
     overload = getattr(packet, parts[2], None) if parts[2] in packet.overloads() else None
     return overload if isinstance(overload, OpOverload) else None
-
-
-def _comes_with_torch(path: str) -> bool:
-    """Whether the operator belongs to one of torch's own namespaces, as opposed to a library of the user."""
-    namespace = path.split(".")[2]
-    return namespace in _TORCH_NAMESPACES
 
 
 def _lookup(path: str) -> Any:
@@ -269,23 +258,13 @@ def entries() -> Iterator[tuple[str, Any]]:
                 yield f"{owner}.{name}", found
 
 
-@functools.cache
-def _paths() -> dict[int, str]:
-    """Path by identity of the callable. The table keeps every one of them alive through its module."""
+@functools.lru_cache(maxsize=1)
+def _paths(loaded: frozenset[str]) -> dict[int, str]:
+    """Path by identity of the callable, while these modules of the table are loaded and keep it alive."""
     paths: dict[int, str] = {}
     for path, found in entries():
         paths.setdefault(id(found), path)
     return paths
-
-
-def _forget_paths_if_modules_were_added() -> None:
-    loaded = frozenset(name for name in MODULES if name in sys.modules)
-    if loaded != _LOADED.get("modules"):
-        _LOADED["modules"] = loaded
-        _paths.cache_clear()
-
-
-_LOADED: dict[str, frozenset[str]] = {}
 
 
 def _import_if_present(name: str, *, only_loaded: bool = False) -> Any:
@@ -312,7 +291,8 @@ def _import_trusted(name: str) -> Any:
         ) from error
 
 
-def _covers(trusted: Collection[str], module: str) -> bool:
+def covers(trusted: Collection[str], module: str) -> bool:
+    """Whether a module, or a package around it, is trusted."""
     parts = module.split(".")
     return any(".".join(parts[:count]) in trusted for count in range(1, len(parts) + 1))
 

@@ -6,7 +6,8 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sympy
@@ -137,11 +138,13 @@ class Symbols:
         return to_sympy(ast.parse(text, mode="eval").body, lambda name: self.define(name, None))
 
     def _backed(self, name: str, hint: int | float, lower: int | None) -> sympy.Expr:
+        from torchrepro.torch_api.dynamo import ConstantSource
+
         positive = True if isinstance(hint, int) and hint > 0 and (lower is None or lower > 0) else None
         with _named_next(self.env, name):
             return self.env.create_symbol(
                 hint,
-                _source(name),
+                ConstantSource(f"symbol_{name}"),  # where the guards say that it comes from
                 dynamic_dim=DimDynamic.DYNAMIC,
                 constraint_dim=None,
                 positive=positive,
@@ -178,32 +181,18 @@ def symbolic_number(env: ShapeEnv, kind: str, expression: Any) -> Any:
     return env.create_symintnode(expression, hint=None if known is None else int(known))
 
 
-class _named_next:
+@contextmanager
+def _named_next(env: ShapeEnv, name: str) -> Iterator[None]:
     """Within, the next symbol that `env` creates bears this name. Checked on torch 2.11 to 2.15.
 
     ShapeEnv numbers symbols by a hash of their source's name; the number in the text must survive.
     """
-
-    def __init__(self, env: ShapeEnv, name: str) -> None:
-        self._env = env
-        digits = "".join(character for character in name if character.isdigit())
-        self._number = int(digits) if digits else 0
-
-    def __enter__(self) -> None:
-        self._env._generate_unique_id = self._next  # type: ignore[method-assign]
-
-    def _next(self, source_name: str) -> int:
-        return self._number
-
-    def __exit__(self, *_: object) -> None:
-        del self._env._generate_unique_id
-
-
-def _source(name: str) -> Any:
-    """Where the guards say a symbol comes from. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.dynamo import ConstantSource
-
-    return ConstantSource(f"symbol_{name}")
+    number = int("".join(filter(str.isdigit, name)) or 0)
+    env._generate_unique_id = lambda source_name: number  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del env._generate_unique_id
 
 
 def _restrict_range(env: ShapeEnv, symbol: sympy.Symbol, lower: int | None, upper: int | None) -> None:

@@ -121,11 +121,9 @@ def is_kernel(value: Any) -> bool:
     return _from_triton(value) and hasattr(value, "fn")
 
 
-def dtype_name(value: Any) -> str | None:
-    """The name of an element type of Triton, None for anything else."""
-    if _from_triton(value) and type(value).__name__ == "dtype":
-        return str(value.name)
-    return None
+def is_dtype(value: Any) -> bool:
+    """Whether a value is an element type of Triton."""
+    return _from_triton(value) and type(value).__name__ == "dtype"
 
 
 def dtype_named(name: str) -> Any:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import torch
 
+from torchrepro.graph_text.resolver import covers
 from torchrepro.graph_text.triton_kernels import autotuner_text
 from torchrepro.nouns.errors import BundleError, CannotSerialise
 from torchrepro.nouns.repro import SOURCE_TRUST, CustomOpEntry
@@ -222,7 +223,7 @@ def _register(entry: CustomOpEntry, trusted: Collection[str], registrations: Reg
     if entry.in_source and SOURCE_TRUST in trusted:
         # Kept by the module of the source: torch itself refers to an operator only weakly.
         registrations()[entry.op]()
-    elif entry.module and entry.module != "__main__" and _covers(trusted, entry.module):
+    elif entry.module and entry.module != "__main__" and covers(trusted, entry.module):
         _import(entry)
     elif entry.library and entry.library in trusted:
         _load_library(entry)
@@ -372,8 +373,3 @@ def _holds(path: str, wanted: bytes) -> bool:
             return data.find(wanted) >= 0
     except (OSError, ValueError):
         return False
-
-
-def _covers(trusted: Collection[str], module: str) -> bool:
-    parts = module.split(".")
-    return any(".".join(parts[:count]) in trusted for count in range(1, len(parts) + 1))
