@@ -26,7 +26,7 @@ from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
-    from torchrepro.catch.target import CaughtBundle
+    from torchrepro.catch.launcher import CaughtBundle
     from torchrepro.engine.search.process import OnMessage
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
@@ -53,7 +53,7 @@ def catch(
     `directory_for` makes the directory in which it is kept, given the path that its name is derived from, and
     may have a note about where that is. The same command later finds the bundle there unless `fresh`.
     """
-    from torchrepro.catch.target import CaughtBundle, Target
+    from torchrepro.catch.launcher import CaughtBundle, Target
     from torchrepro.engine.search.run_directory import CAUGHT
 
     named = Target.parse(target)
@@ -73,7 +73,7 @@ def catch(
 
 def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
     """Take the first failure of a program: it is most often the cause of the others."""
-    from torchrepro.catch.target import run_until_caught
+    from torchrepro.catch.launcher import run_until_caught
 
     ended = run_until_caught(file, out)
     if not ended.caught:

@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from types import ModuleType
 
-from torchrepro.catch.settings import SWITCH
 from torchrepro.torch_api.names import OUTPUT_GRAPH
 
+PREFIX = "TORCHREPRO_"
+SWITCH = f"{PREFIX}WATCH"
+"""Set to 1, it turns the watch on in every process that imports torch."""
+GROUP = "torch.backends"
 Action = Callable[[ModuleType], None]
 
 
@@ -68,9 +71,6 @@ def _act_after(loader: importlib.abc.Loader, name: str) -> None:
 
 _waiting: dict[str, list[Action]] = {}
 _finder = _Finder()
-
-
-GROUP = "torch.backends"
 
 
 def start() -> None:

@@ -69,10 +69,6 @@ def read_flight(bundle: Path) -> Flight | None:
         return None
 
 
-def forget_flight(bundle: Path) -> None:
-    _record_of(bundle).unlink(missing_ok=True)
-
-
 def _record_of(bundle: Path) -> Path:
     return bundle.with_name(f".{bundle.name}.flight")
 
@@ -97,43 +93,30 @@ class Caught:
 
 def caught_in(directory: Path, run_id: str) -> list[Caught]:
     """Return the bundles of a run, oldest first."""
-    return [_caught(path, manifest) for path, manifest in _bundles(directory, run_id)]
+    found = []
+    for path in sorted(directory.glob(f"{run_id}-*")):
+        flight = read_flight(path)
+        idle = path.name.endswith(UNFINISHED) and (flight is None or flight.phase == "idle")
+        manifest = _manifest_of(path) if path.is_dir() and not idle else None
+        if manifest is not None:
+            expected, verdict = manifest.expected, manifest.verdict or {}
+            caught = Caught(
+                path=path,
+                verdict=expected.kind.value if expected else "unfinished",
+                signature=str(expected) if expected else "",
+                stage=expected.stage.value if expected else "none",
+                ops=manifest.ops,
+                place=manifest.place.value,
+                summary=str(verdict.get("summary", "")) or "the process ended inside this call",
+            )
+            found.append(caught)
+    return found
 
 
 def write_summary(directory: Path, run_id: str, **facts: Any) -> None:
     """Rewrite `summary.json` from the bundles that are there, in one step."""
     bundles = [{**asdict(caught), "path": str(caught.path)} for caught in caught_in(directory, run_id)]
     write_json(directory / SUMMARY, {"run_id": run_id, "bundles": bundles, **facts})
-
-
-def _bundles(directory: Path, run_id: str) -> Iterator[tuple[Path, Manifest]]:
-    for path in sorted(directory.glob(f"{run_id}-*")):
-        if not path.is_dir() or _is_idle(path):
-            continue
-        try:
-            yield path, read_manifest(path)
-        except TorchReproError:
-            continue  # being written or removed by another process of the run
-
-
-def _is_idle(path: Path) -> bool:
-    if not path.name.endswith(UNFINISHED):
-        return False
-    flight = read_flight(path)
-    return flight is None or flight.phase == "idle"
-
-
-def _caught(path: Path, manifest: Manifest) -> Caught:
-    expected, verdict = manifest.expected, manifest.verdict or {}
-    return Caught(
-        path=path,
-        verdict=expected.kind.value if expected else "unfinished",
-        signature=str(expected) if expected else "",
-        stage=expected.stage.value if expected else "none",
-        ops=manifest.ops,
-        place=manifest.place.value,
-        summary=str(verdict.get("summary", "")) or "the process ended inside this call",
-    )
 
 
 _SHOWN = 5
@@ -150,15 +133,12 @@ def closing_lines(caught: Sequence[Caught]) -> list[str]:
         lines.append(f"torchrepro: {left_out} more failures (summary.json has all)")
     for found in reversed(caught[:_SHOWN]):
         where = f" in {found.stage}" if found.stage != "none" else ""
-        first_line = found.summary.splitlines()[0] if found.summary else ""
-        lines.append(f"torchrepro: {found.verdict}{where}: {_shortened(first_line)}")
+        first_line = found.summary.partition("\n")[0]
+        shown = first_line if len(first_line) <= _WIDTH else first_line[: _WIDTH - 3] + "..."
+        lines.append(f"torchrepro: {found.verdict}{where}: {shown}")
         lines.append(f"  bundle  {found.path}")
         lines.append(f"  minify  torchrepro minify {shlex.quote(str(found.path))}")
     return lines
-
-
-def _shortened(text: str, width: int = 160) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 _LONG = 2.0
@@ -218,7 +198,7 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
 
             target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
             finish_bundle(bundle, target, verdict)
-        forget_flight(bundle)
+        _record_of(bundle).unlink(missing_ok=True)
         shutil.rmtree(bundle, ignore_errors=True)
 
 
@@ -232,12 +212,8 @@ def _verdict(flight: Flight, death: Death) -> Verdict | None:
         return Verdict(Kind.CRASH, Stage.BACKEND, summary=f"process {flight.pid} died ({flight.doing})")
     if death.exit_code == 0:
         return None  # it left on purpose, a thread of it inside the call
-    outcome = Outcome(
-        phase=flight.phase,
-        signal=signal_name(death.exit_code),
-        exit_code=death.exit_code,
-        seconds=flight.seconds,
-    )
+    code = death.exit_code
+    outcome = Outcome(phase=flight.phase, signal=signal_name(code), exit_code=code, seconds=flight.seconds)
     return verdict_of(outcome, 0.0)
 
 
@@ -257,7 +233,7 @@ def _manifest_of(bundle: Path) -> Manifest | None:
     try:
         return read_manifest(bundle)
     except TorchReproError:
-        return None  # the program has just replaced it
+        return None  # it is just being written, replaced or removed
 
 
 def _rewrite(bundle: Path, manifest: Manifest, verdict: Verdict | None) -> None:

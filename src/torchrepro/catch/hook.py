@@ -7,10 +7,10 @@ and 2 cost a call one more Python frame and a copy of the generator's state.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def watch_compiler(
     `take` makes the snapshot of a graph from it and from the compiler's keyword arguments.
     """
 
-    @functools.wraps(compiler_fn, updated=())
+    @wraps(compiler_fn, updated=())
     def debug_wrapper(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         if is_checking():
             return compiler_fn(graph, example_inputs, **kwargs)
@@ -201,21 +201,21 @@ class WatchedGraph:
                 self.session.shielded("finish the bundle", self._pending.idle)
 
     def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
-        if _is_control_flow(exc) or _was_caught(exc):
+        links = (exc, innermost(exc), exc.__cause__)
+        if _is_control_flow(exc) or any(getattr(link, _CAUGHT, False) for link in links):
             return
-
-        def eager_fails() -> bool:
-            return not compiling and self._eager_fails_too(inputs, rng, exc)
-
-        shielded = functools.partial(self.session.shielded, from_interrupts=True)
+        shielded = partial(self.session.shielded, from_interrupts=True)
         verdict = verdict_of(exc, compiling=True if compiling else None)
         with looking_away():
-            if shielded("run the graph eagerly", eager_fails):
+            fails_too = partial(self._eager_fails_too, inputs, rng, exc)
+            if not compiling and shielded("run the graph eagerly", fails_too):
                 return
             path = shielded("write a bundle", lambda: self._keep(verdict, inputs, rng))
             step = self._event("compiled" if compiling else "called")
             shielded("tell the other ranks", lambda: self.session.tell_ranks(verdict, path, step))
-        _mark_caught(exc)
+        for link in links[:2]:
+            with suppress(AttributeError):  # with slots: at worst a second bundle of the same failure
+                setattr(link, _CAUGHT, True)
 
     def _event(self, step: str) -> str:
         """The name of a step at which other ranks are expected; empty if they are not: autograd's graphs, and
@@ -236,18 +236,14 @@ class WatchedGraph:
             return
         summary = f"interrupted after {seconds:.0f} s ({doing})"
         verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
-        self.session.shielded(
-            "write a bundle", lambda: self._keep(verdict, inputs, rng), from_interrupts=True
-        )
+        keep = partial(self._keep, verdict, inputs, rng)
+        self.session.shielded("write a bundle", keep, from_interrupts=True)
 
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
         """Save a bundle with the inputs from before the call if they were kept, else as they are now."""
         unfinished = self._pending.path if self._pending is not None else None
         if unfinished is not None:
-
-            def finish(path: Path) -> Path:
-                return finish_bundle(unfinished, path, verdict, earlier=len(self._earlier(())))
-
+            finish = partial(finish_bundle, unfinished, verdict=verdict, earlier=len(self._earlier(())))
             return self.session.keep_as(finish, verdict, self.snapshot.key)
         notes = []
         if not inputs and self._example:
@@ -326,15 +322,3 @@ def _is_control_flow(exc: BaseException) -> bool:
     restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, StopRecomputation)
     kinds = (*restarts, *dynamo.exceptions_allowed_to_be_fallback)
     return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
-
-
-def _was_caught(exc: BaseException) -> bool:
-    return any(getattr(link, _CAUGHT, False) for link in (exc, innermost(exc), exc.__cause__) if link)
-
-
-def _mark_caught(exc: BaseException) -> None:
-    for link in (exc, innermost(exc)):
-        try:
-            setattr(link, _CAUGHT, True)
-        except AttributeError:
-            continue  # an exception with slots: at worst a second bundle of the same failure

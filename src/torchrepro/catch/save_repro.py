@@ -7,7 +7,6 @@ processes of their own; the exception on its way tells which of them is meant.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import sys
@@ -19,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
 
 _RECORDING_LIMIT = 300.0
 """Seconds for running the call once, without a compiler."""
+_TICK = 0.02
 
 
 def save_repro(
@@ -89,18 +88,12 @@ def save_repro(
         target = CompiledTarget(model, asked, notes)
     with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
         call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
-        if isinstance(model, torch.export.ExportedProgram):
-            return call.saved(call.exported(), path)
-        graph = None if whole else call.failing_graph()
-        return call.saved(graph or call.whole(), path)
+        exported = isinstance(model, torch.export.ExportedProgram)
+        graph = None if whole or exported else call.failing_graph()
+        return call.saved(graph or call.judged(call.whole()), path)
 
 
-@dataclass(frozen=True, eq=False)
-class _Judged:
-    """A repro and the verdict on it."""
-
-    repro: Repro
-    verdict: Verdict
+_Judged = tuple[Repro, Verdict]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +114,10 @@ class _Call:
     def saved(self, judged: _Judged, path: Path | str | None) -> Path:
         """Written under its name, with what is expected of it."""
         settings = WatchSettings.from_environ()
-        verdict = judged.verdict
+        repro, verdict = judged
         target = Path(path) if path else settings.directory / f"{new_run_id()}-{verdict.kind.value}"
-        repro = replace(
-            judged.repro,
-            expected=Signature.of(verdict) if verdict.fails else None,
-            notes=(*judged.repro.notes, *self.target.notes),
-        )
+        expected = Signature.of(verdict) if verdict.fails else None
+        repro = replace(repro, expected=expected, notes=(*repro.notes, *self.target.notes))
         return save_bundle(repro, target, verdict=verdict, size_cap=settings.size_cap)
 
     def failing_graph(self) -> _Judged | None:
@@ -147,34 +137,23 @@ class _Call:
         kind = None if self.expected is None else self.expected.kind
         found = first_failing(judged(), kind, self.expected)
         if found is not None:
-            return _Judged(_loaded(found[0]), found[1])
+            return _loaded(found[0]), found[1]
         if self.failure is not None and len(bundles) == len(unjudged) == 1:
             return self._as_the_program_saw_it(_loaded(bundles[0]), f"it could not be judged: {unjudged[0]}")
         return None
 
-    def whole(self) -> _Judged:
-        """Judge the call itself, capture included."""
-        return self._judged(
-            repro_of_call(
-                self.target.function,
-                self.args,
-                self.kwargs,
-                compiler=self.target.compiler,
-                ambient=capture_ambient(),
-            )
-        )
-
-    def exported(self) -> _Judged:
-        """Judge an exported program: its graph is all there is."""
+    def whole(self) -> Repro:
+        """The call itself, capture included; of an exported program its graph is all there is."""
         from torchrepro.bundle.exported import repro_of_exported
 
-        program: Any = self.target.function
-        given = (self.args or None, self.kwargs or None)
-        compiler, ambient = self.target.compiler, capture_ambient()
-        return self._judged(repro_of_exported(program, *given, compiler=compiler, ambient=ambient))
+        more: Any = {"compiler": self.target.compiler, "ambient": capture_ambient()}
+        function: Any = self.target.function
+        if isinstance(function, torch.export.ExportedProgram):
+            return repro_of_exported(function, self.args or None, self.kwargs or None, **more)
+        return repro_of_call(function, self.args, self.kwargs, **more)
 
-    def _judged(self, repro: Repro) -> _Judged:
-        """Judged in a process of its own; what the program itself saw of it has the last word."""
+    def judged(self, repro: Repro) -> _Judged:
+        """Judge in a process of its own; what the program itself saw of it has the last word."""
         bundle = save_bundle(repro, self.scratch / "call")
         try:
             checked = _checked(bundle)
@@ -183,23 +162,21 @@ class _Call:
                 raise
             return self._as_the_program_saw_it(repro, f"it could not be judged: {exc}")
         if self.failure is None or (self.expected and self.expected.matches(checked.signature)):
-            return _Judged(repro, checked.verdict)
+            return repro, checked.verdict
         note = f"in a process of its own it does not fail as in the program: {checked.verdict}"
         return self._as_the_program_saw_it(repro, note)
 
     def _as_the_program_saw_it(self, repro: Repro, note: str) -> _Judged:
         assert self.failure is not None
-        return _Judged(replace(repro, notes=(*repro.notes, note)), self.failure)
+        return replace(repro, notes=(*repro.notes, note)), self.failure
 
     def _recorded(self) -> list[Path]:
         """Record a bundle for each graph that capture makes of the call."""
-        if can_fork():
-            names = in_a_fork(self._record, time_limit=_RECORDING_LIMIT)
-        else:
-            names = self._record_elsewhere()
-        return [Path(name) for name in names or ()]
+        done = in_a_fork(self._record, _RECORDING_LIMIT) if can_fork() else self._record_elsewhere()
+        names = sorted(self.scratch.glob("graph_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+        return names if done else []
 
-    def _record(self) -> list[str]:
+    def _record(self) -> None:
         """In a copy of this process: Dynamo's caches may be emptied, and the model run."""
         dynamo.reset()
 
@@ -208,23 +185,21 @@ class _Call:
             compile_model(plain, self.target.function, backend=backend)(*self.args, **self.kwargs)
 
         repros, _ = record_graphs(call, self.target.compiler, environ=telling_environment())
-        return save_graphs(repros, self.scratch)
+        save_graphs(repros, self.scratch)
 
-    def _record_elsewhere(self) -> list[str]:
+    def _record_elsewhere(self) -> bool:
         """In a fresh process, from the source of the call."""
         from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated
 
-        ambient = capture_ambient()
-        function, compiler = self.target.function, self.target.compiler
-        repro = repro_of_call(function, self.args, self.kwargs, compiler=compiler, ambient=ambient)
+        repro = self.whole()
         bundle = save_bundle(repro, self.scratch / "to_record", size_cap=ANY_SIZE)
         outcome = run_isolated(
             "torchrepro.execute.jobs:record_call",
             {"bundle": str(bundle), "trusted": list(trust_own(read_manifest(bundle)))},
             time_limit=_RECORDING_LIMIT,
-            environ=compiler_environment(ambient.environ),
+            environ=compiler_environment(repro.ambient.environ),
         )
-        return list((outcome.result or {}).get("bundles", ()))
+        return outcome.result is not None
 
 
 def _checked(bundle: Path) -> Checked:
@@ -273,11 +248,8 @@ def _already_kept(failure: Verdict) -> Path | None:
 
 
 def _copied(bundle: Path, path: Path) -> Path:
-    def copy(source: Path, target: Path) -> None:
-        shutil.copyfile(source, target)
-
     files: dict[str, Content] = {
-        file.name: partial(copy, file) for file in sorted(bundle.iterdir()) if file.is_file()
+        file.name: partial(shutil.copyfile, file) for file in sorted(bundle.iterdir()) if file.is_file()
     }
     return write_bundle_files(path, files)
 
@@ -290,45 +262,24 @@ def can_fork() -> bool:
     )
 
 
-def in_a_fork(work: Callable[[], Any], *, time_limit: float) -> Any:
-    """Return what `work` returns, which must be plain data; None if the child died or took too long."""
-    reading, writing = os.pipe()
+def in_a_fork(work: Callable[[], object], time_limit: float) -> bool:
+    """Let a copy of this process do some work; return whether it was done in time."""
     child = fork()  # torch's other threads are not needed in a child that computes with one
     if child == 0:
-        _child(work, writing)
-    os.close(writing)
-    try:
-        received = _received(reading, time.monotonic() + time_limit)
-    finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    return msgspec.json.decode(received) if received else None
-
-
-def _child(work: Callable[[], Any], writing: int) -> None:
-    """Never returns. What the user's code prints has been printed once already."""
-    status = 1
-    try:
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        torch.set_num_threads(1)
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(msgspec.json.encode(work()))
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _received(reading: int, deadline: float) -> bytes:
-    """Return everything that the child sends; nothing if it is not done in time."""
-    chunks: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return b""
-        chunk = os.read(reading, 1 << 16)
-        if not chunk:
-            return b"".join(chunks)
-        chunks.append(chunk)
+        status = 1
+        try:
+            # What the user's code prints has been printed once already.
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            torch.set_num_threads(1)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + time_limit
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(_TICK)
+    return ended[1] == 0

@@ -12,10 +12,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.catch.caught import UNFINISHED, write_summary
@@ -26,10 +26,6 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.ranks.agreement import Failure, Ranks
 from torchrepro.script.save_bundle import save_bundle
-
-if TYPE_CHECKING:
-    import torch
-
 
 _lock = threading.Lock()
 _checks = 0
@@ -48,19 +44,18 @@ def looking_away() -> Iterator[None]:
     """
     from torch.autograd.graph import saved_tensors_hooks
 
+    def as_it_is(tensor: Any) -> Any:
+        return tensor
+
     global _checks
     with _lock:
         _checks += 1
     try:
-        with saved_tensors_hooks(_as_it_is, _as_it_is):
+        with saved_tensors_hooks(as_it_is, as_it_is):
             yield
     finally:
         with _lock:
             _checks -= 1
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 T = TypeVar("T")
@@ -133,11 +128,8 @@ class Session:
         try:
             return self._numbered(ending, save)
         except BundleError as exc:
-            cause = exc.__cause__
             elsewhere = Path(tempfile.gettempdir()) / "torchrepro-out"
-            if not isinstance(cause, PermissionError | OSError) or self.directory == elsewhere:
-                raise
-            if getattr(cause, "errno", None) not in _NOT_WRITABLE:
+            if getattr(exc.__cause__, "errno", None) not in _NOT_WRITABLE or self.directory == elsewhere:
                 raise
             say(f"{self.directory} cannot be written to; bundles go to {elsewhere}")
             self.directory = elsewhere
@@ -208,33 +200,22 @@ class Session:
         return None
 
     def _complain(self, what: str, exc: Exception) -> None:
-        details = "".join(traceback.format_exception(exc))
+        details = f"while trying to {what}:\n{''.join(traceback.format_exception(exc))}\n"
         with self._lock:
             first, self._complained = not self._complained, True
-            try:
-                where = self._write_details(f"while trying to {what}:\n{details}\n")
-            except OSError:
-                where = None
+            where = ""
+            for directory in (self.directory, Path(tempfile.gettempdir())):
+                log = directory / f"{self.run_id}.{os.getpid()}.log"
+                with suppress(OSError):
+                    directory.mkdir(parents=True, exist_ok=True)
+                    with log.open("a") as file:
+                        file.write(details)
+                    where = f"; details: {log}"
+                    break
         if first:
             fact = str(exc) if isinstance(exc, TorchReproError) else f"{type(exc).__name__}: {exc}"
             first_line = fact.strip().splitlines()[0] if fact.strip() else type(exc).__name__
-            say(
-                f"could not {what} ({first_line}); the program goes on"
-                + (f"; details: {where}" if where else "")
-            )
-
-    def _write_details(self, text: str) -> Path:
-        name = f"{self.run_id}.{os.getpid()}.log"
-        for directory in (self.directory, Path(tempfile.gettempdir())):
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-                with open(directory / name, "a") as file:
-                    file.write(text)
-                return directory / name
-            except OSError:
-                if directory != self.directory:
-                    raise
-        raise AssertionError("the loop returns or raises")
+            say(f"could not {what} ({first_line}); the program goes on{where}")
 
 
 _NOT_WRITABLE = (1, 13, 30)  # EPERM, EACCES, EROFS

@@ -9,15 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from torchrepro.catch.autoload import PREFIX, SWITCH
 from torchrepro.nouns.errors import TorchReproError
-
-PREFIX = "TORCHREPRO_"
-SWITCH = f"{PREFIX}WATCH"
-"""Set to 1, it turns the watch on in every process that imports torch."""
 
 LAUNCHED = f"{PREFIX}LAUNCHED"
 """Set by `torchrepro run` in the processes it starts: it says the last words itself."""
-TORCHS_OWN_TOOL = ("TORCHDYNAMO_REPRO_AFTER", "TORCHDYNAMO_REPRO_LEVEL")
+TORCHS_OWN_TOOL = {"TORCHDYNAMO_REPRO_AFTER": "after", "TORCHDYNAMO_REPRO_LEVEL": "level"}
+"""Its variables, and the options that they are here."""
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -86,11 +84,9 @@ class WatchSettings:
     def changed(self, **values: Any) -> WatchSettings:
         """These settings with some replaced; texts are read as in the environment, None changes nothing."""
         known = {field.name for field in fields(self)}
-        for name in values:
-            if name not in known:
-                raise TorchReproError(
-                    f"the watch has no option {name!r}", next_step=f"known are {', '.join(sorted(known))}"
-                )
+        for name in values.keys() - known:
+            known_ones = f"known are {', '.join(sorted(known))}"
+            raise TorchReproError(f"the watch has no option {name!r}", next_step=known_ones)
         given = {name: _parsed(name, value) for name, value in values.items() if value is not None}
         return replace(self, **given)
 
@@ -107,18 +103,13 @@ class WatchSettings:
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> WatchSettings:
         """Return the settings that the environment asks for, defaults elsewhere."""
         environ = os.environ if environ is None else environ
-        given = {}
-        for field in fields(cls):
-            text = environ.get(PREFIX + field.name.upper())
-            if text:
-                given[field.name] = text
-        return cls().changed(**given)
+        texts = {field.name: environ.get(PREFIX + field.name.upper()) for field in fields(cls)}
+        return cls().changed(**{name: text or None for name, text in texts.items()})
 
 
 def torch_aliases(environ: Mapping[str, str]) -> dict[str, str]:
     """Options in the words of torch's own tool: TORCHDYNAMO_REPRO_AFTER and TORCHDYNAMO_REPRO_LEVEL."""
-    names = {"TORCHDYNAMO_REPRO_AFTER": "after", "TORCHDYNAMO_REPRO_LEVEL": "level"}
-    return {option: environ[name] for name, option in names.items() if environ.get(name)}
+    return {option: environ[name] for name, option in TORCHS_OWN_TOOL.items() if environ.get(name)}
 
 
 def parse_size(text: str) -> int:
@@ -139,15 +130,13 @@ def parse_share(text: str) -> float:
         raise TorchReproError(f"{text!r} is not a share", next_step="write for example 5%") from None
 
 
-def _parse_flag(text: str) -> bool:
-    return text.lower() not in ("", "0", "false", "no", "off")
-
-
-_CHOICES: dict[str, type[StrEnum]] = {"after": After, "on_mismatch": OnMismatch}
 _READERS: dict[str, Callable[[str], Any]] = {
+    "after": After,
+    "on_mismatch": OnMismatch,
+    "out": Path,
     "size_cap": parse_size,
     "budget": parse_share,
-    "whole": _parse_flag,
+    "whole": lambda text: text.lower() not in ("", "0", "false", "no", "off"),
     "rank_timeout": float,
     "run_id": str,
 }
@@ -155,13 +144,10 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 
 def _parsed(name: str, value: Any) -> Any:
-    if name == "out":
-        return Path(value)
-    kind = _CHOICES.get(name)
-    if kind is None and not isinstance(value, str):
-        return value
+    reader = _READERS.get(name, int)
     try:
-        return _READERS.get(name, int)(value) if kind is None else kind(value)
+        return reader(value) if isinstance(value, str) else value
     except ValueError:
-        step = "give a number" if kind is None else f"choose one of {', '.join(kind)}"
+        chosen = isinstance(reader, type) and issubclass(reader, StrEnum)
+        step = f"choose one of {', '.join(reader)}" if chosen else "give a number"  # type: ignore[arg-type]
         raise TorchReproError(f"{name} is {value!r}", next_step=step) from None

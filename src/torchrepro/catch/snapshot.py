@@ -32,6 +32,7 @@ from torchrepro.nouns.repro import Ambient, Compiler, Origin, Place, Repro, Symb
 from torchrepro.script.save_bundle import manifest_of, members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.modes import disable_current_modes
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.graph_source import write_with_source
 
@@ -68,7 +69,7 @@ class Snapshot:
     ) -> Snapshot:
         """Take the graph as it is now. CannotSerialise or GraphTextError where it cannot be kept as data."""
         below_aot = place is Place.AFTER_AOT
-        with _plainly():
+        with disable_current_modes():
             return cls(
                 written=write_graph(graph),
                 place=place,
@@ -92,7 +93,7 @@ class Snapshot:
     def graph(self) -> GraphModule:
         """The graph as it will be read back from a bundle. It is shared: copy it before changing it."""
         written = self.written
-        with _plainly():
+        with disable_current_modes():
             return read_graph(
                 written.text,
                 written.constants,
@@ -123,27 +124,25 @@ class Snapshot:
 
 
 def concrete(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Inputs with the hints of symbols in their place, also in the sizes of fake tensors."""
+    """Inputs with the hints of symbols in their place, also in the sizes of fake tensors.
+
+    Checked on torch 2.11 to 2.15 (`SymNode.hint`).
+    """
     mode = FakeTensorMode()
-    return tuple(
-        _concrete_fake(value, mode) if isinstance(value, FakeTensor) else _hint(value) for value in inputs
-    )
 
+    def hint(value: Any) -> Any:
+        symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        return value.node.hint if symbolic and value.node.hint is not None else value
 
-def _hint(value: Any) -> Any:
-    """Checked on torch 2.11 to 2.15 (`SymNode.hint`)."""
-    symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
-    return value.node.hint if symbolic and value.node.hint is not None else value
+    def made(value: Any) -> Any:
+        if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+            return hint(value)
+        size, stride = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
+        like: Any = {"dtype": value.dtype, "device": value.device, "requires_grad": value.requires_grad}
+        with mode:
+            return torch.empty_strided(size, stride, **like)
 
-
-def _concrete_fake(value: FakeTensor, mode: FakeTensorMode) -> torch.Tensor:
-    if value.layout is not torch.strided:
-        return value
-    size, stride = [_hint(n) for n in value.shape], [_hint(n) for n in value.stride()]
-    with mode:
-        return torch.empty_strided(
-            size, stride, dtype=value.dtype, device=value.device, requires_grad=value.requires_grad
-        )
+    return tuple(map(made, inputs))
 
 
 def _any_node(graph: GraphModule, fits: Callable[[torch.fx.Node], bool]) -> bool:
@@ -173,16 +172,6 @@ def _writes(node: torch.fx.Node) -> bool:
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
 
 
-def _plainly() -> Any:
-    """No mode of the user's or of the compiler's takes part in what is done here.
-
-    Checked on torch 2.11 to 2.15 (`_disable_current_modes`).
-    """
-    from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
-
-    return _disable_current_modes()
-
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -193,8 +182,6 @@ class PendingBundle:
         self._session = session
         self._snapshot = snapshot
         self._pid = os.getpid()
-        self._repro: Repro | None = None
-        self._written: GraphText | None = None
         self._flight: FlightRecord | None = None
         self._in_place: _InPlace | None = None
         self.path: Path | None = None
@@ -204,7 +191,7 @@ class PendingBundle:
         if self._pid != os.getpid():
             # In a forked child: the files are the parent's.
             self._pid, self._in_place, self._flight, self.path = os.getpid(), None, None, None
-        if self._in_place is None or not self._in_place.write(inputs, rng):
+        if self._in_place is None or not self._in_place.write([*inputs, *rng.values()]):
             self._rewrite_all(inputs, rng)
         assert self._flight is not None
         self._flight.write(phase)
@@ -223,62 +210,53 @@ class PendingBundle:
         if self._pid != os.getpid():
             return
         if self._in_place is not None:
-            self._in_place.close()
-            self._in_place = None
+            self._in_place.file.close()
         if self._flight is not None:
             self._flight.remove()
-            self._flight = None
         if self.path is not None:
             shutil.rmtree(self.path, ignore_errors=True)
-            self.path = None
+        self._in_place, self._flight, self.path = None, None, None
+
+    @cached_property
+    def _without_inputs(self) -> tuple[Repro, GraphText]:
+        """It is kept, and must not keep the user's tensors alive."""
+        repro = self._snapshot.repro(())
+        written, compiler = write_with_source(repro)
+        return replace(repro, compiler=compiler), written
 
     def _rewrite_all(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
-        if self._repro is None or self._written is None:
-            # Without inputs: it is kept, and must not keep the user's tensors alive.
-            repro = self._snapshot.repro(())
-            self._written, compiler = write_with_source(repro)
-            self._repro = replace(repro, compiler=compiler)
-        ambient = replace(self._repro.ambient, rng=dict(rng))
-        repro = replace(self._repro, inputs=tuple(inputs), ambient=ambient)
-        packed = pack_values(values_of(repro, self._written), size_cap=self._session.settings.size_cap)
-        manifest = manifest_of(repro, self._written, packed, run_id=self._session.run_id)
-        files = members_of(self._written, packed, manifest)
-        former = self.path, self._flight
-        if self._in_place is not None:
-            self._in_place.close()
-        self.path = self._session.under_free_name(UNFINISHED, lambda path: write_bundle_files(path, files))
-        self._flight = FlightRecord(self.path)
-        self._session.announce_unfinished(self.path)
-        self._in_place = _InPlace.of(self.path / TENSORS, inputs, rng, packed)
-        if former[0] is not None and former[1] is not None:
-            former[1].remove()
-            shutil.rmtree(former[0], ignore_errors=True)
+        plain, written = self._without_inputs
+        repro = replace(plain, inputs=tuple(inputs), ambient=replace(plain.ambient, rng=dict(rng)))
+        packed = pack_values(values_of(repro, written), size_cap=self._session.settings.size_cap)
+        files = members_of(written, packed, manifest_of(repro, written, packed, run_id=self._session.run_id))
+        path = self._session.under_free_name(UNFINISHED, lambda path: write_bundle_files(path, files))
+        flight = FlightRecord(path)
+        self._session.announce_unfinished(path)
+        self.discard()
+        self.path, self._flight = path, flight
+        self._in_place = _InPlace.of(path / TENSORS, [*inputs, *rng.values()], packed)
 
 
+@dataclass(frozen=True, eq=False)
 class _InPlace:
     """Writes the inputs of a later call over those of the first, where they have the same layout."""
 
-    def __init__(
-        self, file: StorageRewriter, layout: tuple[Any, ...], pieces: list[tuple[str, int, int, int]]
-    ) -> None:
-        self._file = file
-        self._layout = layout
-        self._pieces = pieces
+    file: StorageRewriter
+    layout: tuple[Any, ...]
+    pieces: list[tuple[str, int, int, int]]
+    """The name of a storage in the file; which value it belongs to, where in it, how many bytes."""
 
     @classmethod
-    def of(
-        cls, path: Path, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor], packed: PackedValues
-    ) -> _InPlace | None:
+    def of(cls, path: Path, values: Sequence[Any], packed: PackedValues) -> _InPlace | None:
         """None where the values are not all plain tensors on the CPU whose bytes were written as they are."""
-        tensors = [*inputs, *rng.values()]
-        layout = _layout(tensors)
+        layout = _layout(values)
         if layout is None:
             return None
         pieces = []
         for name, flat in packed.storages.items():
             if name.startswith("constant."):
                 continue  # part of the graph: it does not change from call to call
-            for index, tensor in enumerate(tensors):
+            for index, tensor in enumerate(values):
                 if isinstance(tensor, torch.Tensor):
                     storage = tensor.untyped_storage()
                     offset = flat.data_ptr() - storage.data_ptr()
@@ -289,16 +267,12 @@ class _InPlace:
                 return None
         return cls(StorageRewriter(path), layout, pieces)
 
-    def write(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> bool:
-        tensors = [*inputs, *rng.values()]
-        if _layout(tensors) != self._layout:
+    def write(self, values: Sequence[Any]) -> bool:
+        if _layout(values) != self.layout:
             return False
-        for name, index, offset, length in self._pieces:
-            self._file.write(name, tensors[index].untyped_storage().data_ptr() + offset, length)
+        for name, index, offset, length in self.pieces:
+            self.file.write(name, values[index].untyped_storage().data_ptr() + offset, length)
         return True
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -27,6 +28,7 @@ from torchrepro.catch.snapshot import Snapshot
 from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
 from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, EVAL_FRAME, OUTPUT_GRAPH
+from torchrepro.torch_api.patching import closed_over
 
 CurrentSession = Callable[[], Session | None]
 
@@ -40,10 +42,9 @@ def install(current: CurrentSession) -> None:
     if _installed:
         return
     _installed = True
-    when_imported(OUTPUT_GRAPH, lambda module: _hook_capture(module, current))
-    when_imported(COMPILE_FX, lambda module: _hook_inductor(module, current))
-    when_imported(BACKENDS_COMMON, lambda module: _hook_aot(module, current))
-    when_imported(EVAL_FRAME, lambda module: _hook_calls(module, current))
+    hooks = (_hook_capture, _hook_inductor, _hook_aot, _hook_calls)
+    for name, hook in zip((OUTPUT_GRAPH, COMPILE_FX, BACKENDS_COMMON, EVAL_FRAME), hooks, strict=True):
+        when_imported(name, partial(hook, current=current))
 
 
 def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
@@ -241,10 +242,14 @@ class CompiledTarget:
 
     @property
     def users(self) -> Callable[..., Any]:
-        """The user's own function or module: what a person would hand to `torch.compile`."""
+        """The user's own function or module: what a person would hand to `torch.compile`.
+
+        Checked on torch 2.11 to 2.15 (`wrap_inline`).
+        """
         function: Any = self.function
-        if _is_inlined(function):
-            function = getattr(function, "__wrapped__", function)
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_filename.endswith("external_utils.py"):
+            function = getattr(function, "__wrapped__", function)  # capture put a frame of its own around it
         owner = getattr(function, "__self__", None)
         if isinstance(owner, torch.nn.Module) and function.__name__ in ("_call_impl", "_wrapped_call_impl"):
             return owner
@@ -271,22 +276,10 @@ def target_of(model: Any) -> CompiledTarget | None:
         return None if inner is None else replace(inner, function=model)
     function = getattr(model, "_torchdynamo_orig_callable", None)
     # The context is known to the compiled function alone; this little function of it is closed over it.
-    context = _free_variable(getattr(model, "get_compiler_config", None), "self")
+    context = closed_over(getattr(model, "get_compiler_config", None), "self")
     if function is None or context is None:
         return None
     if isinstance(model, types.MethodType):
         function = types.MethodType(function, model.__self__)
     found = CompiledTarget.of(function, context)
     return replace(found, function=found.users)
-
-
-def _free_variable(function: Any, name: str) -> Any:
-    if not isinstance(function, types.FunctionType) or name not in function.__code__.co_freevars:
-        return None
-    return (function.__closure__ or ())[function.__code__.co_freevars.index(name)].cell_contents
-
-
-def _is_inlined(function: Any) -> bool:
-    """Whether capture put a frame of its own around it. Checked on torch 2.11 to 2.15 (`wrap_inline`)."""
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.endswith("external_utils.py")

@@ -1,37 +1,53 @@
 """Whole calls: each outermost compiled call compared with plain Python (`run --whole`, `watch(whole=True)`).
 
 Graph by graph one cannot see what capture itself got wrong: a side effect that was lost, an error that is no
-longer raised. So the call is looked at from outside. The program gets the compiled call's result and side
-effects, once.
+longer raised. So the call is looked at from outside: plain Python runs the same call from the same state, on
+clones, and leaves everything as the compiled call left it, the random generators included. The program gets
+the compiled call's result and side effects, once.
 """
 
 from __future__ import annotations
 
 import functools
+import random
+import sys
 import threading
 import time
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.catch.judge_whole_call import FinishedCall, judge_call
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.torch_hooks import CompiledTarget
-from torchrepro.judge.clone import clone_inputs, is_lazy
+from torchrepro.judge.clone import clone_inputs, is_lazy, precision_for
+from torchrepro.judge.execute import Run, verdict_of
+from torchrepro.judge.models import (
+    Subject,
+    compare_runs,
+    judge,
+    run_in_fp64,
+    verdict_of_comparison,
+    verdict_without_eager,
+    without_compilers,
+)
+from torchrepro.judge.randomness import Draws
+from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
-from torchrepro.nouns.repro import Ambient, Repro
-from torchrepro.nouns.verdict import Signature, Verdict
+from torchrepro.nouns.verdict import Comparison, Kind, Signature, Verdict
 from torchrepro.state.ambient import capture_ambient
-from torchrepro.state.snapshot import State, describe_state, in_state
-from torchrepro.torch_api.generators import RngState, capture_rng_state
+from torchrepro.state.snapshot import Description, State, describe_state, in_state, running_in
+from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_states
 from torchrepro.torch_api.modes import runs_in_plain_python
 from torchrepro.torch_api.pytree import tree_flatten, tree_unflatten
 
@@ -156,27 +172,17 @@ class WholeCalls:
             self._sampler.spent(spent + time.monotonic() - started)
 
     def _keep(self, call: FinishedCall, verdict: Verdict) -> Path | None:
-        with in_state(call.before, call.after):
-            return self.session.keep(self._repro(call), verdict, f"whole call of {self._target.name}")
-
-    def _repro(self, call: FinishedCall) -> Repro:
-        """Return the call as data, in the state from before it, which must be in place now."""
-        ambient = replace(capture_ambient(), rng=call.rng.devices)
-        found = self._repro_of(call.before.args, call.before.kwargs, ambient)
-        earlier = []
-        for arguments in self._recent:
-            args, kwargs = arguments or (call.before.args, call.before.kwargs)
-            other = self._repro_of(args, kwargs, ambient)
-            if other.graph.code == found.graph.code:
-                earlier.append(other.inputs)
-        return replace(
-            found, backward=False, earlier=tuple(earlier), notes=(*found.notes, *self._target.notes)
-        )
-
-    def _repro_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], ambient: Ambient) -> Repro:
-        return repro_of_call(
-            self._target.users, args, kwargs, compiler=self._target.compiler, ambient=ambient
-        )
+        """Keep the call as data, in the state from before it."""
+        target, before = self._target, call.before
+        with in_state(before, call.after):
+            ambient = replace(capture_ambient(), rng=call.rng.devices)
+            as_data = partial(repro_of_call, target.users, compiler=target.compiler, ambient=ambient)
+            found = as_data(before.args, before.kwargs)
+            others = [as_data(*(arguments or (before.args, before.kwargs))) for arguments in self._recent]
+            earlier = tuple(one.inputs for one in others if one.graph.code == found.graph.code)
+            notes = (*found.notes, *target.notes)
+            repro = replace(found, backward=False, earlier=earlier, notes=notes)
+            return self.session.keep(repro, verdict, f"whole call of {target.name}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,3 +244,185 @@ def _require_one_process() -> None:
             "whole calls are not compared in a job of several ranks",
             next_step="use --level 4, or run it with one rank",
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedCall:
+    """A whole compiled call that has happened."""
+
+    function: Callable[..., Any]
+    """What was compiled."""
+    before: State
+    """Clones of all that it could reach, from before it."""
+    after: State
+    """The same objects as it left them."""
+    rng: RngState
+    rng_after: RngState
+    seen: Description
+    """What can be seen after it, objects that it made included."""
+    outputs: Any = None
+    raised: Exception | None = None
+
+
+def judge_call(call: FinishedCall) -> Verdict:
+    """Return whether the compiled call did what plain Python does. The compiled call is not repeated."""
+    runs = _Runs(call)
+    restore_rng_state(call.rng)
+    try:
+        if call.raised is not None:
+            plain = runs.attempt()
+            if isinstance(plain, Exception):
+                return verdict_without_eager(plain, missing=False)
+            return verdict_of(call.raised)
+        verdict = judge(Subject(runs.plain, runs.compiled, runs.truth), steady=True)
+        compared = verdict.fails and verdict.comparison is not None
+        return runs.steady_part_of(verdict) if compared else verdict
+    except _OutOfSight as exc:
+        return Verdict(Kind.NOT_COMPARABLE, summary=exc.fact)
+    finally:
+        restore_rng_state(call.rng_after)
+
+
+class _OutOfSight(TorchReproError):
+    """The call writes to tensors that were not among the state, whose former contents are unknown."""
+
+
+class _Runs:
+    """The ways to run a call that has happened, reduced to the state on which plain Python differs."""
+
+    def __init__(self, call: FinishedCall) -> None:
+        self._call = call
+        self._first: Run | None = None
+        self._rng: RngState | None = None
+        """The generators after the first run in plain Python."""
+
+    def plain(self, around: AbstractContextManager[Any]) -> Run:
+        """Run the call once without compilers, on clones of the state from before it."""
+        call = self._call
+        state = call.before.cloned()
+        # The compiled call has given the program its warnings already.
+        with running_in(state, call.after) as writes, around, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                run = _observed(call.function, state)
+            finally:
+                if writes.out_of_sight:
+                    raise _OutOfSight("it writes to tensors that the watch cannot follow", next_step="")
+            rng = capture_rng_state()
+        seen = call.seen
+        tensors = {
+            key: value
+            for key, value in run.state.items()
+            if key in seen.tensors and not _same_bits(value, seen.tensors[key])
+        }
+        data = {
+            key: value
+            for key, value in run.python.items()
+            if key in seen.data and not _equal(value, seen.data[key])
+        }
+        run = replace(run, state=tensors, changed=frozenset(tensors), python=data, rng=rng.devices)
+        self._first, self._rng = self._first or run, self._rng or rng
+        return run
+
+    def attempt(self) -> Run | Exception:
+        try:
+            return self.plain(without_compilers())
+        except _OutOfSight:
+            raise
+        except Exception as exc:
+            return exc
+
+    def compiled(self, around: AbstractContextManager[Any]) -> Run:
+        """Return what the program has seen of the compiled call."""
+        call, first = self._call, self._first
+        state = {key: call.seen.tensors[key] for key in (first.state if first else ())}
+        python = {key: call.seen.data[key] for key in (first.python if first else ())}
+        return Run(call.outputs, state=state, python=python, rng=call.rng_after.devices)
+
+    def truth(self, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+        """Return the same in float64, unless there is no difference to explain."""
+        call, first = self._call, self._first
+        assert first is not None
+        if compare_runs(first, self.compiled(nullcontext()), None, rule=Rule(strict=True)):
+            raise TorchReproError("the same as plain Python, bit for bit", next_step="")
+        precision, notes = precision_for({tensor.device.type for tensor in call.before.tensors()})
+        state = call.before.cloned(precision.real, precision.device)
+        with running_in(state, call.after), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = run_in_fp64(lambda: _observed(call.function, state), draws=draws, precision=precision)
+        return found.value, notes + found.notes
+
+    def steady_part_of(self, verdict: Verdict) -> Verdict:
+        """Keep the differences in values that plain Python itself gives again.
+
+        If both sides drew the same random numbers, that is asked from the same random state, else from
+        another.
+        """
+        first, rng = self._first, self._rng
+        assert first is not None
+        assert rng is not None
+        drew_alike = _same_generators(rng, self._call.rng_after)
+        restore_rng_state(self._call.rng)
+        if not drew_alike:
+            _reseed()
+        again = self.attempt()
+        if isinstance(again, Exception):
+            summary = "non-deterministic: plain Python raises the second time"
+            return Verdict(Kind.NOT_COMPARABLE, summary=summary)
+        # The noise of atomic additions is granted; whatever changes with the random numbers is left out.
+        repeated = compare_runs(first, again, None, rule=Rule(strict=not drew_alike))
+        varying = {leaf.path for leaf in repeated.differing}
+        comparison = verdict.comparison
+        assert comparison is not None
+        kept = tuple(leaf for leaf in comparison if leaf.same or leaf.path not in varying)
+        steady = Comparison(kept, comparison.notes)
+        if steady:
+            return Verdict(Kind.NOT_COMPARABLE, summary=f"random or non-deterministic: {verdict.summary}")
+        return verdict_of_comparison(steady).with_notes(*verdict.notes)
+
+
+def _observed(function: Callable[..., Any], state: State) -> Run:
+    outputs = function(*state.args, **state.kwargs)
+    seen = describe_state(function, state.args, state.kwargs)
+    return Run(_apart(outputs), state=seen.tensors, python=seen.data)
+
+
+def _apart(value: Any) -> Any:
+    """A result in containers of its own: a list that is also part of the state is about to change again."""
+    if type(value) in (list, tuple):
+        return type(value)(_apart(item) for item in value)
+    if type(value) is dict:
+        return {key: _apart(item) for key, item in value.items()}
+    return value
+
+
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first is second:
+        return True
+    alike = type(first) is type(second) and first.dtype is second.dtype and first.shape == second.shape
+    if not alike or first.layout is not torch.strided or first.device != second.device:
+        return False
+    try:
+        return torch.equal(first, second)
+    except RuntimeError:  # a dtype or a subclass without a comparison: the judge knows more
+        return False
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray):
+        return (
+            isinstance(second, np.ndarray) and first.dtype == second.dtype and np.array_equal(first, second)
+        )
+    return type(first) is type(second) and bool(first == second)
+
+
+def _same_generators(first: RngState, second: RngState) -> bool:
+    numpy = first.numpy is None or second.numpy is None or str(first.numpy) == str(second.numpy)
+    return same_states(first.devices, second.devices) and numpy and first.python == second.python
+
+
+def _reseed() -> None:
+    torch.manual_seed(torch.initial_seed() + 1)
+    random.seed(random.random())
+    if "numpy" in sys.modules:
+        np.random.seed(random.getrandbits(32))

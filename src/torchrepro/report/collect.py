@@ -55,58 +55,55 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
     measured = Measured()
     if measure is not None and (verdict is None or verdict.kind in _HAS_VALUES):
         measured = measure(around.bundle, manifest)
-        notes += _notes_on(measured, verdict)
+        notes.append(_note_on(measured, verdict))
     verdict = verdict or measured.verdict
 
-    located = around.located or around.located_in_minimal
-    if located is not None:
-        notes += located.notes
+    located, minified = around.located or around.located_in_minimal, around.minified
     original, minimal = _pictures(around, notes)
     ours = Surrounding(manifest.environment, settings_of(manifest))
-    if around.minified is not None:
-        notes += around.minified.notes
+    notes += (*(located.notes if located else ()), *(minified.notes if minified else ()))
+    compiler, shown = manifest.compiler.name, _shown(around.bundle, target)
+    guilty = [node.op for node in minimal.nodes if node.guilty] if minimal is not None else []
+    op = guilty[0] if len(guilty) == 1 else ""
+    op = located.op.op if located is not None and located.op is not None else op
     return shareable(
         Contents(
-            title=title_of(
-                verdict,
-                compiler=manifest.compiler.name,
-                op=_guilty_op(located, minimal),
-                devices=devices_of(manifest),
-            ),
-            sentence=sentence_of(verdict, compiler=manifest.compiler.name),
-            bundle=_shown(around.bundle, target),
+            title=title_of(verdict, compiler=compiler, op=op, devices=devices_of(manifest)),
+            sentence=sentence_of(verdict, compiler=compiler),
+            bundle=shown,
             verdict=verdict,
             script=around.script,
-            script_is_minimal=around.minified is not None and around.minified.minimal,
-            script_verified=around.minified is not None and around.minified.reproduces,
+            script_is_minimal=minified is not None and minified.minimal,
+            script_verified=minified is not None and minified.reproduces,
             guilt=culprit_of(located),
             located=located,
             minimal=minimal,
             original=original,
             errors=measured.errors,
-            steps=_steps(around.minified),
-            explained=around.minified.explained if around.minified is not None else (),
+            steps=_steps(minified),
+            explained=minified.explained if minified is not None else (),
             environment=manifest.environment,
             differences=differences(ours, other) if other is not None else (),
             against=other.name if other is not None else "",
             settings=ours.settings,
             traceback=verdict.raised.traceback if verdict is not None and verdict.raised else "",
-            next_steps=_next_steps(around, verdict, _shown(around.bundle, target)),
+            next_steps=_next_steps(around, verdict, shown),
             notes=tuple(dict.fromkeys(note for note in notes if note)),
             created=manifest.created,
         )
     )
 
 
-def _notes_on(measured: Measured, recorded: Verdict | None) -> list[str]:
+def _note_on(measured: Measured, recorded: Verdict | None) -> str:
     """Return what the run says in addition to the values."""
-    if measured.verdict is None:
-        return [f"no map of the errors: {measured.note}"]
-    if recorded is not None and not measured.verdict.fails:
-        return [f"no map of the errors: it does not fail on this machine ({measured.verdict.kind.value})"]
-    if recorded is not None and measured.verdict.kind is not recorded.kind:
-        return [f"on this machine it fails in another way: {measured.verdict}"]
-    return []
+    verdict = measured.verdict
+    if verdict is None:
+        return f"no map of the errors: {measured.note}"
+    if recorded is None or verdict.kind is recorded.kind:
+        return ""
+    if not verdict.fails:
+        return f"no map of the errors: it does not fail on this machine ({verdict.kind.value})"
+    return f"on this machine it fails in another way: {verdict}"
 
 
 def _pictures(around: Surroundings, notes: list[str]) -> tuple[Picture | None, Picture | None]:
@@ -145,13 +142,6 @@ def _marked(nodes: tuple[Node, ...], located: Located | None) -> tuple[Node, ...
         if len(found) == 1:
             return tuple(replace(node, guilty=node.name == found[0]) for node in nodes)
     return nodes
-
-
-def _guilty_op(located: Located | None, minimal: Picture | None) -> str:
-    if located is not None and located.op is not None:
-        return located.op.op
-    guilty = [node.op for node in minimal.nodes if node.guilty] if minimal is not None else []
-    return guilty[0] if len(guilty) == 1 else ""
 
 
 def _steps(minified: Minified | None) -> tuple[Adoption, ...]:

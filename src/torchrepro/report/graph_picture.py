@@ -12,9 +12,10 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import NamedTuple
 
 from torchrepro.graph_text.source_lines import origin_in
-from torchrepro.graph_text.syntax import DTYPES, GraphSyntax, Line, Operation, operation, read_syntax
+from torchrepro.graph_text.syntax import DTYPES, GraphSyntax, Operation, operation, read_syntax
 from torchrepro.report.contents import Node, Picture
 
 
@@ -29,24 +30,19 @@ def _nodes(graph: GraphSyntax, guilty: str, prefix: str = "") -> Iterator[Node]:
             yield from _nodes(item, "", f"{prefix}{item.path}.")
     names: dict[str, str] = {}
     for line in graph.lines:
-        yield _node(line, names, prefix, guilty)
+        op, kind = ("output", "output") if not line.variable else _label(operation(line, names))
+        source, module = origin_in(line.comment) if kind == "op" else ("", "")
+        yield Node(
+            name=prefix + line.name,
+            op=op,
+            kind=kind,
+            inputs=() if line.value is None else _reads(line.value, names),
+            module=".".join(part for part in (prefix.rstrip("."), module) if part),
+            source=source,
+            shape=_shape(line.note),
+            guilty=bool(guilty) and line.name == guilty,
+        )
         names[line.variable] = prefix + line.name
-
-
-def _node(line: Line, names: dict[str, str], prefix: str, guilty: str) -> Node:
-    reads = () if line.value is None else _reads(line.value, names)
-    op, kind = ("output", "output") if not line.variable else _label(operation(line, names))
-    source, module = origin_in(line.comment) if kind == "op" else ("", "")
-    return Node(
-        name=prefix + line.name,
-        op=op,
-        kind=kind,
-        inputs=reads,
-        module=".".join(part for part in (prefix.rstrip("."), module) if part),
-        source=source,
-        shape=_shape(line.note),
-        guilty=bool(guilty) and line.name == guilty,
-    )
 
 
 def _label(found: Operation) -> tuple[str, str]:
@@ -83,12 +79,9 @@ def _shape(annotation: ast.expr | None) -> str:
             return f"{_shape(inner)} {device}"
         case ast.Call(func=ast.Attribute(value=inner)):
             return _shape(inner)
-        case ast.Subscript(value=ast.Name(id=dtype), slice=ast.Tuple(elts=[])):
-            return f"{DTYPES.get(dtype, dtype)}[]"
-        case ast.Subscript(value=ast.Name(id=dtype), slice=ast.Tuple(elts=sizes)):
-            return f"{DTYPES.get(dtype, dtype)}[{', '.join(map(ast.unparse, sizes))}]"
         case ast.Subscript(value=ast.Name(id=dtype), slice=size):
-            return f"{DTYPES.get(dtype, dtype)}[{ast.unparse(size)}]"
+            sizes = size.elts if isinstance(size, ast.Tuple) else [size]
+            return f"{DTYPES.get(dtype, dtype)}[{', '.join(map(ast.unparse, sizes))}]"
     return ast.unparse(annotation)
 
 
@@ -102,8 +95,7 @@ DEEPEST = 40
 """No module is nested deeper than this; the rest of a longer (hostile) path is one word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """A module, or a run of neighbours if a module has too many parts."""
 
     label: str
@@ -115,12 +107,11 @@ class Group:
     """Whether it is shown open at first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """All groups, parents before children, and for each node the group that it is in."""
+class Grouping(NamedTuple):
+    """All groups, parents before children, and for each node the number of the group that it is in."""
 
-    groups: tuple[Group, ...]
-    group_of: tuple[int, ...]
+    groups: list[Group]
+    group_of: list[int]
 
 
 @dataclass(slots=True)
@@ -142,12 +133,23 @@ class _Branch:
 
 def grouped(nodes: Sequence[Node]) -> Grouping:
     """Group nodes by module path, with the groups around a culprit open."""
-    whole = _by_module(nodes, _paths(nodes))
+    whole = _by_module(_paths(nodes))
     _fold(whole)
     if len(nodes) > SMALL:
         _divide(whole, nodes)
     _open(whole, nodes)
-    return _numbered(whole, len(nodes))
+    groups: list[Group] = []
+    group_of = [0] * len(nodes)
+    waiting = [(whole, 0)]
+    for branch, parent in waiting:
+        number = len(groups)
+        groups.append(Group(branch.label, parent, sum(1 for _ in branch.nodes()), branch.open))
+        for part in branch.parts:
+            if isinstance(part, int):
+                group_of[part] = number
+            else:
+                waiting.append((part, number))
+    return Grouping(groups, group_of)
 
 
 def _paths(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
@@ -172,22 +174,18 @@ def _paths(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
     return paths
 
 
-def _by_module(nodes: Sequence[Node], paths: Sequence[tuple[str, ...]]) -> _Branch:
+def _by_module(paths: Sequence[tuple[str, ...]]) -> _Branch:
     whole = _Branch("")
     branches: dict[tuple[str, ...], _Branch] = {(): whole}
-    for number in range(len(nodes)):
-        path = paths[number]
+    for number, path in enumerate(paths):
         for depth in range(1, len(path) + 1):
             if path[:depth] not in branches:
-                branches[path[:depth]] = branch = _Branch(_module_label(path[:depth]))
+                # The last word of the path, with the list's name before a number.
+                first = depth - 2 if path[depth - 1].isdigit() else depth - 1
+                branches[path[:depth]] = branch = _Branch(".".join(path[max(0, first) : depth]))
                 branches[path[: depth - 1]].parts.append(branch)
         branches[path].parts.append(number)
     return whole
-
-
-def _module_label(path: tuple[str, ...]) -> str:
-    """Return the last word of a path, with the list's name before a number."""
-    return ".".join(path[-2:]) if path[-1].isdigit() else path[-1]
 
 
 def _fold(whole: _Branch) -> None:
@@ -250,18 +248,3 @@ def _open(whole: _Branch, nodes: Sequence[Node]) -> None:
             if not inside.open and seen + len(inside.parts) - 1 <= ROOM:
                 inside.open = True
                 seen += len(inside.parts) - 1
-
-
-def _numbered(whole: _Branch, count: int) -> Grouping:
-    groups: list[Group] = []
-    group_of = [0] * count
-    waiting = [(whole, 0)]
-    for branch, parent in waiting:
-        number = len(groups)
-        groups.append(Group(branch.label, parent, sum(1 for _ in branch.nodes()), branch.open))
-        for part in branch.parts:
-            if isinstance(part, int):
-                group_of[part] = number
-            else:
-                waiting.append((part, number))
-    return Grouping(tuple(groups), tuple(group_of))

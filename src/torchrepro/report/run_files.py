@@ -33,29 +33,21 @@ _FIELDS = {json_name: name for name, json_name in JSON_NAMES.items()}
 
 def verdict_in(data: Mapping[str, Any] | None) -> Verdict | None:
     """Read a verdict that `Verdict.to_dict` wrote; it has only the values that differ."""
-    if data is None:
-        return None
-    comparison = data.get("comparison")
-    if isinstance(comparison, dict):
+    comparison = None if data is None else data.get("comparison")
+    if data is not None and isinstance(comparison, dict):
         kept = comparison.get("differing", [])
-        leaves = [_renamed(leaf) for leaf in kept] if isinstance(kept, list) else kept
+        leaves = [
+            {_FIELDS.get(name, name): leaf[name] for name in leaf} if isinstance(leaf, dict) else leaf
+            for leaf in (kept if isinstance(kept, list) else [kept])
+        ]
         data = {**data, "comparison": {"leaves": leaves, "notes": comparison.get("notes", [])}}
     return _converted(data, Verdict)
 
 
-def _renamed(leaf: Any) -> Any:
-    if not isinstance(leaf, dict):
-        return leaf
-    return {_FIELDS.get(name, name): value for name, value in leaf.items()}
-
-
 def located_at(bundle: Path) -> Located | None:
     """Read the answer of `torchrepro locate` in a bundle, or next to a zip."""
-    for directory in located_directories(bundle):
-        found = _converted(_json_in(directory / "result.json"), Located)
-        if found is not None:
-            return found
-    return None
+    found = (_converted(_json_in(where / "result.json"), Located) for where in located_directories(bundle))
+    return next(filter(None, found), None)
 
 
 def located_directories(bundle: Path) -> tuple[Path, ...]:
@@ -109,32 +101,38 @@ def surroundings_of(target: Path) -> Surroundings:
     """Find what belongs together; a wrong path is an error at once."""
     run = _run_directory_of(target)
     if run is None:
-        return _found(target, _beside(target))
+        # Where `minify` puts its results: next to the bundle, or here if it may not write there.
+        name = (target.stem if target.suffix == ".zip" else target.name) + SUFFIX
+        places = (target.absolute().with_name(name), Path.cwd() / name)
+        return _found(target, next((place for place in places if minified_in(place) is not None), None))
     minified = minified_in(run)
-    bundle = _original(run, minified)
-    if bundle is None:
-        note = "the bundle that was minified is not here any more: this is about the minimal one"
-        return _found(run / "minimal", run, note)
-    return _found(bundle, run)
+    original = Path(minified.original).name if minified is not None else ""
+    # The bundle that was minified: next to its run directory, or caught in it.
+    homes = [run.absolute().parent, run / CAUGHT, *sorted(run.glob(f"{CAUGHT}/*"))]
+    for bundle in (place / original for place in homes if original):
+        if _is_bundle(bundle):
+            return _found(bundle, run)
+    note = "the bundle that was minified is not here any more: this is about the minimal one"
+    return _found(run / "minimal", run, note)
 
 
 def _found(bundle: Path, run: Path | None, *notes: str) -> Surroundings:
     read_manifest(bundle)
     minified = minified_in(run) if run is not None else None
-    minimal = None
-    if run is not None and minified is not None and _is_bundle(RunDirectory(run).minimal):
-        minimal = RunDirectory(run).minimal
-    name = SCRIPT if minified is None else Path(minified.script).name
+    minimal = RunDirectory(run).minimal if run is not None and minified is not None else None
+    minimal = minimal if minimal is not None and _is_bundle(minimal) else None
+    name = SCRIPT if minified is None or minimal is None else Path(minified.script).name
+    graphs = (place / "graph" for place in located_directories(bundle))
+    with open_bundle_files(minimal or bundle) as files:
+        script = text_of(files, name) if name in files else ""
     return Surroundings(
         bundle=bundle,
         minified=minified,
         minimal=minimal,
-        script=_script(minimal, name) if minimal is not None else _script(bundle, SCRIPT),
+        script=script,
         located=located_at(bundle),
         located_in_minimal=located_at(minimal) if minimal is not None and minimal != bundle else None,
-        guilty_graph=next(
-            (path for place in located_directories(bundle) if _is_bundle(path := place / "graph")), None
-        ),
+        guilty_graph=next(filter(_is_bundle, graphs), None),
         notes=notes,
     )
 
@@ -144,31 +142,8 @@ def _run_directory_of(target: Path) -> Path | None:
     if target.is_dir() and not (target / MANIFEST).exists() and minified_in(target) is not None:
         return target
     around = target.absolute().parent
-    if target.is_dir() and target.name == "minimal" and minified_in(around) is not None:
-        return around
-    return None
-
-
-def _beside(bundle: Path) -> Path | None:
-    """Return where `minify` puts its results: next to the bundle, or here if it may not write there."""
-    name = (bundle.stem if bundle.suffix == ".zip" else bundle.name) + SUFFIX
-    for directory in (bundle.absolute().with_name(name), Path.cwd() / name):
-        if minified_in(directory) is not None:
-            return directory
-    return None
-
-
-def _original(run: Path, minified: Minified | None) -> Path | None:
-    """Return the bundle that was minified: next to its run directory, or caught in it."""
-    if minified is None:
-        return None
-    name = Path(minified.original).name
-    candidates = [
-        run.absolute().with_name(name),
-        run / CAUGHT / name,
-        *sorted(run.glob(f"{CAUGHT}/*/{name}")),
-    ]
-    return next((path for path in candidates if _is_bundle(path)), None)
+    named = target.is_dir() and target.name == "minimal"
+    return around if named and minified_in(around) is not None else None
 
 
 def _is_bundle(path: Path) -> bool:
@@ -177,9 +152,3 @@ def _is_bundle(path: Path) -> bool:
     except (TorchReproError, OSError):
         return False
     return True
-
-
-def _script(bundle: Path, name: str) -> str:
-    """Read a script in a bundle; empty if there is none of this name."""
-    with open_bundle_files(bundle) as files:
-        return text_of(files, name) if name in files else ""

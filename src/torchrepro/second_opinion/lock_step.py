@@ -25,7 +25,8 @@ from typing import Any
 import msgspec
 from torch.fx import GraphModule
 
-from torchrepro.catch.settings import PREFIX, WatchSettings
+from torchrepro.catch.autoload import PREFIX
+from torchrepro.catch.settings import WatchSettings
 from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.frame import where_of

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -26,9 +26,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 
-from torchrepro.nouns.results import Adoption, Growth
 from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS, error
-from torchrepro.report.contents import Contents, ErrorMap, Picture
+from torchrepro.report.contents import Contents, Picture
 from torchrepro.report.environments import lines_of, settings_lines
 from torchrepro.report.graph_picture import grouped
 from torchrepro.report.sections import growth_rows
@@ -78,8 +77,8 @@ def _template() -> jinja2.Template:
     environment.filters |= {
         "highlighted": highlighted,
         "error": error,
-        "begun": begun,
-        "count": count,
+        "begun": lambda text: text[:1].upper() + text[1:],
+        "count": "{:,}".format,
         "duration": duration,
         "shortened": shortened,
     }
@@ -91,15 +90,6 @@ def _template() -> jinja2.Template:
         "times_worse": times_worse,
     }
     return environment.get_template("page.html")
-
-
-def begun(text: str) -> str:
-    """Begin a text with a capital letter."""
-    return text[:1].upper() + text[1:]
-
-
-def count(value: int) -> str:
-    return f"{value:,}"
 
 
 def duration(seconds: float) -> str:
@@ -181,31 +171,45 @@ def _hash(text: str) -> str:
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 
 
-class Strings:
-    """A table of texts: op names, module paths and source lines repeat hundreds of times."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-
-    def place(self, text: str) -> int:
-        return self._places.setdefault(text, len(self._places))
-
-    def all(self) -> list[str]:
-        return list(self._places)
-
-
 def payload_of(contents: Contents) -> str:
-    """Return the data of the pictures and plots as JSON. Texts are indices into `strings`."""
-    strings = Strings()
+    """Return the data of the pictures and plots as JSON.
+
+    Texts are places in a table: op names, module paths and source lines repeat hundreds of times.
+    """
+    places: dict[str, int] = {}
+
+    def place(*texts: str) -> list[int]:
+        return [places.setdefault(text, len(places)) for text in texts]
+
     located = contents.located
     data = {
-        "pictures": {name: _picture(picture, strings) for name, picture in pictures_of(contents).items()},
-        "growth": _growth(located.growth, strings) if located else [],
+        "pictures": {name: _picture(picture, place) for name, picture in pictures_of(contents).items()},
+        "growth": [
+            [
+                *place(point.node, point.op, point.module, point.source),
+                number_or_word(point.eager),
+                number_or_word(point.compiled),
+            ]
+            for point in (located.growth if located else ())
+        ],
         "guilty": located.op.node if located and located.op else "",
-        "errors": [_error_map(error) for error in contents.errors],
-        "steps": _steps(contents.steps),
+        "errors": [
+            {
+                "path": error.path,
+                "edges": list(map(number_or_word, error.edges)),
+                "eager": error.eager,
+                "compiled": error.compiled,
+                "rows": [list(map(number_or_word, row)) for row in error.rows],
+                "dims": error.dims,
+            }
+            for error in contents.errors
+        ],
+        "steps": [
+            [step.query, round(step.seconds, 3), step.ops, step.inputs, step.elements, step.pass_name]
+            for step in contents.steps
+        ],
     }
-    return as_json({"strings": strings.all(), **data})
+    return as_json({"strings": list(places), **data})
 
 
 def pictures_of(contents: Contents) -> dict[str, Picture]:
@@ -218,54 +222,21 @@ def as_json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 
-def _picture(picture: Picture, strings: Strings) -> dict[str, Any]:
-    grouping = grouped(picture.nodes)
+def _picture(picture: Picture, place: Callable[..., list[int]]) -> dict[str, Any]:
+    groups, group_of = grouped(picture.nodes)
     numbers = {node.name: number for number, node in enumerate(picture.nodes)}
     return {
-        "groups": [
-            [strings.place(group.label), group.parent, group.nodes, int(group.open)]
-            for group in grouping.groups
-        ],
+        "groups": [[*place(group.label), group.parent, group.nodes, int(group.open)] for group in groups],
         "nodes": [
             [
-                *(strings.place(text) for text in (node.name, node.op, node.kind)),
-                *(strings.place(text) for text in (node.module, node.source, node.shape)),
+                *place(node.name, node.op, node.kind, node.module, node.source, node.shape),
                 int(node.guilty),
                 group,
                 [numbers[name] for name in dict.fromkeys(node.inputs) if name in numbers],
             ]
-            for node, group in zip(picture.nodes, grouping.group_of, strict=True)
+            for node, group in zip(picture.nodes, group_of, strict=True)
         ],
     }
-
-
-def _growth(growth: Iterable[Growth], strings: Strings) -> list[list[Any]]:
-    return [
-        [
-            *(strings.place(text) for text in (point.node, point.op, point.module, point.source)),
-            number_or_word(point.eager),
-            number_or_word(point.compiled),
-        ]
-        for point in growth
-    ]
-
-
-def _error_map(error: ErrorMap) -> dict[str, Any]:
-    return {
-        "path": error.path,
-        "edges": [number_or_word(edge) for edge in error.edges],
-        "eager": list(error.eager),
-        "compiled": list(error.compiled),
-        "rows": [[number_or_word(cell) for cell in row] for row in error.rows],
-        "dims": list(error.dims),
-    }
-
-
-def _steps(steps: Iterable[Adoption]) -> list[list[Any]]:
-    return [
-        [step.query, round(step.seconds, 3), step.ops, step.inputs, step.elements, step.pass_name]
-        for step in steps
-    ]
 
 
 def number_or_word(value: float | None) -> float | str | None:
