@@ -145,6 +145,20 @@ def test_a_local_class_and_a_function_attribute_hold_the_same_dictionary(write: 
     assert f.state == {"n": 1}
 
 
+def test_a_local_class_brings_its_local_base(write: Any) -> None:
+    module = write("""
+        def make(k):
+            class Base:
+                def get(self): return k
+            class Child(Base):
+                def get(self): return super().get() + 1
+            return Child
+        Child = make(3)
+    """)
+    (child,) = taken_along(module.Child)
+    assert child().get() == 4
+
+
 def test_local_functions_may_call_themselves_and_each_other(write: Any) -> None:
     module = write("""
         def make(limit):

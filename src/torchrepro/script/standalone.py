@@ -60,7 +60,7 @@ from torchrepro.torch_api.names import (
     NEG_VIEW,
     ZERO_TENSOR,
 )
-from torchrepro.user_code.closure.scopes import bound_names
+from torchrepro.user_code.closure.user_modules import bound_names
 
 _TENSOR_FILE = """\
 with open(HERE / "tensors.safetensors", "rb") as file:

@@ -115,19 +115,15 @@ def _kernels(kernels: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     """Return what the user's code has a name for of each kernel, and how the kernel is made of that."""
     found, around = [], []
     for kernel in kernels.values():
-        tuning = autotuner_text(kernel)
-        inside = tuning is not None and not _has_source(kernel)
-        found.append(kernel.fn if inside else kernel)
-        around.append(tuning.replace("{", "{{").replace("}", "}}") + "({})" if inside and tuning else "{}")
+        tuning, call = autotuner_text(kernel), "{}"
+        if tuning is not None:
+            try:
+                source_closure([kernel])
+            except CannotSerialise:
+                kernel, call = kernel.fn, tuning.replace("{", "{{").replace("}", "}}") + "({})"
+        found.append(kernel)
+        around.append(call)
     return found, around
-
-
-def _has_source(kernel: Any) -> bool:
-    try:
-        source_closure([kernel])
-    except CannotSerialise:
-        return False
-    return True
 
 
 def describe_op(op: OpOverload) -> CustomOpEntry:
@@ -151,13 +147,10 @@ def functions_of(name: str) -> dict[str, Callable[..., Any]]:
     if definition is None:
         return {}
     if definition._torch_dispatch_fns:
-        found = {"triton": definition._init_fn}
+        found = {"triton": definition._init_fn}  # which is its own fake form
     else:
-        found = {
-            "kernel" if device is None else f"kernel {device}": function
-            for device, function in definition._backend_fns.items()
-        }
-    if "triton" not in found:  # which is its own fake form
+        kernels = definition._backend_fns.items()
+        found = {f"kernel {device or ''}".strip(): function for device, function in kernels}
         found["fake"] = definition._abstract_fn
     found["backward"] = definition._backward_fn
     found["setup_context"] = definition._setup_context_fn
@@ -166,9 +159,13 @@ def functions_of(name: str) -> dict[str, Callable[..., Any]]:
 
 def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
     """Write a function that registers the operator; `names` are those of its functions, by role."""
-    function = registration_name(entry)
     schema = entry.schema[entry.schema.index("(") :]
-    arguments = [f"mutates_args={_mutated(entry.schema)!r}", f"schema={schema!r}"]
+    mutated = tuple(
+        argument.name
+        for argument in parse_schema(entry.schema).arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    arguments = [f"mutates_args={mutated!r}", f"schema={schema!r}"]
     kernels = {
         role.partition(" ")[2]: name for role, name in names.items() if role.startswith(("kernel", "triton"))
     }
@@ -176,7 +173,7 @@ def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
     arguments += [f"device_types={device!r}"] if device else []
     constructor = "triton_op" if "triton" in names else "custom_op"
     lines = [
-        f"def {function}():",
+        f"def {registration_name(entry)}():",
         f"    op = torch.library.{constructor}({entry.op!r}, {first}, {', '.join(arguments)})",
     ]
     lines += [f"    op.register_kernel({other or None!r}, {kernel})" for other, kernel in others]
@@ -184,8 +181,8 @@ def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
     if "backward" in names:
         setup = f", setup_context={names['setup_context']}" if "setup_context" in names else ""
         lines.append(f"    op.register_autograd({names['backward']}{setup})")
-    effect = _effect(entry.op)
-    lines += [f"    op.register_effect({EFFECT_TYPE}.{effect})"] if effect else []
+    effect = registry_entry(entry.op).effect.effect  # the kind of side effect; checked on torch 2.11 to 2.15
+    lines += [] if effect is None else [f"    op.register_effect({EFFECT_TYPE}.{effect.name})"]
     return "\n".join([*lines, "    return op"])
 
 
@@ -198,22 +195,22 @@ def require_registered(
 ) -> None:
     """Have every operator of a bundle in this process, with the schema that it had; else a BundleError."""
     for entry in entries:
-        found = _schema_here(entry.op)
-        if found is None:
-            if not _register(entry, trusted, registrations):
-                raise BundleError(
-                    f"the operator {entry.op} is not registered here; {_registrar(entry)} registers it",
-                    next_step=_how_to_trust(entry, bundle),
-                )
-            found = _schema_here(entry.op)
-        if found is None:
+        qualified, _, overload = entry.op.partition(".")
+        module = f"the module {entry.module}" + (f" ({entry.file})" if entry.file else "")
+        registrar = module if entry.module else "an unknown module"
+        if entry.library or entry.module == "__main__":
+            registrar = f"the library {entry.library}" if entry.library else f"the script {entry.file}"
+        if schema_of(qualified, overload) is None and not _register(entry, trusted, registrations):
             raise BundleError(
-                f"{_registrar(entry)} does not register the operator {entry.op}",
-                next_step="install the version that the bundle was taken with",
+                f"the operator {entry.op} is not registered here; {registrar} registers it",
+                next_step=_how_to_trust(entry, bundle),
             )
+        found = schema_of(qualified, overload)
         if found != entry.schema:
             raise BundleError(
-                f"the operator {entry.op} is {found} here and was {entry.schema}",
+                f"{registrar} does not register the operator {entry.op}"
+                if found is None
+                else f"the operator {entry.op} is {found} here and was {entry.schema}",
                 next_step="install the version that the bundle was taken with",
             )
 
@@ -224,41 +221,24 @@ def _register(entry: CustomOpEntry, trusted: Collection[str], registrations: Reg
         # Kept by the module of the source: torch itself refers to an operator only weakly.
         registrations()[entry.op]()
     elif entry.module and entry.module != "__main__" and covers(trusted, entry.module):
-        _import(entry)
+        try:
+            importlib.import_module(entry.module)
+        except ImportError as error:
+            raise BundleError(
+                f"the module {entry.module}, which registers {entry.op}, cannot be imported ({error})",
+                next_step="install it or run from its directory" + (f" ({entry.file})" if entry.file else ""),
+            ) from error
     elif entry.library and entry.library in trusted:
-        _load_library(entry)
+        try:
+            torch.ops.load_library(entry.library)
+        except OSError as error:
+            raise BundleError(
+                f"the library {entry.library}, which registers {entry.op}, cannot be loaded ({error})",
+                next_step="build it for this machine, at this path",
+            ) from error
     else:
         return False
     return True
-
-
-def _import(entry: CustomOpEntry) -> None:
-    try:
-        importlib.import_module(entry.module)
-    except ImportError as error:
-        raise BundleError(
-            f"the module {entry.module}, which registers {entry.op}, cannot be imported ({error})",
-            next_step="install it or run from its directory" + (f" ({entry.file})" if entry.file else ""),
-        ) from error
-
-
-def _load_library(entry: CustomOpEntry) -> None:
-    try:
-        torch.ops.load_library(entry.library)
-    except OSError as error:
-        raise BundleError(
-            f"the library {entry.library}, which registers {entry.op}, cannot be loaded ({error})",
-            next_step="build it for this machine, at this path",
-        ) from error
-
-
-def _registrar(entry: CustomOpEntry) -> str:
-    if entry.library:
-        return f"the library {entry.library}"
-    if entry.module == "__main__":
-        return f"the script {entry.file}"
-    where = f" ({entry.file})" if entry.file else ""
-    return f"the module {entry.module}{where}" if entry.module else "an unknown module"
 
 
 def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
@@ -271,27 +251,6 @@ def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
     if entry.module == "__main__" or not (entry.module or entry.library):
         return f"move what registers it into a module, and allow that with {command} MODULE"
     return f"if you trust it, allow it with {command} {entry.library or entry.module}"
-
-
-def _schema_here(name: str) -> str | None:
-    """Return the schema of a registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
-    qualified, _, overload = name.partition(".")
-    return schema_of(qualified, overload)
-
-
-def _mutated(schema: str) -> tuple[str, ...]:
-    """Return the names of the arguments that an operator writes to."""
-    arguments = parse_schema(schema).arguments
-    return tuple(item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write)
-
-
-def _effect(name: str) -> str:
-    """Return the kind of side effect that an operator is registered with, empty for one without.
-
-    Checked on torch 2.11 to 2.15 (`simple_registry`, `register_effect`).
-    """
-    effect = registry_entry(name).effect.effect
-    return "" if effect is None else str(effect.name)
 
 
 def _users_own(function: Any) -> Callable[..., Any]:

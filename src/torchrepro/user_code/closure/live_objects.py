@@ -9,17 +9,19 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.origin import installed_path, is_installed_file, is_installed_module
-from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition, bound_names
 from torchrepro.user_code.closure.user_modules import (
+    DEFINITIONS,
+    Definition,
     SourceFile,
     UserModule,
+    bound_names,
     cells_of,
     contents,
     definition_of,
@@ -130,37 +132,28 @@ def changed_attributes(value: Any, node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Local:
-    """A function or class of the user that no global name leads to, with what it closes over."""
+class Defined:
+    """What a definition of the user made, and the variables that it closes over."""
 
-    value: types.FunctionType | type
+    value: Any
     file: SourceFile
     module: UserModule
     node: Definition | ast.Lambda
-    cells: dict[str, types.CellType]
+    cells: dict[str, types.CellType] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """What its definition binds; a lambda binds a name that none of its variables has."""
+        """What the definition binds; a lambda binds a name that none of its variables has."""
         if not isinstance(self.node, ast.Lambda):
             return self.node.name
         return "function" + "_" * ("function" in self.cells)
-
-    @property
-    def bases(self) -> tuple[type, ...]:
-        return self.value.__bases__ if isinstance(self.value, type) else ()
-
-    @property
-    def parts(self) -> list[Any]:
-        """What must exist before it can be made: the contents of its cells, and its bases."""
-        return [*map(contents, self.cells.values()), *self.bases]
 
 
 class Locals:
     """The locals met so far: those that a call has to make together are found among them."""
 
     def __init__(self) -> None:
-        self._found: dict[int, Local] = {}
+        self._found: dict[int, Defined] = {}
 
     def discover(self, value: Any, depth: int = _DEPTH) -> None:
         """Remember the locals that are reachable from a value through cells, attributes and containers."""
@@ -172,11 +165,10 @@ class Locals:
         if "<locals>" not in value.__qualname__ and not getattr(value, "__closure__", None):
             return
         local = self._found[id(value)] = local_of(value)
-        attributes = vars(value).values()
-        for item in [*local.parts, *(one for one in attributes if not local.bases or isinstance(one, type))]:
+        for item in [*map(contents, local.cells.values()), *vars(value).values()]:
             self.discover(item, depth)
 
-    def made_with(self, value: Any) -> list[Local]:
+    def made_with(self, value: Any) -> list[Defined]:
         """Return the locals that one call has to make, this one among them.
 
         They refer to each other, or one of them rebinds a variable that another one reads: then they share
@@ -208,7 +200,7 @@ class Locals:
             key = waiting.pop()
             if key not in seen and key in self._found:
                 seen.add(key)
-                waiting += map(id, self._found[key].parts)
+                waiting += (id(contents(cell)) for cell in self._found[key].cells.values())
                 waiting += (other for other in self._found if self._share_a_rebound_cell(key, other))
         return seen
 
@@ -219,7 +211,7 @@ class Locals:
         return bool(shared & rebound)
 
 
-def local_of(value: types.FunctionType | type) -> Local:
+def local_of(value: types.FunctionType | type) -> Defined:
     """Return the definition and the cells of a function or class; CannotSerialise where its text is gone."""
     file, node = file_of(value), definition_of(value)
     if node is None:
@@ -229,7 +221,9 @@ def local_of(value: types.FunctionType | type) -> Local:
         )
     cells = {name: cell for function in functions_of(value) for name, cell in cells_of(function).items()}
     cells.pop("__class__", None)  # the class statement makes that one
-    return Local(value, file, module_of(value), node, cells)
+    bases = value.__bases__ if isinstance(value, type) else ()
+    cells |= {base.__name__: types.CellType(base) for base in bases if "<locals>" in base.__qualname__}
+    return Defined(value, file, module_of(value), node, cells)
 
 
 def _rebound_names(node: ast.AST) -> set[str]:

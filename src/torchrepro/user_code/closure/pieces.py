@@ -12,33 +12,21 @@ import sys
 import textwrap
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.user_code.closure.live_objects import same_literal
+from torchrepro.user_code.closure.live_objects import Defined, same_literal
 from torchrepro.user_code.closure.origin import is_installed_module
-from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition, deferred_names
-from torchrepro.user_code.closure.user_modules import SourceFile, UserModule
+from torchrepro.user_code.closure.user_modules import (
+    DEFINITIONS,
+    SourceFile,
+    UserModule,
+    deferred_names,
+    is_user_function,
+)
 
 if TYPE_CHECKING:
     from torchrepro.user_code.closure.writer import ClosureWriter
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A definition to cut out: where it stands, and what is known about the object that came of it."""
-
-    module: UserModule
-    file: SourceFile
-    node: Definition | ast.Lambda
-    live: Any = None
-    """The function that came of it, whose defaults count as they are now."""
-    variables: Collection[str] = ()
-    """Variables of enclosing functions that will be there."""
-    decorators: bool = False
-    as_name: str | None = None
-    """Another name for what the definition binds."""
 
 
 class PieceWriter:
@@ -52,21 +40,22 @@ class PieceWriter:
         file = module.file(name)
         return _text(file, node, self._replaced(module, file, node, (), (), {name: as_name}))
 
-    def definition(self, piece: Piece, own: Mapping[str, str]) -> tuple[str, list[str]]:
+    def definition(
+        self, made: Defined, own: Mapping[str, str], as_name: str | None, *, decorators: bool
+    ) -> tuple[str, list[str]]:
         """Return the text of a definition, and assignments to its attributes: defaults as they are now.
 
-        `own` are names that stand for the definition itself.
+        `own` are names that stand for the definition itself, `as_name` is what it is to bind.
         """
-        node = piece.node
-        skipped: list[ast.expr] = [] if piece.decorators else list(getattr(node, "decorator_list", []))
+        node = made.node
+        skipped: list[ast.expr] = [] if decorators else list(getattr(node, "decorator_list", []))
         defaults: list[ast.expr] = []
         after: list[str] = []
-        if piece.live is not None and not isinstance(node, ast.ClassDef):
-            defaults, after = self._defaults(piece.module, node.args, piece.live)
-        replaced = self._replaced(
-            piece.module, piece.file, node, piece.variables, skipped + defaults, own
-        ) | dict.fromkeys(defaults, ast.Constant(None))
-        return _text(piece.file, node, replaced, piece.as_name, decorators=piece.decorators), after
+        if is_user_function(made.value) and not decorators and not isinstance(node, ast.ClassDef):
+            defaults, after = self._defaults(made.module, node.args, made.value)
+        replaced = self._replaced(made.module, made.file, node, made.cells, skipped + defaults, own)
+        replaced |= dict.fromkeys(defaults, ast.Constant(None))
+        return _text(made.file, node, replaced, as_name, decorators=decorators), after
 
     def _replaced(
         self,

@@ -15,7 +15,7 @@ import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.live_objects import (
-    Local,
+    Defined,
     Locals,
     changed_attributes,
     has_state,
@@ -25,11 +25,12 @@ from torchrepro.user_code.closure.live_objects import (
     same_literal,
 )
 from torchrepro.user_code.closure.origin import installed_path, is_installed_module
-from torchrepro.user_code.closure.pieces import Piece, PieceWriter
-from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition
+from torchrepro.user_code.closure.pieces import PieceWriter
 from torchrepro.user_code.closure.text import ModuleText
 from torchrepro.user_code.closure.user_modules import (
+    DEFINITIONS,
     EMPTY,
+    Definition,
     UserModule,
     contents,
     definition_of,
@@ -212,9 +213,8 @@ class ClosureWriter:
     def _define_by_definition(
         self, module: UserModule, node: Definition, as_name: str, value: Any, *, decorators: bool
     ) -> None:
-        live = value if is_user_function(value) and not decorators else None
-        piece = Piece(module, module.file(node.name), node, live, (), decorators, as_name)
-        text, after = self._pieces.definition(piece, {node.name: as_name})
+        made = Defined(value, module.file(node.name), module, node)
+        text, after = self._pieces.definition(made, {node.name: as_name}, as_name, decorators=decorators)
         self._add(text)
         self._code.setdefault(id(value), as_name)
         self._assign(as_name, after, value, node)
@@ -267,7 +267,7 @@ class ClosureWriter:
         self._define_group(group, names)
         return self._code[id(value)]
 
-    def _define_group(self, group: list[Local], names: list[str]) -> None:
+    def _define_group(self, group: list[Defined], names: list[str]) -> None:
         """Define locals that are made together; by a factory where they have variables."""
         members = {id(local.value) for local in group}
         given = {
@@ -279,12 +279,10 @@ class ClosureWriter:
         alone = len(group) == 1 and not group[0].cells
         texts, afters = [], []
         for local, name in zip(group, names, strict=True):
-            live = None if isinstance(local.value, type) else local.value
-            visible = {*(base.__name__ for base in local.bases), *local.cells}
             called = name if alone else local.name
-            as_name = name if alone else None
-            piece = Piece(local.module, local.file, local.node, live, visible, live is None, as_name)
-            text, after = self._pieces.definition(piece, {})
+            text, after = self._pieces.definition(
+                local, {}, name if alone else None, decorators=isinstance(local.value, type)
+            )
             texts.append(f"{called} = {text}" if isinstance(local.node, ast.Lambda) else text)
             afters.append(after)
         if alone:
@@ -298,7 +296,7 @@ class ClosureWriter:
         for local, name, after in zip(group, names, afters, strict=True):
             self._assign(name, after, local.value, local.node)
 
-    def _variable(self, name: str, cell: types.CellType, local: Local) -> str:
+    def _variable(self, name: str, cell: types.CellType, local: Defined) -> str:
         """Return the argument for a variable."""
         value, where = contents(cell), f"{local.value.__qualname__}: {name}"
         if value is EMPTY:
