@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 import torch
+from bytecode.instr import InstrLocation
 
 from torchrepro.execute.compilers import backend_function
 from torchrepro.execute.user_model import call_context, load_trial
-from torchrepro.frontend.bytecode.program import Position
 from torchrepro.frontend.graph_breaks import Where, short_name
 from torchrepro.frontend.guards.constants import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
@@ -310,7 +310,7 @@ def _region(region: Region, number: int, end: Place | None, depth: int) -> Captu
             GraphInput(spoken_source(shown_source(source), midway=midway), _described(tensor))
             for source, tensor in region.captured.inputs
         ),
-        guards=tuple(spoken_source(each, midway=midway) for each in region.guards.sentences()),
+        guards=tuple(spoken_source(each.sentence(), midway=midway) for each in region.guards.guards),
         code=region.code.text,
         depth=depth,
     )
@@ -343,18 +343,19 @@ def _place_of(where: Where) -> Place:
     return Place(where.file, where.line, short_name(where.function), text)
 
 
-def _expression_at(file: str, position: Position | None) -> tuple[str, int]:
+def _expression_at(file: str, position: InstrLocation | None) -> tuple[str, int]:
     """Return the text that a traceback would underline and its column; empty where that is unknown."""
-    if position is None or position.column is None or position.end_column is None:
+    if position is None or position.col_offset is None or position.end_col_offset is None:
         return "", 0
-    last = position.end_line or position.line
-    lines = [linecache.getline(file, number) for number in range(position.line, last + 1)]
+    first = position.lineno or 0
+    last = position.end_lineno or first
+    lines = [linecache.getline(file, number) for number in range(first, last + 1)]
     if not all(lines):
         return "", 0
     # Columns count bytes.
     encoded = [line.encode() for line in lines]
-    encoded[-1] = encoded[-1][: position.end_column]
-    before, encoded[0] = encoded[0][: position.column], encoded[0][position.column :]
+    encoded[-1] = encoded[-1][: position.end_col_offset]
+    before, encoded[0] = encoded[0][: position.col_offset], encoded[0][position.col_offset :]
     return b"".join(encoded).decode(errors="replace").strip(), len(before.decode(errors="replace"))
 
 

@@ -104,7 +104,7 @@ def test_the_end_of_a_loop_is_behind_what_is_never_run() -> None:
 def test_instructions_know_their_line_and_columns() -> None:
     program = program_of(documented_kinds.__code__)
     lines, start = inspect.getsourcelines(documented_kinds)
-    (split,) = (each for each in program.instructions if each.argument == "split" and each.line == start + 3)
-    assert split.position is not None
-    text = lines[split.position.line - start][split.position.column : split.position.end_column]
+    splits = (each.position for each in program.instructions if each.argument == "split")
+    (split,) = (each for each in splits if each.lineno == start + 3)
+    text = lines[split.lineno - start][split.col_offset : split.end_col_offset]
     assert text == "program.__doc__.split"

@@ -63,15 +63,15 @@ def test_one_instruction_hands_the_frame_back() -> None:
     _, index = place_of(guarded, "STORE_FAST", "total")
     got = stepped(guarded, index, FrameState({"values": [1]}, {}, (7,)))
     assert isinstance(got, Continuation)
-    assert (got.index, got.locals, got.stack) == (index + 1, {"values": [1], "total": 7}, ())
+    assert (got.index, got.state.locals, got.state.stack) == (index + 1, {"values": [1], "total": 7}, ())
 
 
 def test_each_end_of_a_conditional_is_a_continuation_of_its_own() -> None:
     program, index = place_of(guarded, "FOR_ITER")
     again = stepped(guarded, index, FrameState({"total": 1}, {}, (iter([5]),)))
     over = stepped(guarded, index, FrameState({"total": 1}, {}, (iter([]),)))
-    assert (again.index, again.stack[1:]) == (index + 1, (5,))
-    assert (over.index, over.stack) == (program.instructions[index].target, ())
+    assert (again.index, again.state.stack[1:]) == (index + 1, (5,))
+    assert (over.index, over.state.stack) == (program.instructions[index].target, ())
 
 
 def test_a_handled_exception_runs_to_the_end_of_the_function() -> None:
@@ -88,7 +88,7 @@ def test_a_null_is_handed_back_as_null() -> None:
     _, index = place_of(f, "LOAD_FAST", "a")
     slots = (len, NULL) if NULL_AFTER_CALLABLE else (NULL, len)
     got = stepped(f, index, FrameState({"a": "text"}, {}, slots))
-    assert got.stack == (*slots, "text")
+    assert got.state.stack == (*slots, "text")
     assert resumed(f, got.index, got.state) == 4
 
 
@@ -120,8 +120,8 @@ def test_the_start_of_a_function_makes_its_cells() -> None:
         return lambda: a
 
     got = stepped(f, 0, FrameState({"a": 3}, {}))
-    assert got.locals == {}
-    assert got.cells["a"].cell_contents == 3
+    assert got.state.locals == {}
+    assert got.state.cells["a"].cell_contents == 3
 
 
 def test_a_traceback_shows_the_users_function_and_line() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Where
-from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Equal
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning, FrameCache, caches_of
 from torchrepro.frontend.source import FrameState, Local
@@ -27,9 +27,7 @@ class Region:
 
 
 def region(number: int) -> Region:
-    guards = Guards(Kept())
-    guards.add(Equal(Local("n"), number))
-    return Region(compile_guards(guards), number)
+    return Region(GuardFunction.of([Equal(Local("n"), number)], Kept()), number)
 
 
 def state(number: int) -> FrameState:

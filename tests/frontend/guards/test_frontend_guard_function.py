@@ -15,40 +15,37 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchrepro.frontend.codegen.writer import Kept
-from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction
+from torchrepro.frontend.guards.guard import Guards
 from torchrepro.frontend.guards.kinds import (
     AmbientFacts,
     AmbientIs,
     Answers,
+    Contains,
     Distinct,
     Equal,
     Guard,
     HasKey,
     Is,
-    Keys,
-    LacksKey,
     Length,
     NoHooks,
-    SetEquals,
     SharedStorage,
     TensorFacts,
     TensorLike,
     TypeIs,
     Unbound,
     has_instance_value,
-    lacks_instance_value,
-    lacks_member,
 )
 from torchrepro.frontend.source import Attribute, FrameState, InstanceValue, Item, KeyOf, Local, ModuleMember
 
 X = Local("x")
 
+KEPT = Kept()
+TORCH = KEPT.hold(torch, "torch")
+
 
 def compiled(*guards: Guard, kept: Kept | None = None) -> GuardFunction:
-    collected = Guards(kept or Kept())
-    for guard in guards:
-        collected.add(guard)
-    return compile_guards(collected)
+    return GuardFunction.of(dict.fromkeys(guards), kept or KEPT)
 
 
 def locals_of(**values: Any) -> FrameState:
@@ -115,7 +112,7 @@ def test_a_guard_on_keys_holds_if_and_only_if_they_are_the_same_in_order(
     good: list[Any], found: list[Any]
 ) -> None:
     expected, actual = dict.fromkeys(good), dict.fromkeys(found)
-    guards = compiled(Keys(X, tuple(expected)))
+    guards = compiled(Contains(X, tuple(expected)))
     assert guards.holds(locals_of(x=expected))
     assert guards.holds(locals_of(x=actual)) == alike(tuple(expected), tuple(actual))
 
@@ -129,7 +126,7 @@ def test_integers_of_any_size(good: int, found: int) -> None:
 
 
 def test_guards_that_say_the_same_are_kept_once_and_in_order() -> None:
-    guards = Guards(Kept())
+    guards = Guards()
     facts = TensorFacts.of(torch.ones(2))
     said: list[Guard] = [
         TypeIs(X, int),
@@ -155,7 +152,7 @@ def test_guards_that_say_the_same_are_kept_once_and_in_order() -> None:
 
 
 def test_guards_on_objects_do_not_compare_them() -> None:
-    guards = Guards(Kept())
+    guards = Guards()
     for thing in (torch.ones(2), torch.ones(2), Hostile()):
         guards.add(Is(X, thing))
         guards.add(Is(X, thing))
@@ -182,7 +179,7 @@ def test_an_object_is_checked_before_what_is_read_from_it() -> None:
 def test_what_is_read_from_a_tensor_comes_after_the_tensor() -> None:
     tensors = {"x": torch.ones(2, requires_grad=True), "y": torch.ones(3)}
     guards = compiled(
-        AmbientIs(AmbientFacts.now()),
+        AmbientIs(TORCH, AmbientFacts.now()),
         Equal(Attribute(X, "grad"), None),
         *(TensorLike(Local(name), TensorFacts.of(tensor)) for name, tensor in tensors.items()),
     )
@@ -277,20 +274,20 @@ ON_VALUES: list[Guard] = [
         for value in (1, 1.5, 0.0, "a", None, (1,), frozenset({1}), slice(1), torch.device("cpu"))
     ),
     TypeIs(X, int),
-    Keys(X, ("a",)),
-    SetEquals(X, frozenset({1})),
+    Contains(X, ("a",)),
+    Contains(X, frozenset({1})),
     TensorLike(X, TensorFacts.of(TENSOR)),
     TensorLike(X, TensorFacts.of(TENSOR.to_sparse())),
 ]
 ON_PARTS: list[Guard] = [
     Length(X, 1),
     HasKey(X, "a"),
-    LacksKey(X, "a"),
+    HasKey(X, "a", present=False),
     has_instance_value(X, "a"),
-    lacks_instance_value(X, "a"),
-    lacks_member(X, "_parameters", "a"),
+    has_instance_value(X, "a", present=False),
+    HasKey(InstanceValue(X, "_parameters"), "a", present=False),
     NoHooks(X),
-    SharedStorage((X, Local("y")), (0, 1)),
+    SharedStorage(X, (0, 1), others=(Local("y"),)),
     Equal(Item.at(X, 0), 1),
     Equal(KeyOf(X, 0), 1),
     Equal(Attribute(X, "name"), 1),
@@ -308,7 +305,7 @@ def test_hostile_objects_are_a_miss_and_never_an_error(guard: Guard, kind: type)
     reason = guards.miss(state)
     assert held is (reason is None)
     # Nothing is wrong with what the dict of a hostile object lacks; and a liar has whatever is asked for.
-    if guard in ON_VALUES or (kind is Hostile and guard != lacks_instance_value(X, "a")):
+    if guard in ON_VALUES or (kind is Hostile and guard != has_instance_value(X, "a", present=False)):
         assert not held
 
 
@@ -323,7 +320,7 @@ def test_a_variable_that_is_gone_is_a_miss(guard: Guard) -> None:
 
 def test_what_only_looks_like_a_string_is_no_string() -> None:
     assert not compiled(Equal(X, "a")).holds(locals_of(x=LyingString("b")))
-    assert not compiled(Keys(X, ("a",))).holds(locals_of(x={LyingString("a"): 1}))
+    assert not compiled(Contains(X, ("a",))).holds(locals_of(x={LyingString("a"): 1}))
 
 
 NASTY = [
@@ -364,17 +361,17 @@ def test_names_and_keys_are_never_code(name: str) -> None:
         TypeIs(local, nn.Module),
         Equal(InstanceValue(local, name), 1),
         has_instance_value(local, name),
-        lacks_instance_value(local, name + "!"),
-        lacks_member(local, "_buffers", name),
+        has_instance_value(local, name + "!", present=False),
+        HasKey(InstanceValue(local, "_buffers"), name, present=False),
         TensorLike(ModuleMember(local, "_parameters", name), TensorFacts.of(module._parameters[name])),
         Equal(Item.at(holder, name), 1),
         Equal(Item.at(holder, (name,)), 2),
         HasKey(holder, name),
-        LacksKey(holder, name + "!"),
-        Keys(holder, (name, (name,))),
+        HasKey(holder, name + "!", present=False),
+        Contains(holder, (name, (name,))),
         Equal(Local("s"), name),
         Equal(Local("t"), (name, (name,))),
-        SetEquals(Local("u"), frozenset({name})),
+        Contains(Local("u"), frozenset({name})),
         Unbound(Local(name + "!")),
         kept=kept,
     )
@@ -383,7 +380,7 @@ def test_names_and_keys_are_never_code(name: str) -> None:
         assert guards.miss(state) is None
         assert guards.holds(state)
         assert guards.holds(state)
-    assert len(guards.sentences()) == 15
+    assert len({each.sentence() for each in guards.guards}) == 15
     assert guards.miss(FrameState({}, {})) is not None
 
 
@@ -401,7 +398,7 @@ def test_types_with_nasty_names() -> None:
 def test_lines_are_short_where_they_can_be() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
     guards = compiled(
-        AmbientIs(AmbientFacts.now()),
+        AmbientIs(TORCH, AmbientFacts.now()),
         *(
             TensorLike(
                 ModuleMember(ModuleMember(X, "_modules", name), "_parameters", part),
@@ -424,7 +421,7 @@ def test_the_text_is_found_by_tracebacks_and_goes_with_the_function() -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         guards.holds(FrameState(Interrupting(), {}))
     frames = traceback.extract_tb(caught.value.__traceback__)
-    (frame,) = [each for each in frames if each.name == "holds"]
+    (frame,) = [each for each in frames if each.name == "check"]
     assert frame.line == "x = L['x']"
     file = frame.filename
     assert "".join(linecache.cache[file][2]) == guards.text  # type: ignore[index]
@@ -439,7 +436,7 @@ def test_the_python_conditions_decide_where_the_quick_check_is_missing(
     from torchrepro.frontend.guards import tensor_facts
 
     monkeypatch.setattr(tensor_facts, "_tensor_check", lambda tensors: tensor_facts._never)
-    guards = compiled(AmbientIs(AmbientFacts.now()), TensorLike(X, TensorFacts.of(torch.ones(2))))
+    guards = compiled(AmbientIs(TORCH, AmbientFacts.now()), TensorLike(X, TensorFacts.of(torch.ones(2))))
     for _ in range(6):
         assert guards.holds(locals_of(x=torch.ones(2)))
         assert not guards.holds(locals_of(x=torch.ones(3)))
@@ -449,7 +446,7 @@ def test_guards_keep_no_tensor_alive() -> None:
     import weakref
 
     tensor = torch.ones(2)
-    guards = compiled(AmbientIs(AmbientFacts.now()), TensorLike(X, TensorFacts.of(tensor)))
+    guards = compiled(AmbientIs(TORCH, AmbientFacts.now()), TensorLike(X, TensorFacts.of(tensor)))
     assert guards.holds(locals_of(x=tensor))
     gone = weakref.ref(tensor)
     del tensor
@@ -463,7 +460,7 @@ def test_an_answer_of_the_process_is_asked_again() -> None:
     def world_size(name: str) -> int:
         return answers[name]
 
-    function, state = compiled(Answers(world_size, ("ranks",), 2)), locals_of()
+    function, state = compiled(Answers(KEPT.hold(world_size), ("ranks",), 2)), locals_of()
     assert function.holds(state)
     answers["ranks"] = 4
     assert not function.holds(state)

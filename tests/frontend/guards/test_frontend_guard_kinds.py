@@ -16,31 +16,26 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.codegen.writer import Kept
-from torchrepro.frontend.guards.function import GuardFunction, Guards, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import (
+    GLOBAL_HOOKS,
     AmbientFacts,
     AmbientIs,
+    Contains,
     Distinct,
-    EmptyCell,
     Equal,
     Guard,
     HasKey,
     Is,
-    Keys,
-    LacksKey,
     Length,
-    NoGlobalHooks,
     NoHooks,
     SameObject,
-    SetEquals,
     SharedStorage,
     TensorFacts,
     TensorLike,
     TypeIs,
     Unbound,
     has_instance_value,
-    lacks_instance_value,
-    lacks_member,
 )
 from torchrepro.frontend.source import (
     Attribute,
@@ -55,15 +50,14 @@ from torchrepro.frontend.source import (
 )
 
 X, Y, D, M = Local("x"), Local("y"), Local("d"), Local("m")
-AMBIENT = AmbientIs(AmbientFacts.now())
+KEPT = Kept()
+TORCH = KEPT.hold(torch, "torch")
+AMBIENT = AmbientIs(TORCH, AmbientFacts.now())
 """With it, tensors are checked the quick way."""
 
 
 def compiled(*guards: Guard, kept: Kept | None = None) -> GuardFunction:
-    collected = Guards(kept or Kept())
-    for guard in guards:
-        collected.add(guard)
-    return compile_guards(collected)
+    return GuardFunction.of(dict.fromkeys(guards), kept or KEPT)
 
 
 def locals_of(**values: Any) -> FrameState:
@@ -174,7 +168,7 @@ def test_a_constant_is_guarded_by_type_and_value(good: Any, bad: Any) -> None:
 def test_a_sentence_shows_both_values() -> None:
     guards = compiled(Equal(X, 3))
     assert guards.miss(locals_of(x=4)) == "argument x: is 4, was 3"
-    assert guards.sentences() == ["argument x: is 3"]
+    assert [each.sentence() for each in guards.guards] == ["argument x: is 3"]
 
 
 def test_what_is_no_constant_cannot_be_guarded_as_one() -> None:
@@ -201,7 +195,7 @@ def test_the_length_of_a_list() -> None:
 
 def test_the_keys_of_a_dict_with_their_order_and_types() -> None:
     good = {"a": 1, 1: 2}
-    guard = Keys(D, ("a", 1))
+    guard = Contains(D, ("a", 1))
     check_values(guard, good, {"a": 1}, "argument d", "('a')", "('a', 1)", name="d")
     check_values(guard, good, {1: 1, "a": 2}, "argument d", name="d")
     check_values(guard, good, {"a": 1, True: 2}, "('a', True)", name="d")
@@ -210,7 +204,7 @@ def test_the_keys_of_a_dict_with_their_order_and_types() -> None:
 def test_the_order_of_an_ordered_dict_is_its_own() -> None:
     ordered = OrderedDict(a=1, b=2)
     change = changed(lambda: ordered.move_to_end("a"), lambda: ordered.move_to_end("b"))
-    check_change(compiled(Keys(D, ("a", "b"))), locals_of(d=ordered), change, "argument d")
+    check_change(compiled(Contains(D, ("a", "b"))), locals_of(d=ordered), change, "argument d")
 
 
 def test_a_key_that_is_there_and_one_that_is_not() -> None:
@@ -221,7 +215,10 @@ def test_a_key_that_is_there_and_one_that_is_not() -> None:
     )
     insert = changed(lambda: table.update(b=1), lambda: table.pop("b"))
     check_change(
-        compiled(LacksKey(D, "b")), locals_of(d=table), insert, "argument d: 'b' is present, was absent"
+        compiled(HasKey(D, "b", present=False)),
+        locals_of(d=table),
+        insert,
+        "argument d: 'b' is present, was absent",
     )
 
 
@@ -230,17 +227,19 @@ def test_a_key_may_be_an_object() -> None:
 
 
 def test_the_members_of_a_set_with_their_types() -> None:
-    check_values(SetEquals(X, frozenset({1, "a"})), {1, "a"}, {1, "b"}, "{'a', 1}", "{'b', 1}")
-    check_values(SetEquals(X, frozenset({1})), {1}, {True}, "{True}")
-    check_values(SetEquals(X, frozenset({len, int})), {int, len}, {int, max}, "argument x")
-    check_values(SetEquals(X, frozenset({1})), frozenset({1}), [1], "argument x")
+    check_values(Contains(X, frozenset({1, "a"})), {1, "a"}, {1, "b"}, "{'a', 1}", "{'b', 1}")
+    check_values(Contains(X, frozenset({1})), {1}, {True}, "{True}")
+    check_values(Contains(X, frozenset({len, int})), {int, len}, {int, max}, "argument x")
+    check_values(Contains(X, frozenset({1})), frozenset({1}), [1], "argument x")
 
 
 def test_one_object_under_two_names() -> None:
     thing = [1]
     values: dict[str, Any] = {"x": thing, "y": thing}
     change = changed(lambda: values.update(y=[1]), lambda: values.update(y=thing))
-    check_change(compiled(SameObject(X, Y)), FrameState(values, {}), change, "argument x", "argument y")
+    check_change(
+        compiled(SameObject(X, others=(Y,))), FrameState(values, {}), change, "argument x", "argument y"
+    )
 
 
 # Where values live
@@ -260,7 +259,7 @@ def test_a_builtin_that_becomes_hidden_by_a_global() -> None:
     kept = Kept()
     table: dict[str, Any] = {}
     guards = compiled(
-        LacksKey(kept.hold(table, "globals of train"), "len"),
+        HasKey(kept.hold(table, "globals of train"), "len", present=False),
         Is(Item.at(kept.hold(builtins.__dict__, "builtins"), "len"), len),
         kept=kept,
     )
@@ -279,7 +278,7 @@ def test_an_attribute_of_an_instance() -> None:
 def test_an_attribute_that_hides_one_of_the_class() -> None:
     block = Block()
     change = changed(lambda: block.__dict__.update(forward=1), lambda: block.__dict__.pop("forward"))
-    guard = lacks_instance_value(M, "forward")
+    guard = has_instance_value(M, "forward", present=False)
     check_change(compiled(guard), locals_of(m=block), change, "argument m: 'forward' is present, was absent")
 
 
@@ -304,7 +303,7 @@ def test_a_cell_that_gets_contents() -> None:
     cell = types.CellType()
     change = changed(lambda: setattr(cell, "cell_contents", 4), lambda: delattr(cell, "cell_contents"))
     check_change(
-        compiled(EmptyCell(Cell("n"))), FrameState({}, {"n": cell}), change, "n", "is bound, was unbound"
+        compiled(Unbound(Cell("n"))), FrameState({}, {"n": cell}), change, "n", "is bound, was unbound"
     )
 
 
@@ -352,7 +351,7 @@ def test_the_training_flag() -> None:
 def test_a_member_that_is_added() -> None:
     block = Block()
     change = changed(lambda: block.register_buffer("mask", None), lambda: block._buffers.pop("mask"))
-    guard = lacks_member(M, "_buffers", "mask")
+    guard = HasKey(InstanceValue(M, "_buffers"), "mask", present=False)
     check_change(compiled(guard), locals_of(m=block), change, "m._buffers: 'mask' is present, was absent")
 
 
@@ -386,7 +385,12 @@ def test_hooks_of_a_module(register: str) -> None:
 def test_hooks_of_all_modules(register: Callable[..., Any]) -> None:
     handles: list[Any] = []
     change = changed(lambda: handles.append(register(lambda *args: None)), lambda: handles.pop().remove())
-    check_change(compiled(NoGlobalHooks()), locals_of(), change, "torch.nn: set of hooks is global_")
+    check_change(
+        compiled(NoHooks(KEPT.hold(nn_module, "torch.nn"), GLOBAL_HOOKS)),
+        locals_of(),
+        change,
+        "torch.nn: set of hooks is global_",
+    )
 
 
 def test_a_parameter_that_is_replaced() -> None:
@@ -492,7 +496,7 @@ def test_tensors_that_are_different_objects(count: int) -> None:
     values = {f"t{index}": torch.ones(2) for index in range(count)}
     first = values["t0"]
     change = changed(lambda: values.update(t0=values["t1"]), lambda: values.update(t0=first))
-    guards = compiled(Distinct(tuple(map(Local, values))))
+    guards = compiled(Distinct(Local("t0"), others=tuple(map(Local, values))[1:]))
     check_change(guards, FrameState(values, {}), change, "argument t0, argument t1", "object is shared")
 
 
@@ -607,13 +611,13 @@ def _inside_vmap() -> Iterator[None]:
 )
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_the_state_of_torch(change: Callable[[], AbstractContextManager[Any]], words: str) -> None:
-    guards = compiled(AmbientIs(AmbientFacts.now()))
+    guards = compiled(AmbientIs(TORCH, AmbientFacts.now()))
     check_change(guards, locals_of(), change(), "torch: ", words)
 
 
 def test_autocast_to_another_type_is_another_state() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        guards = compiled(AmbientIs(AmbientFacts.now()))
+        guards = compiled(AmbientIs(TORCH, AmbientFacts.now()))
         with torch.autocast("cpu", torch.float16):
             assert "float16" in (guards.miss(locals_of()) or "")
         assert guards.holds(locals_of())
@@ -643,7 +647,7 @@ def test_what_was_learned_in_inference_mode_fits_no_other_tensor_outside() -> No
     tensor = torch.ones(2)
     with torch.inference_mode():
         other = torch.ones(2)
-        guards = compiled(AmbientIs(AmbientFacts.now()), TensorLike(X, TensorFacts.of(tensor)))
+        guards = compiled(AmbientIs(TORCH, AmbientFacts.now()), TensorLike(X, TensorFacts.of(tensor)))
         assert guards.holds(locals_of(x=tensor))
         assert guards.holds(locals_of(x=tensor))
         assert not guards.holds(locals_of(x=other))

@@ -10,7 +10,7 @@ from bytecode import Bytecode, Instr, Label
 from bytecode.flags import CompilerFlags
 from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
-from torchrepro.frontend.bytecode.program import FOR_ITER_SKIPS, Handler, Instruction, Position, Program
+from torchrepro.frontend.bytecode.program import FOR_ITER_SKIPS, NOWHERE, Handler, Instruction, Program
 
 _OF_CELLS = frozenset({"LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
 
@@ -40,15 +40,15 @@ class Assembler:
     def add(self, instruction: Instruction, target: Label | None = None, backward: bool = False) -> None:
         """One instruction, as this Python has it."""
         for name, argument in self._native(instruction.name, instruction.argument, target, backward):
-            self.made.append(Instr(name, argument, location=_location(instruction.position)))
+            self.made.append(Instr(name, argument, location=instruction.position))
 
-    def emit(self, name: str, argument: object = None, position: Position | None = None) -> None:
+    def emit(self, name: str, argument: object = None, position: InstrLocation = NOWHERE) -> None:
         """An instruction that the program does not have."""
         self.add(Instruction(name, argument, None, None, position))
 
-    def jump(self, target: Label, position: Position | None) -> None:
+    def jump(self, target: Label, position: InstrLocation) -> None:
         """To a label further on."""
-        self.made.append(Instr("JUMP_FORWARD", target, location=_location(position)))
+        self.made.append(Instr("JUMP_FORWARD", target, location=position))
 
     def guard(self, handler: Handler | None) -> None:
         """From here on exceptions go to `handler`."""
@@ -114,9 +114,3 @@ def _directed(name: str, backward: bool) -> str:
     if name.startswith("POP_JUMP_IF") and sys.version_info < (3, 12):
         return name.replace("POP_JUMP_", f"POP_JUMP_{direction}_")
     return name
-
-
-def _location(position: Position | None) -> InstrLocation:
-    if position is None:
-        return InstrLocation(None, None, None, None)
-    return InstrLocation(position.line, position.end_line, position.column, position.end_column)

@@ -1,12 +1,13 @@
-"""Flow: where a program goes from an instruction, and where it has an exception on its stack.
+"""Flow: where a program goes from an instruction, and what it has on its stack there.
 
 Liveness: which variables may still be read from a place on. The others need not be rebuilt there.
 """
 
 from __future__ import annotations
 
+import dis
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from torchrepro.frontend.bytecode.program import Instruction, Program
 
@@ -15,47 +16,61 @@ _NEVER_RAISE: Final = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "NOP", "
 """Among these are all that stand in the range of a handler that expects another stack than theirs."""
 
 
-class Edge(NamedTuple):
-    """A way from one instruction to another."""
-
-    to: int
-    jumped: bool
-
-
-def edges(program: Program, index: int) -> tuple[Edge, ...]:
-    """Return what may run next if nothing is raised; of a conditional jump, the place behind it first."""
+def edges(program: Program, index: int) -> tuple[tuple[int, bool], ...]:
+    """Return what may run next if nothing is raised, and whether by a jump: the next instruction first."""
     instruction = program.instructions[index]
     if instruction.name in _ENDS:
         return ()
     if instruction.target is None:
-        return (Edge(index + 1, jumped=False),)
-    jump = Edge(instruction.target, jumped=True)
-    return (jump,) if instruction.name == "JUMP" else (Edge(index + 1, jumped=False), jump)
+        return ((index + 1, False),)
+    jump = (instruction.target, True)
+    return (jump,) if instruction.name == "JUMP" else ((index + 1, False), jump)
 
 
 @lru_cache(maxsize=1024)
-def exceptions_before(program: Program) -> tuple[int | None, ...]:
-    """Per instruction, how many exceptions the stack holds before it; None where the program never comes.
+def stack_before(program: Program) -> tuple[tuple[int, int] | None, ...]:
+    """Per instruction, how many slots and how many exceptions the stack has; None where it never comes.
 
     An exception is there from a handler's first instruction until `POP_EXCEPT`. `RERAISE` always has one.
     """
-    found: list[int | None] = [None] * len(program.instructions)
+    found: list[tuple[int, int] | None] = [None] * len(program.instructions)
     # An exception that is raised and not yet handled counts for itself: some handlers only pass it on.
-    work = [(0, 0, False)]
+    work = [(0, 0, 0, False)]
     while work:
-        index, handled, raised = work.pop()
+        index, depth, handled, raised = work.pop()
         if found[index] is not None:
             continue
         instruction = program.instructions[index]
-        found[index] = handled + (raised or instruction.name == "RERAISE")
-        if instruction.handler is not None and instruction.name not in _NEVER_RAISE:
-            work.append((instruction.handler.target, handled, True))
+        found[index] = depth, handled + (raised or instruction.name == "RERAISE")
+        handler = instruction.handler
+        if handler is not None and instruction.name not in _NEVER_RAISE:
+            work.append((handler.target, handler.depth + 1 + handler.push_last, handled, True))
         if instruction.name == "PUSH_EXC_INFO":
             handled, raised = handled + 1, False
         elif instruction.name == "POP_EXCEPT":
             handled -= 1
-        work.extend((edge.to, handled, raised) for edge in edges(program, index))
+        for after, jumped in edges(program, index):
+            work.append((after, depth + stack_effect(instruction, jumped), handled, raised))
     return tuple(found)
+
+
+def stack_effect(instruction: Instruction, jumped: bool) -> int:
+    match instruction.name, instruction.argument:
+        case ("CALL", int(count)) | ("CALL_KW", (int(count), _)):
+            return -1 - count
+        case "FOR_ITER", _:
+            return -1 if jumped else 1
+        case "LOAD_CLOSURE" | "LOAD_CONST", _:
+            return 1
+        case "JUMP", _:
+            return 0
+        case name, _ if name.startswith("POP_JUMP_IF"):
+            return -1
+        case name, int(argument):
+            return dis.stack_effect(dis.opmap[name], argument, jump=jumped)
+    operation = dis.opmap[instruction.name]
+    takes_argument = instruction.argument is not None or instruction.target is not None
+    return dis.stack_effect(operation, 0 if takes_argument else None, jump=jumped)
 
 
 _USES: Final = frozenset(
@@ -91,8 +106,8 @@ def _live(program: Program) -> tuple[frozenset[str], ...]:
         changed = False
         for index in reversed(range(len(instructions))):
             instruction = instructions[index]
-            after = always.union(*(live[edge.to] for edge in edges(program, index)))
-            before = _uses(instruction) | (after - _overwrites(instruction)) | always
+            following = always.union(*(live[after] for after, _ in edges(program, index)))
+            before = _name_in(_USES, instruction) | (following - _name_in(_OVERWRITES, instruction)) | always
             if instruction.handler is not None:
                 before |= live[instruction.handler.target]
             if before != live[index]:
@@ -100,12 +115,8 @@ def _live(program: Program) -> tuple[frozenset[str], ...]:
     return tuple(live)
 
 
-def _uses(instruction: Instruction) -> frozenset[str]:
-    return frozenset({str(instruction.argument)}) if instruction.name in _USES else frozenset()
-
-
-def _overwrites(instruction: Instruction) -> frozenset[str]:
-    return frozenset({str(instruction.argument)}) if instruction.name in _OVERWRITES else frozenset()
+def _name_in(names: frozenset[str], instruction: Instruction) -> frozenset[str]:
+    return frozenset({str(instruction.argument)}) if instruction.name in names else frozenset()
 
 
 def _read_by_frame(program: Program) -> frozenset[str]:

@@ -52,14 +52,14 @@ What remains:
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from types import CodeType
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from bytecode import BinaryOp, Bytecode, Compare, Instr, Label
-from bytecode.instr import UNSET, CellVar, FreeVar, TryBegin, TryEnd
+from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,6 @@ class Handler:
     """Whether the offset of the raising instruction is pushed below the exception (for `RERAISE`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where in the source text an instruction comes from: what a traceback underlines."""
-
-    line: int
-    end_line: int | None
-    column: int | None
-    end_column: int | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
     name: str
@@ -93,11 +83,8 @@ class Instruction:
     target: int | None
     """Index of the instruction that a jump goes to."""
     handler: Handler | None
-    position: Position | None
-
-    @property
-    def line(self) -> int | None:
-        return None if self.position is None else self.position.line
+    position: InstrLocation
+    """Where in the source text it comes from: what a traceback underlines."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +110,7 @@ class Null(Enum):
 
 
 NULL: Final = Null.NULL
+NOWHERE: Final = InstrLocation(None, None, None, None)
 
 
 NULL_AFTER_CALLABLE: Final = sys.version_info >= (3, 13)
@@ -147,35 +135,34 @@ _PAIRS = {
 _CAST: Final = 16  # the bit of COMPARE_OP's enum that asks for a bool (3.13)
 
 
-class Simple(NamedTuple):
-    """An instruction without its place."""
-
-    name: str
-    argument: object
+Simple = tuple[str, object]
+"""Name and argument of an instruction."""
+_NULL: Final[Simple] = ("PUSH_NULL", None)
+_NULL_BESIDE_TOP: Final[tuple[Simple, ...]] = (_NULL,) if NULL_AFTER_CALLABLE else (_NULL, ("SWAP", 2))
+"""A NULL where a call expects it, once the callable is on top."""
 
 
 def written_out(name: str, argument: object) -> tuple[Simple, ...]:
-    """Return what an instruction of `bytecode` stands for. `_Reader` puts calls with keywords together."""
+    """Return what an instruction of `bytecode` stands for. `_read` puts calls with keywords together."""
     name = _JUMPS.get(name, name)
     match name, argument:
         case ("PRECALL", _):
             return ()
         case ("LOAD_METHOD", str(attribute)) | ("LOAD_ATTR", (True, str(attribute))):
-            return (Simple("LOAD_ATTR", attribute), *_null_beside_top())
+            return (("LOAD_ATTR", attribute), *_NULL_BESIDE_TOP)
         case ("LOAD_ATTR" | "LOAD_GLOBAL", (False, str(found))):
-            return (Simple(name, found),)
+            return ((name, found),)
         case ("LOAD_GLOBAL", (True, str(found))):
-            null, load = Simple("PUSH_NULL", None), Simple(name, found)
-            return (load, null) if NULL_AFTER_CALLABLE else (null, load)
+            return ((name, found), _NULL) if NULL_AFTER_CALLABLE else (_NULL, (name, found))
         case ("LOAD_SUPER_ATTR", (bool(method), _, str(attribute))):
             # `super(class, self)` always: without arguments it would search a frame that `resume` has built.
-            return (Simple(name, attribute), *(_null_beside_top() if method else ()))
+            return ((name, attribute), *(_NULL_BESIDE_TOP if method else ()))
         case ("LOAD_FAST", CellVar() | FreeVar() as variable):
-            return (Simple("LOAD_CLOSURE", variable.name),)
+            return (("LOAD_CLOSURE", variable.name),)
         case ("LOAD_FAST_CHECK", str(variable)):
-            return (Simple("LOAD_FAST", variable),)
+            return (("LOAD_FAST", variable),)
         case (_, CellVar() | FreeVar() as variable):
-            return (Simple(name, variable.name),)
+            return ((name, variable.name),)
         case (_, (first, second)) if name in _PAIRS:
             return tuple(
                 simple
@@ -183,18 +170,12 @@ def written_out(name: str, argument: object) -> tuple[Simple, ...]:
                 for simple in written_out(half, variable)
             )
         case ("RETURN_CONST", _):
-            return (Simple("LOAD_CONST", argument), Simple("RETURN_VALUE", None))
+            return (("LOAD_CONST", argument), ("RETURN_VALUE", None))
         case ("COMPARE_OP", Compare() as compare) if compare & _CAST:
-            return (Simple(name, Compare(compare & ~_CAST)), Simple("TO_BOOL", None))
+            return ((name, Compare(compare & ~_CAST)), ("TO_BOOL", None))
         case ("BINARY_OP", int(operator)):
-            return (Simple(name, BinaryOp(operator)),)
-    return (Simple(name, argument),)
-
-
-def _null_beside_top() -> tuple[Simple, ...]:
-    """Return a NULL where a call expects it, once the callable is on top."""
-    null = Simple("PUSH_NULL", None)
-    return (null,) if NULL_AFTER_CALLABLE else (null, Simple("SWAP", 2))
+            return ((name, BinaryOp(operator)),)
+    return ((name, argument),)
 
 
 def program_of(code: CodeType) -> Program:
@@ -215,76 +196,6 @@ class _ByIdentity:
         return isinstance(other, _ByIdentity) and self.code is other.code
 
 
-@dataclass(slots=True, eq=False)
-class _Draft:
-    """An instruction whose jump target and handler are not placed yet."""
-
-    simple: Simple
-    label: Label | None
-    guard: TryBegin | None
-    position: Position | None
-
-
-@dataclass(slots=True)
-class _Reader:
-    drafts: list[_Draft] = field(default_factory=list)
-    places: dict[Label, int] = field(default_factory=dict)
-    keywords: tuple[str, ...] | None = None
-    """Of a `KW_NAMES` whose `CALL` is still to come."""
-
-    def read(self, elements: Bytecode, locals_of: dict[str, str]) -> None:
-        guard: TryBegin | None = None
-        for element in elements:
-            if isinstance(element, Label):
-                self.places[element] = len(self.drafts)
-            elif isinstance(element, TryBegin):
-                guard = element
-            elif isinstance(element, TryEnd):
-                guard = None
-            elif isinstance(element, Instr):
-                label = element.arg if isinstance(element.arg, Label) else None
-                argument = None if label or element.arg is UNSET else element.arg
-                for simple in written_out(element.name, argument):
-                    self.add(simple, label, guard, _position(element))
-        for draft in self.drafts:
-            name, argument = draft.simple
-            if isinstance(argument, str) and name != "LOAD_CONST" and argument in locals_of:
-                draft.simple = Simple(name, locals_of[argument])
-
-    def add(self, simple: Simple, label: Label | None, guard: TryBegin | None, at: Position | None) -> None:
-        name, argument = simple
-        if name == "KW_NAMES":
-            assert isinstance(argument, tuple)
-            self.keywords = argument
-            return
-        if name == "CALL" and self.keywords is not None:
-            simple, self.keywords = Simple("CALL_KW", (argument, self.keywords)), None
-        elif name == "CALL_KW":
-            names = self.drafts.pop().simple
-            assert names.name == "LOAD_CONST", "the compiler loads the names right before the call"
-            simple = Simple("CALL_KW", (argument, names.argument))
-        self.drafts.append(_Draft(simple, label, guard, at))
-
-    def instructions(self) -> tuple[Instruction, ...]:
-        handlers: dict[TryBegin, Handler] = {}
-        made = []
-        for draft in self.drafts:
-            target = None if draft.label is None else self.places[draft.label]
-            if draft.simple.name == "FOR_ITER":
-                assert target is not None
-                target += FOR_ITER_SKIPS
-            handler = None
-            if draft.guard is not None:
-                handler = handlers.setdefault(draft.guard, self._handler(draft.guard))
-            made.append(Instruction(*draft.simple, target, handler, draft.position))
-        return tuple(made)
-
-    def _handler(self, guard: TryBegin) -> Handler:
-        assert isinstance(guard.target, Label)
-        assert isinstance(guard.stack_depth, int)
-        return Handler(self.places[guard.target], guard.stack_depth, guard.push_lasti)
-
-
 @lru_cache(maxsize=4096)
 def _read(key: _ByIdentity) -> Program:
     code = key.code
@@ -292,15 +203,41 @@ def _read(key: _ByIdentity) -> Program:
     # `bytecode` 0.19 then mixes up the slots of 3.13: the local has another name until they are resolved.
     clashes = {f"{name} (local)": name for name in code.co_varnames if name in code.co_freevars}
     to_unique = {name: unique for unique, name in clashes.items()}
-    varnames = tuple(to_unique.get(name, name) for name in code.co_varnames)
-    distinct = code.replace(co_varnames=varnames)
-    reader = _Reader()
-    reader.read(Bytecode.from_code(distinct, conserve_exception_block_stackdepth=True), clashes)
-    return Program(code, reader.instructions())
+    distinct = code.replace(co_varnames=tuple(to_unique.get(name, name) for name in code.co_varnames))
+    drafts: list[tuple[str, Any, Label | None, TryBegin | None, InstrLocation]] = []
+    places: dict[Label, int] = {}
+    guard: TryBegin | None = None
+    keywords: Any = None  # of a `KW_NAMES` whose `CALL` is still to come
+    for element in Bytecode.from_code(distinct, conserve_exception_block_stackdepth=True):
+        if isinstance(element, Label):
+            places[element] = len(drafts)
+        elif isinstance(element, TryBegin | TryEnd):
+            guard = element if isinstance(element, TryBegin) else None
+        elif isinstance(element, Instr):
+            label = element.arg if isinstance(element.arg, Label) else None
+            given: Any = None if label or element.arg is UNSET else element.arg
+            for name, argument in written_out(element.name, given):
+                if name == "KW_NAMES":
+                    keywords = argument
+                    continue
+                if name == "CALL" and keywords is not None:
+                    name, argument, keywords = "CALL_KW", (argument, keywords), None
+                elif name == "CALL_KW":  # the compiler loads the names right before the call
+                    argument = argument, drafts.pop()[1]
+                elif name != "LOAD_CONST" and isinstance(argument, str):
+                    argument = clashes.get(argument, argument)
+                drafts.append((name, argument, label, guard, element.location or NOWHERE))
 
+    def target(name: str, label: Label | None) -> int | None:
+        return None if label is None else places[label] + (FOR_ITER_SKIPS if name == "FOR_ITER" else 0)
 
-def _position(instr: Instr) -> Position | None:
-    location = instr.location
-    if location is None or location.lineno is None:
-        return None
-    return Position(location.lineno, location.end_lineno, location.col_offset, location.end_col_offset)
+    def handler(guard: Any) -> Handler | None:
+        return guard and Handler(places[guard.target], guard.stack_depth, guard.push_lasti)
+
+    return Program(
+        code,
+        tuple(
+            Instruction(name, argument, target(name, label), handler(guard), position)
+            for name, argument, label, guard, position in drafts
+        ),
+    )

@@ -7,23 +7,22 @@ is where the original code has put it, so that `super()`, closures and `locals()
 
 from __future__ import annotations
 
-import dis
 import inspect
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from bytecode import Label
+from bytecode.instr import InstrLocation
 
 from torchrepro.frontend.bytecode.assemble import Assembler
-from torchrepro.frontend.bytecode.flow import edges, exceptions_before
+from torchrepro.frontend.bytecode.flow import edges, stack_before, stack_effect
 from torchrepro.frontend.bytecode.program import (
     FOR_ITER_SKIPS,
     NULL,
     NULL_AFTER_CALLABLE,
     Instruction,
-    Position,
     Program,
 )
 from torchrepro.frontend.source import FrameState
@@ -38,51 +37,25 @@ class Point:
     """Which stack slots are NULL, the bottom first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """A place that an instruction leads to."""
-
-    point: Point
-    bound: frozenset[str]
-    """Variables that have a value, or a cell, there."""
-    jumped: bool
-
-
-def reached_from(program: Program, point: Point, bound: frozenset[str]) -> tuple[Reached, ...]:
+def _reached_from(
+    program: Program, point: Point, bound: frozenset[str]
+) -> tuple[tuple[Point, frozenset[str], bool], ...]:
     """Return where the instruction at `point` may lead, the next place first. The start runs up to `RESUME`.
 
-    Exact, since it starts from a frame as it is: all that an instruction does to NULLs and to bound variables
-    can be told from the NULLs and the bound variables before it.
+    Of each place also the variables that have a value or a cell there, and whether a jump leads to it. Exact,
+    since it starts from a frame as it is: all that an instruction does to NULLs and to bound variables can be
+    told from the NULLs and the bound variables before it.
     """
     if point.index == 0:
         index = body_start(program)
         made = {str(each.argument) for each in program.instructions[:index] if each.name == "MAKE_CELL"}
-        return (Reached(Point(index), bound | made, jumped=False),)
+        return ((Point(index), bound | made, False),)
     instruction = program.instructions[point.index]
     after = _bound_after(instruction, point.nulls, bound)
     return tuple(
-        Reached(Point(index, _nulls_after(instruction, point.nulls, bound, jumped)), after, jumped)
+        (Point(index, _nulls_after(instruction, point.nulls, bound, jumped)), after, jumped)
         for index, jumped in edges(program, point.index)
     )
-
-
-@lru_cache(maxsize=1024)
-def depth_before(program: Program) -> tuple[int | None, ...]:
-    """Per instruction, how many slots the stack has before it; None where the program never comes."""
-    found: list[int | None] = [None] * len(program.instructions)
-    work = [(0, 0)]
-    while work:
-        index, depth = work.pop()
-        if found[index] is not None:
-            continue
-        found[index] = depth
-        instruction = program.instructions[index]
-        if instruction.handler is not None:
-            handler = instruction.handler
-            work.append((handler.target, handler.depth + 1 + handler.push_last))
-        for after, jumped in edges(program, index):
-            work.append((after, depth + _stack_effect(instruction, jumped)))
-    return tuple(found)
 
 
 def body_start(program: Program) -> int:
@@ -104,7 +77,7 @@ def _nulls_after(
             swapped = list(nulls)
             swapped[-1], swapped[-depth] = swapped[-depth], swapped[-1]
             return tuple(swapped)
-    change = _stack_effect(instruction, jumped)
+    change = stack_effect(instruction, jumped)
     after = nulls[:change] if change < 0 else nulls + (False,) * change
     if instruction.name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
         return (*after[:-1], False)  # the result takes the place of a NULL
@@ -122,25 +95,6 @@ def _bound_after(instruction: Instruction, nulls: tuple[bool, ...], bound: froze
     return bound
 
 
-def _stack_effect(instruction: Instruction, jumped: bool) -> int:
-    match instruction.name, instruction.argument:
-        case ("CALL", int(count)) | ("CALL_KW", (int(count), _)):
-            return -1 - count
-        case "FOR_ITER", _:
-            return -1 if jumped else 1
-        case "LOAD_CLOSURE" | "LOAD_CONST", _:
-            return 1
-        case "JUMP", _:
-            return 0
-        case name, _ if name.startswith("POP_JUMP_IF"):
-            return -1
-        case name, int(argument):
-            return dis.stack_effect(dis.opmap[name], argument, jump=jumped)
-    operation = dis.opmap[instruction.name]
-    takes_argument = instruction.argument is not None or instruction.target is not None
-    return dis.stack_effect(operation, 0 if takes_argument else None, jump=jumped)
-
-
 _GENERATORS = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 )
@@ -151,14 +105,7 @@ class Continuation:
     """What a stepped frame hands back: where it would go on, and with what."""
 
     index: int
-    locals: dict[str, Any]
-    stack: tuple[Any, ...]
-    """Bottom first; `NULL` in the empty slots."""
-    cells: dict[str, CellType]
-
-    @property
-    def state(self) -> FrameState:
-        return FrameState(self.locals, self.cells, self.stack)
+    state: FrameState
 
 
 def point_of(index: int, state: FrameState) -> Point:
@@ -179,12 +126,10 @@ def why_not_enterable(program: Program, index: int) -> str | None:
         return "this is the body of a class or module, not of a function"
     if 0 < index < body_start(program):
         return "the frame is being set up"
-    exceptions = exceptions_before(program)[index]
-    if exceptions is None:
+    stack = stack_before(program)[index]
+    if stack is None:
         return "the program never comes here"
-    if exceptions:
-        return "an exception is being handled"
-    return None
+    return "an exception is being handled" if stack[1] else None
 
 
 def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
@@ -210,7 +155,7 @@ def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
     assembler.body()
     assembler.made.append(step)
     instruction = program.instructions[point.index]
-    places = reached_from(program, point, bound)
+    places = _reached_from(program, point, bound)
     jump = Label() if len(places) > 1 else None
     assembler.guard(instruction.handler)
     if point.index == 0:
@@ -221,13 +166,13 @@ def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
         assembler.emit("NOP", None, instruction.position)
         assembler.add(instruction, jump)
     assembler.guard(None)
-    for place in places:
-        if place.jumped and jump is not None:
+    for reached, known, jumped in places:
+        if jumped and jump is not None:
             assembler.made.append(jump)
             if instruction.name == "FOR_ITER":
                 for name in ("END_FOR", "POP_TOP")[:FOR_ITER_SKIPS]:
                     assembler.emit(name)
-        _hand_back(assembler, place, instruction.position)
+        _hand_back(assembler, reached, known, instruction.position)
     return _finish(assembler, point, bound)
 
 
@@ -243,22 +188,19 @@ def enter(code: CodeType, function: FunctionType, state: FrameState) -> Any:
     return entered(*(slots.get(name) for name in names[:1]), *(slots[name] for name in names[1:]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _HandBack:
-    """Called at the end of stepped code with the slots of the frame."""
-
-    index: int
-    names: tuple[str, ...]
-    shared: tuple[str, ...]
-    """Names whose slot may hold a cell."""
-    outer: tuple[str, ...]
-
-    def __call__(
-        self, slots: tuple[Any, ...], cells: tuple[CellType, ...], stack: tuple[Any, ...]
-    ) -> Continuation:
-        values = dict(zip(self.names, slots, strict=True))
-        inner = {name: values.pop(name) for name in self.shared if isinstance(values.get(name), CellType)}
-        return Continuation(self.index, values, stack, dict(zip(self.outer, cells, strict=True)) | inner)
+def _continuation(
+    index: int,
+    names: tuple[str, ...],
+    code: CodeType,
+    slots: tuple[Any, ...],
+    cells: tuple[CellType, ...],
+    stack: tuple[Any, ...],
+) -> Continuation:
+    """Called at the end of stepped code with the slots of the frame, of which some hold cells."""
+    values = dict(zip(names, slots, strict=True))
+    inner = {name: values.pop(name) for name in code.co_cellvars if isinstance(values.get(name), CellType)}
+    outer = dict(zip(code.co_freevars, cells, strict=True))
+    return Continuation(index, FrameState(values, outer | inner, stack))
 
 
 def _check(program: Program, point: Point) -> None:
@@ -266,7 +208,7 @@ def _check(program: Program, point: Point) -> None:
     reason = why_not_enterable(program, point.index)
     if reason is not None:
         raise ValueError(f"{program.code.co_qualname} cannot be entered at {point.index}: {reason}")
-    depth = depth_before(program)[point.index]
+    depth, _ = stack_before(program)[point.index] or (None, 0)
     if depth != len(point.nulls):
         raise ValueError(f"a stack of {len(point.nulls)} slots at {point.index}, where the code has {depth}")
 
@@ -305,15 +247,13 @@ def _enter_at(assembler: Assembler, point: Point, bound: frozenset[str], target:
     assembler.jump(target, position)
 
 
-def _hand_back(assembler: Assembler, place: Reached, position: Position | None) -> None:
+def _hand_back(assembler: Assembler, point: Point, bound: frozenset[str], position: InstrLocation) -> None:
     """Return a `Continuation` for a place: the stack goes into variables, since a NULL fits nowhere else."""
     code = assembler.program.code
-    names = tuple(name for name in dict.fromkeys(code.co_varnames + code.co_cellvars) if name in place.bound)
-    nulls = place.point.nulls
-    for depth in reversed(range(len(nulls))):
+    names = tuple(name for name in dict.fromkeys(code.co_varnames + code.co_cellvars) if name in bound)
+    for depth in reversed(range(len(point.nulls))):
         assembler.emit("STORE_FAST", _stack_name(depth), position)
-    make = _HandBack(place.point.index, names, code.co_cellvars, code.co_freevars)
-    callee = (("LOAD_CONST", make), ("PUSH_NULL", None))
+    callee = (("LOAD_CONST", partial(_continuation, point.index, names, code)), ("PUSH_NULL", None))
     for name, argument in callee if NULL_AFTER_CALLABLE else reversed(callee):
         assembler.emit(name, argument, position)
     for name in names:
@@ -322,12 +262,12 @@ def _hand_back(assembler: Assembler, place: Reached, position: Position | None) 
     for name in code.co_freevars:
         assembler.emit("LOAD_CLOSURE", name, position)
     assembler.emit("BUILD_TUPLE", len(code.co_freevars), position)
-    for depth, null in enumerate(nulls):
+    for depth, null in enumerate(point.nulls):
         if null:
             assembler.emit("LOAD_CONST", NULL, position)
         else:
             assembler.emit("LOAD_FAST", _stack_name(depth), position)
-    assembler.emit("BUILD_TUPLE", len(nulls), position)
+    assembler.emit("BUILD_TUPLE", len(point.nulls), position)
     assembler.emit("CALL", 3, position)
     assembler.emit("RETURN_VALUE", None, position)
 

@@ -35,8 +35,10 @@ class Kept:
 
     objects: dict[int, Any] = field(default_factory=dict)
 
-    def hold(self, value: Any, label: str) -> Held:
+    def hold(self, value: Any, label: str | None = None) -> Held:
+        """Return where an object is found; a function needs no label."""
         self.objects[id(value)] = value
+        label = f"{value.__module__}.{value.__name__}" if label is None else label
         return Held(label, id(value))
 
     def __getitem__(self, source: Held) -> Any:

@@ -8,79 +8,54 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from torchrepro.frontend.codegen.writer import Kept, Writer, define
-from torchrepro.frontend.guards.guard import Guard, OfSource
+from torchrepro.frontend.guards.guard import Guard
 from torchrepro.frontend.guards.kinds import AmbientIs, TensorLike
 from torchrepro.frontend.guards.tensor_facts import QuickTensors, no_torch_function, quick_can_check
 from torchrepro.frontend.source import FrameState, Source
 
-_WIDTH = 110
 _INDENT = " " * 4
-_Search = Callable[[FrameState], tuple[int, tuple[Any, ...], Exception | None] | None]
-
-
-@dataclass(slots=True)
-class Guards:
-    """What a trace relied on, in the order in which it was noticed."""
-
-    kept: Kept
-    """The objects behind `Held` sources."""
-    _guards: dict[Guard, None] = field(default_factory=dict)
-
-    def add(self, guard: Guard) -> None:
-        self._guards.setdefault(guard)
-
-    def __iter__(self) -> Iterator[Guard]:
-        return iter(self._guards)
-
-    def __len__(self) -> int:
-        return len(self._guards)
-
-
-def compile_guards(guards: Guards) -> GuardFunction:
-    return GuardFunction.of(guards, guards.kept)
+_HEAD = """\
+def check(state):
+    L, C, S = state.locals, state.cells, state.stack
+    try:
+"""
+_TAIL = """
+    except Exception as {error}:
+        return {owners}[{error}.__traceback__.tb_lineno], (), {error}
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class GuardFunction:
     guards: tuple[Guard, ...]
     """In the order in which they are checked."""
-    kept: Kept = field(repr=False)
     text: str = field(repr=False)
-    holds: Callable[[FrameState], bool] = field(repr=False)
-    """The generated function itself: one Python call less. Never raises an `Exception`."""
+    check: Callable[[FrameState], tuple[int, tuple[Any, ...], Exception | None] | None] = field(repr=False)
+    """The generated function: None if all guards hold; else the index of the first that fails, what is at its
+    sources, and the error that was met there. Never raises an `Exception`."""
 
     @classmethod
     def of(cls, guards: Iterable[Guard], kept: Kept) -> GuardFunction:
         ordered = _in_order(guards)
         text, namespace = _write_check(ordered, kept)
-        return cls(tuple(ordered), kept, text, define("holds", text, namespace, "guards"))
+        return cls(tuple(ordered), text, define("check", text, namespace, "guards"))
+
+    def holds(self, state: FrameState) -> bool:
+        return self.check(state) is None
 
     def miss(self, state: FrameState) -> str | None:
         """Return the first guard that fails, as a sentence; None if all hold."""
-        result = self._search(state)
-        if result is None:
-            return None
-        index, values, error = result
-        return self.guards[index].miss_sentence(values, error)
+        found = self.check(state)
+        return None if found is None else self.guards[found[0]].miss_sentence(*found[1:])
 
     def failing(self, state: FrameState) -> Guard | None:
         """Return the first guard that fails."""
-        result = self._search(state)
-        return None if result is None else self.guards[result[0]]
-
-    def sentences(self) -> list[str]:
-        """One line per guard, for people."""
-        return [guard.sentence() for guard in self.guards]
-
-    @cached_property
-    def _search(self) -> _Search:
-        search: _Search = define("search", *_write_search(self.guards, self.kept), "guards")
-        return search
+        found = self.check(state)
+        return None if found is None else self.guards[found[0]]
 
 
 def _in_order(guards: Iterable[Guard]) -> list[Guard]:
@@ -95,7 +70,7 @@ def _in_order(guards: Iterable[Guard]) -> list[Guard]:
     guards.sort(key=rank)
     on_source: dict[Source, list[Guard]] = {}
     for guard in guards:
-        if isinstance(guard, OfSource):
+        if not guard.others:
             on_source.setdefault(guard.source, []).append(guard)
     settled: set[Source] = set()
     placed: dict[int, Guard] = {}
@@ -118,100 +93,59 @@ def _in_order(guards: Iterable[Guard]) -> list[Guard]:
 
 
 def _write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, Any]]:
-    """`holds(state)`: whether all guards hold. Whatever raises on the way is a miss."""
-    writer = _writer(kept)
-    # The quick check depends on the thread's state, and is right only where that has been checked.
-    quick = any(isinstance(guard, AmbientIs) for guard in ordered)
-    for at_once, group in groupby(ordered, lambda guard: quick and _is_quick(guard)):
-        if at_once:
-            _write_quick([guard for guard in group if isinstance(guard, TensorLike)], writer)
-        else:
-            for guard in group:
-                names = [writer.read(source) for source in guard.reads]
-                _write_guard(guard, names, "return False", writer)
-    lines = [*writer.lines, "return True"]
-    return _function("holds", lines, "except Exception:", "return False"), writer.namespace
+    writer = Writer(kept)
+    for name in ("state", "check"):
+        writer.variable(name)
+    owners = [0] * (1 + _HEAD.count("\n"))
+    """Which guard each line belongs to."""
 
+    def write(index: int, lines: Iterable[str]) -> None:
+        writer.lines.extend(lines)
+        owners.extend([index] * (1 + len(writer.lines) + _HEAD.count("\n") - len(owners)))
 
-def _write_search(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, Any]]:
-    """`search(state)`: (index of the first guard that fails, what it read, the error it met), or None."""
-    writer = _writer(kept)
-    at, error = writer.variable("at"), writer.variable("error")
-    for index, guard in enumerate(ordered):
-        writer.statement(f"{at} = {index}")
+    def conditions(index: int) -> list[str]:
+        guard = ordered[index]
         names = [writer.read(source) for source in guard.reads]
         values = "".join(f"{name}, " for name in names)
-        _write_guard(guard, names, f"return {at}, ({values}), None", writer)
-    lines = [*writer.lines, "return None"]
-    text = _function("search", lines, f"except Exception as {error}:", f"return {at}, (), {error}")
-    return text, writer.namespace
+        first, *others = guard.conditions(names, writer)
+        *most, last = [f"if {first}", *(f"{_INDENT}or {each}" for each in others)]
+        return [*(f"{line} \\" for line in most), f"{last}:", f"{_INDENT}return {index}, ({values}), None"]
+
+    # The quick check depends on the thread's state, and is right only where that has been checked.
+    quick = any(isinstance(guard, AmbientIs) for guard in ordered)
+    careful = f"with {writer.held(no_torch_function, 'no_torch_function')}():"
+    for at_once, group in groupby(range(len(ordered)), lambda index: quick and _is_quick(ordered[index])):
+        indices = list(group)
+        if not at_once:
+            for index in indices:
+                lines = conditions(index)
+                of_tensor = isinstance(ordered[index], TensorLike)
+                write(index, [careful, *_indented(lines)] if of_tensor else lines)
+            continue
+        # Where the quick check does not say yes, the conditions decide.
+        for index in indices:
+            writer.read(ordered[index].source)
+            write(index, ())
+        names = ", ".join(writer.read(ordered[index].source) for index in indices)
+        tensors = writer.held(QuickTensors(), "quick")
+        write(indices[0], [*_wrapped(f"if not {tensors}.check({names}):"), _INDENT + careful])
+        for index in indices:
+            write(index, _indented(conditions(index), 2))
+        write(indices[-1], _indented(_wrapped(f"{tensors}.learn({names})")))
+    lines = _indented([*writer.lines, "return None"], 2)
+    tail = _TAIL.format(error=writer.variable("error"), owners=writer.held(owners, "guard_of_line"))
+    return _HEAD + "\n".join(lines) + tail, writer.namespace
 
 
 def _is_quick(guard: Guard) -> bool:
     return isinstance(guard, TensorLike) and quick_can_check(guard.facts)
 
 
-def _writer(kept: Kept) -> Writer:
-    writer = Writer(kept)
-    for name in ("state", "holds", "search"):
-        writer.variable(name)
-    return writer
-
-
-def _function(name: str, body: Sequence[str], handler: str, otherwise: str) -> str:
-    head = [
-        f"def {name}(state):",
-        f"{_INDENT}L, C, S = state.locals, state.cells, state.stack",
-        f"{_INDENT}try:",
-    ]
-    tail = [f"{_INDENT}{handler}", f"{_INDENT * 2}{otherwise}"]
-    return "\n".join([*head, *_indented(body, 2), *tail]) + "\n"
-
-
-def _write_guard(guard: Guard, names: Sequence[str], then: str, writer: Writer) -> None:
-    lines = _if(guard.conditions(names, writer), then)
-    if isinstance(guard, TensorLike):
-        lines = [f"with {writer.held(no_torch_function, 'no_torch_function')}():", *_indented(lines)]
-    _write_lines(lines, writer)
-
-
-def _write_quick(guards: Sequence[TensorLike], writer: Writer) -> None:
-    """The quick check, and the conditions that decide where it does not say yes."""
-    names = [writer.read(guard.source) for guard in guards]
-    tensors = writer.held(QuickTensors(), "quick")
-    decisive = [
-        line
-        for guard, name in zip(guards, names, strict=True)
-        for line in _if(guard.conditions([name], writer), "return False")
-    ]
-    lines = [
-        f"with {writer.held(no_torch_function, 'no_torch_function')}():",
-        *_indented(decisive),
-        *_call(f"{tensors}.learn", names, ""),
-    ]
-    _write_lines([*_call(f"if not {tensors}.check", names, ":"), *_indented(lines)], writer)
-
-
-def _write_lines(lines: Iterable[str], writer: Writer) -> None:
-    for line in lines:
-        writer.statement(line)
-
-
-def _if(any_of: Sequence[str], then: str) -> list[str]:
-    line = f"if {' or '.join(any_of)}:"
-    # Three levels is the deepest at which one is written.
-    if len(line) + 4 * len(_INDENT) <= _WIDTH or len(any_of) == 1:
-        return [line, _INDENT + then]
-    first, *others = any_of
-    return ["if (", *_indented([first, *(f"or {each}" for each in others)]), "):", _INDENT + then]
-
-
-def _call(function: str, names: Sequence[str], after: str) -> list[str]:
-    line = f"{function}({', '.join(names)}){after}"
-    if len(line) + 3 * len(_INDENT) <= _WIDTH:
-        return [line]
-    wrapped = textwrap.wrap(", ".join(names) + ",", _WIDTH - 4 * len(_INDENT), break_long_words=False)
-    return [f"{function}(", *_indented(wrapped), f"){after}"]
+def _wrapped(call: str) -> list[str]:
+    """Break the line of a call with many names."""
+    return textwrap.wrap(
+        call, 98, subsequent_indent=_INDENT * 2, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _indented(lines: Iterable[str], levels: int = 1) -> list[str]:

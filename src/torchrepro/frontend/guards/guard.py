@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 from torchrepro.frontend.codegen.writer import Writer
@@ -26,11 +26,14 @@ class Guard:
     """Equal if they say the same: values in them are compared as constants are, or by identity."""
 
     cost: ClassVar[int] = IDENTITY
+    source: Source
+    others: tuple[Source, ...] = field(default=(), kw_only=True)
+    """Of a guard on several objects."""
 
     @property
     def reads(self) -> tuple[Source, ...]:
         """Where a check looks."""
-        return ()
+        return self.source, *self.others
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         """Return conditions in Python, evaluated in order: any of them is a miss.
@@ -41,7 +44,7 @@ class Guard:
         raise NotImplementedError
 
     def about(self) -> str:
-        return ", ".join(map(shown_source, self.reads))
+        return ", ".join(map(shown_source, (self.source, *self.others)))
 
     def aspect(self) -> Aspect:
         raise NotImplementedError
@@ -82,20 +85,15 @@ class Guard:
         return hash(self.identity())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OfSource(Guard):
-    source: Source
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        return (self.source,)
-
-    def about(self) -> str:
-        return shown_source(self.source)
-
-
 def _identity(value: Any) -> Hashable:
     # Asks the type: `isinstance` looks at `__class__` too, which may run code of the user's.
     if issubclass(type(value), Source | TensorFacts | AmbientFacts):
         return cast(Hashable, value)
     return tuple(map(_identity, value)) if type(value) is tuple else token_or_identity(value)
+
+
+class Guards(dict[Guard, None]):
+    """What a trace relied on, in the order in which it was noticed."""
+
+    def add(self, guard: Guard) -> None:
+        self.setdefault(guard)

@@ -12,7 +12,6 @@ from types import CellType
 from typing import Any, ClassVar
 
 import torch
-from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.codegen.writer import LITERALS, Writer
 from torchrepro.frontend.guards.ambient_facts import AmbientFacts as AmbientFacts
@@ -23,7 +22,6 @@ from torchrepro.frontend.guards.constants import (
     same_members,
     shown,
     shown_all,
-    shown_source,
     token,
     type_name,
 )
@@ -35,11 +33,10 @@ from torchrepro.frontend.guards.guard import (
     TENSOR,
     Aspect,
     Guard,
-    OfSource,
 )
 from torchrepro.frontend.guards.tensor_facts import TensorFacts as TensorFacts
 from torchrepro.frontend.guards.tensor_facts import storage_places
-from torchrepro.frontend.source import Attribute, InstanceValue, Local, Source
+from torchrepro.frontend.source import Attribute, Held, Local, Source
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)
@@ -49,7 +46,7 @@ _EMPTY_CELL = CellType()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Is(OfSource):
+class Is(Guard):
     """The same object. The guard keeps it alive, so no other can take its place."""
 
     value: Any
@@ -62,7 +59,7 @@ class Is(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Equal(OfSource):
+class Equal(Guard):
     """A constant: the same type exactly, and a value that no program can tell from this one."""
 
     value: Any
@@ -86,7 +83,7 @@ class Equal(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TypeIs(OfSource):
+class TypeIs(Guard):
     kind: type
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
@@ -97,44 +94,27 @@ class TypeIs(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SameObject(OfSource):
+class SameObject(Guard):
     """One object under two names."""
-
-    other: Source
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        return self.source, self.other
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         return [f"{names[0]} is not {names[1]}"]
 
     def aspect(self) -> Aspect:
-        return "object", f"that of {shown_source(self.other)}", lambda *_: "another"
+        return "object", "one", lambda *_: "one for each"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unbound(OfSource):
-    """A local variable that has no value."""
-
-    source: Local
+class Unbound(Guard):
+    """A variable that has no value: a local one, or one shared between functions, given its cell."""
 
     @property
     def reads(self) -> tuple[Source, ...]:
-        return ()
+        return () if isinstance(self.source, Local) else (self.source,)
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{self.source.name!r} in L"]
-
-    def aspect(self) -> Aspect:
-        return "variable", "unbound", lambda *_: "bound"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EmptyCell(OfSource):
-    """A variable shared between functions that has no value."""
-
-    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
+        if isinstance(self.source, Local):
+            return [f"{self.source.name!r} in L"]
         # An empty cell equals no full one; contents are compared only where both have some.
         return [f"{names[0]} != {writer.held(_EMPTY_CELL, 'empty_cell')}"]
 
@@ -143,7 +123,7 @@ class EmptyCell(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Length(OfSource):
+class Length(Guard):
     cost: ClassVar[int] = SIZE
     count: int
 
@@ -155,31 +135,23 @@ class Length(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HasKey(OfSource):
+class HasKey(Guard):
+    """Whether a container has a key."""
+
     cost: ClassVar[int] = SIZE
     key: Any
+    present: bool = True
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{_constant(self.key, writer)} not in {names[0]}"]
+        return [f"{_constant(self.key, writer)} {'not in' if self.present else 'in'} {names[0]}"]
 
     def aspect(self) -> Aspect:
-        return shown(self.key), "present", lambda _: "absent"
+        before, now = ("present", "absent") if self.present else ("absent", "present")
+        return shown(self.key), before, lambda _: now
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LacksKey(OfSource):
-    cost: ClassVar[int] = SIZE
-    key: Any
-
-    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{_constant(self.key, writer)} in {names[0]}"]
-
-    def aspect(self) -> Aspect:
-        return shown(self.key), "absent", lambda _: "present"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LacksAttribute(OfSource):
+class LacksAttribute(Guard):
     """A class that defines nothing under a name, and inherits nothing; or an object with an empty slot."""
 
     name: str
@@ -192,66 +164,42 @@ class LacksAttribute(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Keys(OfSource):
-    """The keys of a dict, which are constants, in order."""
+class Contains(Guard):
+    """The keys of a dict, a tuple of constants; or the members of a set, which may be objects."""
 
     cost: ClassVar[int] = CONTENTS
-    keys: tuple[Any, ...]
+    value: tuple[Any, ...] | frozenset[Any]
 
     def __post_init__(self) -> None:
-        token(self.keys)  # raises for what is no constant
+        if isinstance(self.value, tuple):
+            token(self.value)  # raises for what is no constant
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         # Held, not written down: the keys of the very dict are then the very objects, and compare fast.
-        keys = writer.held(self.keys, f"keys_of_{names[0]}")
-        return [f"not {writer.held(same_keys, 'same_keys')}({names[0]}, {keys})"]
+        expected = writer.held(self.value, f"contents_of_{names[0]}")
+        check = same_keys if isinstance(self.value, tuple) else same_members
+        return [f"not {writer.held(check, check.__name__)}({names[0]}, {expected})"]
 
     def aspect(self) -> Aspect:
-        return "tuple of keys", shown_all(self.keys), shown_all
+        what = "tuple of keys" if isinstance(self.value, tuple) else "set of members"
+        return what, shown_all(self.value), shown_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SetEquals(OfSource):
-    """The members of a set: constants, or objects by identity."""
+class NoHooks(Guard):
+    """A module without forward and backward hooks of any kind, or `torch.nn.modules.module` without those."""
 
     cost: ClassVar[int] = CONTENTS
-    value: frozenset[Any]
+    tables: tuple[str, ...] = HOOKS
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        members = writer.held(self.value, f"members_of_{names[0]}")
-        return [f"not {writer.held(same_members, 'same_members')}({names[0]}, {members})"]
+        return [f"{names[0]}.{table}" for table in self.tables]
 
     def aspect(self) -> Aspect:
-        return "set of members", shown_all(self.value), shown_all
+        def filled(owner: Any) -> str:
+            return ", ".join(table.strip("_") for table in self.tables if getattr(owner, table))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NoHooks(OfSource):
-    """A module without forward and backward hooks of any kind."""
-
-    cost: ClassVar[int] = CONTENTS
-
-    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{names[0]}.{table}" for table in HOOKS]
-
-    def aspect(self) -> Aspect:
-        return "set of hooks", "empty", lambda module: _filled(module, HOOKS)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NoGlobalHooks(Guard):
-    """No hooks for all modules (`torch.nn.modules.module.register_module_forward_hook` and others)."""
-
-    cost: ClassVar[int] = SURROUNDINGS
-
-    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{writer.held(nn_module, 'nn_module')}.{table}" for table in GLOBAL_HOOKS]
-
-    def about(self) -> str:
-        return "torch.nn"
-
-    def aspect(self) -> Aspect:
-        return "set of hooks", "empty", lambda: _filled(nn_module, GLOBAL_HOOKS)
+        return "set of hooks", "empty", filled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,7 +207,8 @@ class Answers(Guard):
     """A question that has the same answer: how many devices there are, what a function has memoised."""
 
     cost: ClassVar[int] = SURROUNDINGS
-    function: Any
+    source: Held
+    """The function that is asked."""
     args: tuple[Any, ...]
     value: Any
     keywords: tuple[tuple[str, Any], ...] = ()
@@ -267,14 +216,17 @@ class Answers(Guard):
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         given = [_constant(each, writer) for each in self.args]
         given += [f"{name}={_constant(each, writer)}" for name, each in self.keywords]
-        call = f"{writer.held(self.function, self.function.__name__)}({', '.join(given)})"
+        call = f"{names[0]}({', '.join(given)})"
         return [f"not {writer.held(same, 'same')}({call}, {writer.held(self.value, 'answer')})"]
 
     def about(self) -> str:
-        return f"{self.function.__module__}.{self.function.__name__}({', '.join(map(shown, self.args))})"
+        return f"{self.source}({', '.join(map(shown, self.args))})"
 
     def aspect(self) -> Aspect:
-        return "answer", shown(self.value), lambda: shown(self.function(*self.args, **dict(self.keywords)))
+        def now(function: Any) -> str:
+            return shown(function(*self.args, **dict(self.keywords)))
+
+        return "answer", shown(self.value), now
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,9 +237,6 @@ class AmbientIs(Guard):
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         return [f"{writer.held(AmbientFacts.now, 'ambient_now')}() != {writer.held(self.facts, 'ambient')}"]
 
-    def about(self) -> str:
-        return "torch"
-
     def expected(self) -> str:
         known = {name: value for name, value in self.facts._asdict().items() if value}
         return ", ".join(f"{_words(name)} is {shown(value)}" for name, value in known.items())
@@ -297,7 +246,7 @@ class AmbientIs(Guard):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TensorLike(OfSource):
+class TensorLike(Guard):
     cost: ClassVar[int] = TENSOR
     facts: TensorFacts
 
@@ -334,7 +283,7 @@ class TensorLike(OfSource):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StorageOffset(OfSource):
+class StorageOffset(Guard):
     """Where in its memory a tensor begins: of interest only where a program asks for it."""
 
     cost: ClassVar[int] = TENSOR
@@ -352,11 +301,6 @@ class Distinct(Guard):
     """All of them are different objects."""
 
     cost: ClassVar[int] = ALL_TENSORS
-    sources: tuple[Source, ...]
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        return self.sources
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         identities = ", ".join(f"{writer.held(id, 'id')}({name})" for name in names)
@@ -371,7 +315,6 @@ class SharedStorage(Guard):
     """Which of them share memory: a write to one is then seen in another, and the graph relies on it."""
 
     cost: ClassVar[int] = ALL_TENSORS
-    sources: tuple[Source, ...]
     pattern: tuple[int, ...]
     """The number of each one's storage, in the order of appearance; storages that overlap count as one."""
     offsets: tuple[int, ...] = ()
@@ -379,11 +322,7 @@ class SharedStorage(Guard):
 
     @classmethod
     def of(cls, sources: tuple[Source, ...], tensors: tuple[torch.Tensor, ...]) -> SharedStorage:
-        return cls(sources, *storage_places(tensors))
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        return self.sources
+        return cls(sources[0], *storage_places(tensors), others=sources[1:])
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         found = f"{writer.held(storage_places, 'storage_places')}([{', '.join(names)}])"
@@ -398,18 +337,9 @@ class SharedStorage(Guard):
         return "storage", before, lambda *tensors: shown_places(*storage_places(tensors))
 
 
-def has_instance_value(source: Source, name: str) -> HasKey:
-    return HasKey(Attribute(source, "__dict__"), name)
-
-
-def lacks_instance_value(source: Source, name: str) -> LacksKey:
-    """Return the guard that nothing in an instance hides what its class has under a name."""
-    return LacksKey(Attribute(source, "__dict__"), name)
-
-
-def lacks_member(source: Source, table: str, name: str) -> LacksKey:
-    """Return the guard that a module has no parameter, buffer or child of a name."""
-    return LacksKey(InstanceValue(source, table), name)
+def has_instance_value(source: Source, name: str, *, present: bool = True) -> HasKey:
+    """Return the guard that an instance has an attribute, or that none hides what its class has."""
+    return HasKey(Attribute(source, "__dict__"), name, present)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -418,10 +348,6 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
         for name in now
         if now[name] != before[name]
     )
-
-
-def _filled(owner: Any, tables: tuple[str, ...]) -> str:
-    return ", ".join(table.strip("_") for table in tables if getattr(owner, table))
 
 
 def _words(name: str) -> str:

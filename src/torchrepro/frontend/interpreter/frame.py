@@ -65,7 +65,7 @@ class Frame:
 
 def where_of(program: Program, index: int) -> Where:
     """The line of the user's that an instruction belongs to."""
-    code, line = program.code, program.instructions[index].line
+    code, line = program.code, program.instructions[index].position.lineno
     return Where(code.co_filename, code.co_firstlineno if line is None else line, code.co_qualname)
 
 

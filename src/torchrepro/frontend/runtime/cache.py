@@ -119,7 +119,7 @@ class FrameCache(Generic[E]):
     def find(self, state: FrameState) -> E | None:
         entries = self._entries
         for entry in entries:
-            if entry.guards.holds(state):
+            if entry.guards.check(state) is None:
                 if entry is not entries[0]:
                     self._to_front(entry)
                 return entry

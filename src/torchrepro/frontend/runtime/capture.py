@@ -18,7 +18,7 @@ from torchrepro.frontend.codegen.objects import CannotRebuild
 from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region, frame_state
 from torchrepro.frontend.codegen.writer import Writer
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where, short_name
-from torchrepro.frontend.guards.function import GuardFunction, compile_guards
+from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
 from torchrepro.frontend.interpreter.frame import Frame, where_of
 from torchrepro.frontend.runtime.cache import Sources
@@ -263,7 +263,7 @@ class _Capture:
         )
         stopped = outcome if isinstance(outcome, Stopped) else None
         return Region(
-            guards=compile_guards(draft.tracer.values.guards),
+            guards=GuardFunction.of(draft.tracer.values.guards, draft.tracer.values.kept),
             code=code,
             start=self._start(),
             then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
@@ -283,7 +283,7 @@ class _Capture:
         guards = tracer.values.guards
         identities = tracer.values.identities()
         if len(identities) > 1:
-            guards.add(Distinct(tuple(identities)))
+            guards.add(Distinct(identities[0], others=tuple(identities[1:])))
         if captured.mutated_inputs and len(captured.inputs) > 1:
             sources, tensors = zip(*captured.inputs, strict=True)
             guards.add(SharedStorage.of(sources, tensors))

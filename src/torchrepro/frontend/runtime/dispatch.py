@@ -110,7 +110,7 @@ def _past_numbers(
     if region.failure is None or region.failure.reason.kind is not BreakKind.CHANGING:
         return stepped, changing
     changing |= variable_of(program.instructions[region.end.index])
-    while has_new_number(stepped.stack, before):
+    while has_new_number(stepped.state.stack, before):
         index, state = stepped.index, stepped.state
         if why_not_enterable(program, index) is not None:
             return _finish(function, program, index, state), changing

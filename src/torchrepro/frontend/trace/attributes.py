@@ -14,7 +14,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import Equal, Is, LacksAttribute, lacks_instance_value, lacks_member
+from torchrepro.frontend.guards.kinds import Equal, HasKey, Is, LacksAttribute, has_instance_value
 from torchrepro.frontend.interpreter.operations import Attributes
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, InstanceValue
@@ -119,8 +119,9 @@ class TracedAttributes(Attributes):
             if name in space:
                 return self.dicts.get(space, name)
         if not self.values.is_fresh(module):
+            home = self.values.home_of(module)
             for table in TABLES:
-                self.values.guards.add(lacks_member(self.values.home_of(module), table, name))
+                self.values.guards.add(HasKey(InstanceValue(home, table), name, present=False))
             self.tracer.classes.guard_lack(type(module), name)
         raise _lacks(module, name)
 
@@ -283,7 +284,7 @@ class TracedAttributes(Attributes):
                 return function.__dict__[name]
             return self.world.instance_value(function, name)
         if source is not None and not hasattr(types.FunctionType, name):
-            self.values.guards.add(lacks_instance_value(source, name))
+            self.values.guards.add(has_instance_value(source, name, present=False))
         if source is None or is_trusted_space(function.__globals__):
             return getattr(function, name)
         if name == "__dict__":
@@ -311,7 +312,7 @@ class TracedAttributes(Attributes):
         if name in space:
             return self.world.adopt(space[name], InstanceValue(source, name))
         if name not in space and not hasattr(type(real), name):
-            self.values.guards.add(lacks_instance_value(source, name))
+            self.values.guards.add(has_instance_value(source, name, present=False))
             self.tracer.classes.guard_lack(type(real), name)
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:

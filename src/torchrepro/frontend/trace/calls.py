@@ -11,10 +11,11 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import Answers, NoGlobalHooks, NoHooks
+from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, HOOKS, Answers, NoHooks
 from torchrepro.frontend.interpreter.callers import super_of
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 from torchrepro.frontend.interpreter.operations import Calls
@@ -45,7 +46,6 @@ ORIGINAL = "_torchrepro_original"
 """Where a wrapper of ours keeps what it wraps."""
 
 _MAX_DEPTH = 180
-_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _PURE_IN_C = (*GETTERS, datetime.date, datetime.time, datetime.timedelta)
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
@@ -189,7 +189,8 @@ class TracedCalls(Calls):
         if not (is_constant(result) or is_single(result)):
             raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and gave an object")
         # Asked again on each call: it may have been told to forget.
-        self.values.guards.add(Answers(function, tuple(args), result, tuple(kwargs.items())))
+        asked = self.values.kept.hold(function)
+        self.values.guards.add(Answers(asked, tuple(args), result, tuple(kwargs.items())))
         return result
 
     # Objects and modules
@@ -204,7 +205,7 @@ class TracedCalls(Calls):
                 return self.call(module_call_impl, (module, *args), kwargs)
             if not self.values.is_fresh(module):
                 self.values.guards.add(NoHooks(self.values.home_of(module)))
-            self.values.guards.add(NoGlobalHooks())
+            self.values.guards.add(NoHooks(self.values.kept.hold(nn_module, "torch.nn"), GLOBAL_HOOKS))
             return self.call(self.tracer.attributes.load(module, "forward"), args, kwargs)
 
     def _call_object(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -298,4 +299,4 @@ def has_hooks(module: torch.nn.Module) -> bool:
     space, every = vars(module), vars(torch.nn.modules.module)
     if space.get("_compiled_call_impl") is not None:
         return True
-    return any(space.get(name) or every.get(f"_global{name}") for name in _HOOKS)
+    return any(space.get(name) or every.get(f"_global{name}") for name in HOOKS)

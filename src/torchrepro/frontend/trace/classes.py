@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.guards.kinds import Answers, Is, LacksAttribute, LacksKey, TypeIs
+from torchrepro.frontend.guards.kinds import Answers, HasKey, Is, LacksAttribute, TypeIs
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
@@ -194,7 +194,9 @@ class Classes:
         if kind is other or not is_a(kind, type) or is_trusted_class(kind) or self.values.is_fresh(kind):
             return
         if is_a(other, abc.ABCMeta) and not self.values.is_fresh(other):
-            self.values.guards.add(Answers(issubclass, (kind, other), issubclass(kind, other)))
+            self.values.guards.add(
+                Answers(self.values.kept.hold(issubclass), (kind, other), issubclass(kind, other))
+            )
         else:
             self._guard_mro(kind)
 
@@ -210,7 +212,7 @@ class Classes:
             if not is_trusted_class(each) and not self.values.is_fresh(each):
                 space = Attribute(self.values.kept.hold(each, each.__name__), "__dict__")
                 if name not in each.__dict__:
-                    self.values.guards.add(LacksKey(space, name))
+                    self.values.guards.add(HasKey(space, name, present=False))
                 else:
                     self.values.guards.add(Is(Item.at(space, name), each.__dict__[name]))
             if name in each.__dict__:

@@ -47,7 +47,7 @@ class NativeCalls:
         if torch_rules.needs_guard(function):
             if kwargs or not all(map(is_constant, (*args, answer))):
                 raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
-            self.values.guards.add(Answers(function, tuple(args), answer))
+            self.values.guards.add(Answers(self.values.kept.hold(function), tuple(args), answer))
         return answer
 
     def call_leaf(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

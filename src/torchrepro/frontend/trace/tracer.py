@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from bytecode.instr import InstrLocation
 
-from torchrepro.frontend.bytecode.program import NULL, Handler, Position
+from torchrepro.frontend.bytecode.program import NULL, Handler
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Control, Where
 from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
 from torchrepro.frontend.interpreter.frame import Frame, Signal
@@ -61,7 +62,7 @@ class Failure:
     """In a function that the instruction calls: that function is traced for itself when Python calls it."""
     frames: tuple[Where, ...] = ()
     """From the outermost frame to the place, where known."""
-    position: Position | None = None
+    position: InstrLocation | None = None
     """Of the instruction in the innermost frame: what a traceback would underline."""
 
 
@@ -171,7 +172,7 @@ class Tracer(Interpreter):
         self.attributes = TracedAttributes(self)
         self.operators = TracedOperators(self)
         self.items = TracedItems(self)
-        self.values.guards.add(AmbientIs(AmbientFacts.now()))
+        self.values.guards.add(AmbientIs(self.values.kept.hold(torch, "torch"), AmbientFacts.now()))
         self.root: Frame | None = None
         self.bound: frozenset[str] = frozenset()
         """Variables of the outermost frame that had a value where it was entered."""
@@ -179,7 +180,7 @@ class Tracer(Interpreter):
         self.protected = False
         """Whether an operation was recorded of which a handler of the user's would see the error."""
         self._raised: BaseException | None = None
-        self._raised_at: tuple[tuple[Where, ...], Position | None] = ((), None)
+        self._raised_at: tuple[tuple[Where, ...], InstrLocation | None] = ((), None)
         self._modules: list[tuple[str, torch.nn.Module]] = []
 
     def trace(self, index: int, state: FrameState) -> Outcome:

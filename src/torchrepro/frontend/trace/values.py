@@ -18,8 +18,8 @@ from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.function import Guards
-from torchrepro.frontend.guards.kinds import Equal, HasKey, Is, Keys, LacksKey, Length
+from torchrepro.frontend.guards.guard import Guards
+from torchrepro.frontend.guards.kinds import Contains, Equal, HasKey, Is, Length
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Held, KeyOf, Source
 from torchrepro.frontend.trace.classes import MISSING, is_single
@@ -65,7 +65,7 @@ class Values:
         self.recorder = recorder
         self.kept = Kept()
         self.shadows: list[Shadow] = []
-        self.guards = Guards(self.kept)
+        self.guards = Guards()
         self.sources: dict[int, Source] = {}
         self.stand_ins: dict[int, Any] = {}
         self.alive: list[Any] = []
@@ -235,7 +235,7 @@ class Dicts:
             if key in partial.original:
                 self.values.guards.add(HasKey(partial.source, key))
             else:
-                self.values.guards.add(LacksKey(partial.source, key))
+                self.values.guards.add(HasKey(partial.source, key, present=False))
         return value
 
     def _pin_key(self, copy: dict[Any, Any], key: Any) -> None:
@@ -254,8 +254,7 @@ class Dicts:
         self._pin_key(copy, key)
         partial = self.partials.get(id(copy))
         if partial is not None and partial.guarded:
-            kind = HasKey if key in partial.original else LacksKey
-            self.values.guards.add(kind(partial.source, key))
+            self.values.guards.add(HasKey(partial.source, key, key in partial.original))
         return dict.__contains__(copy, key)
 
     def forget_unread(self, copy: dict[Any, Any], key: Any) -> None:
@@ -295,7 +294,7 @@ class Dicts:
         self.unfinished.pop(id(copy), None)
         keys = tuple(partial.original)
         if all(map(is_constant, keys)):
-            self.values.guards.add(Keys(partial.source, keys))
+            self.values.guards.add(Contains(partial.source, keys))
         else:
             self.values.guards.add(Length(partial.source, len(keys)))
             for index, key in enumerate(keys):

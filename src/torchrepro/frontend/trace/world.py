@@ -21,17 +21,16 @@ from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
-    EmptyCell,
+    Contains,
     Equal,
     Is,
     Length,
     SameObject,
-    SetEquals,
     TensorFacts,
     TensorLike,
     TypeIs,
+    Unbound,
     has_instance_value,
-    lacks_instance_value,
 )
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, ModuleMember, Source
@@ -73,7 +72,7 @@ class World:
             known = self.values.stand_ins[id(value)]
             first = self.values.sources[id(known)]
             if first != source:
-                self.values.guards.add(SameObject(source, first))
+                self.values.guards.add(SameObject(source, others=(first,)))
             return known
         if is_single(value):
             self.values.guards.add(Is(source, value))
@@ -212,7 +211,7 @@ class World:
             self.values.opaque.add(id(value))
             return self.values.register(value, value, source)
         if len(value) > _MANY:
-            self.values.guards.add(SetEquals(source, frozenset(value)))
+            self.values.guards.add(Contains(source, frozenset(value)))
         else:
             # Equal sets may be iterated over in different orders.
             self.values.guards.add(Length(source, len(value)))
@@ -261,7 +260,7 @@ class World:
             return MISSING
         value = self.dicts.get(space, name)
         if value is MISSING and id(owner) not in self.values.fresh and name not in self._original(space):
-            self.values.guards.add(lacks_instance_value(self.values.home_of(owner), name))
+            self.values.guards.add(has_instance_value(self.values.home_of(owner), name, present=False))
         return value
 
     def _original(self, space: dict[str, Any]) -> dict[str, Any]:
@@ -274,8 +273,7 @@ class World:
             return False
         if id(owner) not in self.values.fresh:
             known = name in self._original(space)
-            kind = has_instance_value if known else lacks_instance_value
-            self.values.guards.add(kind(self.values.home_of(owner), name))
+            self.values.guards.add(has_instance_value(self.values.home_of(owner), name, present=known))
         return name in space
 
     def expose_instance(self, owner: Any) -> dict[str, Any] | None:
@@ -335,7 +333,7 @@ class World:
         if source is None:
             return cell.cell_contents
         if not is_full(cell):
-            self.values.guards.add(EmptyCell(source))
+            self.values.guards.add(Unbound(source))
         contents = self.adopt(cell.cell_contents, Attribute(source, "cell_contents"))
         self._cells[id(cell)] = types.CellType(contents)
         return contents
