@@ -11,18 +11,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from torchrepro.engine.processes.fork_executor import ForkExecutor
+from torchrepro.engine.processes.executor import Executor
 from torchrepro.engine.processes.fork_safety import prepare_to_fork
 from torchrepro.engine.warm_up import Rehearsal
 from torchrepro.nouns.repro import Compiler
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkExecutor]:
+def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
     prepare_to_fork()
     # The test runner may have a thread of its own, which no child needs.
-    monkeypatch.setattr("torchrepro.engine.processes.fork_executor.why_not_fork", lambda: "")
-    with ForkExecutor(workers=1) as executor:
+    monkeypatch.setattr("torchrepro.engine.processes.executor.why_not_fork", lambda: "")
+    with Executor(workers=1) as executor:
         yield executor
 
 
@@ -31,14 +31,14 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkExecutor]:
     [("crashes", "SIGABRT"), ("hangs", "did not end"), ("starts_a_thread", "other thread")],
 )
 def test_a_compiler_that_fails_in_the_rehearsal_is_not_tried_here(
-    executor: ForkExecutor, name: str, reason: str
+    executor: Executor, name: str, reason: str
 ) -> None:
     compiler = Compiler(f"throwaway_compilers:{name}")
     assert reason in Rehearsal(compiler, executor, time_limit=3).finish()
 
 
 @pytest.mark.slow
-def test_a_backend_of_torch_is_warmed_up_and_draws_no_random_numbers(executor: ForkExecutor) -> None:
+def test_a_backend_of_torch_is_warmed_up_and_draws_no_random_numbers(executor: Executor) -> None:
     before = torch.get_rng_state()
     assert Rehearsal(Compiler("aot_eager", mode="unheard of"), executor).finish() == ""
     assert torch.equal(torch.get_rng_state(), before)
@@ -48,7 +48,7 @@ _PROGRAM = """
 import json, os, sys, torch
 from torchrepro.engine.processes.executor import Task
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
-from torchrepro.engine.processes.fork_executor import ForkExecutor
+from torchrepro.engine.processes.executor import Executor
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.engine.warm_up import Rehearsal
 
@@ -61,7 +61,7 @@ def judged(repro, payload, phase):
 
 if __name__ == "__main__":
     prepare_to_fork()
-    with ForkExecutor(1) as executor:
+    with Executor(1) as executor:
         assert Rehearsal(Compiler(), executor).finish() == "", "cold"
         assert why_not_fork() == "", why_not_fork()
         graph = torch.fx.symbolic_trace(lambda x: (torch.softmax(x * 2, -1) - 1,))

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.record_values import Recording, observed_values
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import Seen, Sighting, Watching
 from torchrepro.nouns.repro import Repro

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
-from torchrepro.engine.processes.choose_executor import executor_for
+from torchrepro.engine.processes.executor import executor_for
 from torchrepro.engine.warm_up import Rehearsal
 from torchrepro.locate.component import find_part
 from torchrepro.locate.context import Inquiry

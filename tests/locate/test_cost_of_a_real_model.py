@@ -10,7 +10,7 @@ import torch
 
 from torchrepro.engine.baseline import establish
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
-from torchrepro.engine.processes.choose_executor import executor_for
+from torchrepro.engine.processes.executor import executor_for
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.stages import find_stage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.execute.record_graphs import save_graphs
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.graphs import graph_in_call, graph_of

@@ -14,8 +14,8 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from torchrepro.cut.batches import verdicts_of_rounds
 from torchrepro.cut.record_values import Recording, observed_values
-from torchrepro.engine.processes.executor import job_named
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.child import Outcome
+from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import Watching

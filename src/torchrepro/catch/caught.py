@@ -18,8 +18,8 @@ import msgspec
 
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.processes.child import Outcome, signal_name
 from torchrepro.engine.processes.fresh_process import verdict_of
-from torchrepro.engine.processes.reports import Outcome, signal_name
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind, Signature, Stage, Verdict, as_data

@@ -13,9 +13,9 @@ import msgspec
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.cut.record_values import Recording, observed_values, read_values
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fresh_process import raise_reported, verdict_of
-from torchrepro.engine.processes.reports import Outcome
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict

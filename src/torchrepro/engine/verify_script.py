@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,9 +11,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchrepro.engine.processes.child import Program, end_group, signal_name
 from torchrepro.engine.processes.fresh_process import compiler_environment
-from torchrepro.engine.processes.process_groups import end_group
-from torchrepro.engine.processes.reports import signal_name
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
 from torchrepro.script.candidates import each_script
@@ -26,6 +23,7 @@ UNVERIFIED = "repro_unverified.py"
 _READ = 1 << 20
 """Bytes of output that are looked at: what a C++ compiler says of one kernel can be long."""
 _TAIL = 8000
+_POLL_SECONDS = 0.02
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
 # What the script would do if the compiler were fixed: `torch.compile` that compiles nothing.
@@ -69,43 +67,14 @@ class _Ended:
     output: str
     seconds: float
 
-
-class _Running:
-    """A script in a process group of its own, of which nothing is left when the context ends."""
-
-    def __init__(self, arguments: Sequence[str], directory: Path, environ: Mapping[str, str]) -> None:
-        self._arguments, self._directory, self._environ = arguments, directory, environ
-
-    def __enter__(self) -> _Running:
-        self._started = time.monotonic()
-        self._output = tempfile.TemporaryFile()
-        self._child = subprocess.Popen(
-            self._arguments,
-            cwd=self._directory,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self._environ},
-            start_new_session=True,
-        )
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        end_group(self._child)
-        self._output.close()
-
-    def ended(self, deadline: float) -> _Ended:
-        """How it ended, at the deadline if not before."""
-        exit_code: int | None
-        try:
-            exit_code = self._child.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            exit_code = None
-        seconds = time.monotonic() - self._started
-        end_group(self._child)
-        size = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, size - _READ))
-        return _Ended(exit_code, self._output.read().decode(errors="replace"), seconds)
+    @classmethod
+    def at(cls, program: Program, deadline: float) -> _Ended:
+        """How a program ended, at the deadline if not before."""
+        while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        seconds = program.seconds
+        end_group(program.process)
+        return cls(exit_code, program.tail(_READ), seconds)
 
 
 def verify_script(
@@ -127,9 +96,12 @@ def verify_script(
         commands = [[sys.executable, str(path)]]
         if expected.kind in _COMPARED and script.entry is not Entry.INTERNAL:
             commands.append([sys.executable, "-c", _WITHOUT_COMPILER, str(path)])
-        running = [stack.enter_context(_Running(command, directory, environ)) for command in commands]
+        running = [
+            stack.enter_context(Program.start(command, cwd=directory, environ=environ))
+            for command in commands
+        ]
         deadline = time.monotonic() + time_limit
-        ended = [each.ended(deadline) for each in running]
+        ended = [_Ended.at(program, deadline) for program in running]
     reproduces, how = _read(ended[0], expected, time_limit)
     if reproduces and len(ended) > 1 and ended[1].exit_code != 0:
         reproduces = False

@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from torchrepro.engine.oracle import IsolatedOracle
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.queries import Queries
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict

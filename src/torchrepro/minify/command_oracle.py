@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from torchrepro.bundle.archive import new_run_id
+from torchrepro.engine.processes.child import Program, signal_name
 from torchrepro.engine.processes.leftovers import Guard
-from torchrepro.engine.processes.process_groups import end_group
-from torchrepro.engine.processes.reports import signal_name
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Raised, Verdict
@@ -31,7 +29,6 @@ FAILURE = "OracleCommand"
 SAYS_SO = "the command says so"
 CANNOT_BE_TESTED = 125
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-_TAIL_BYTES = 8000
 _POLL_SECONDS = 0.005
 _FIRST_LIMIT = 600.0
 _LIMIT_FACTOR, _SHORTEST_LIMIT = 10.0, 30.0
@@ -42,9 +39,7 @@ class _Asked:
     """A candidate that the command is looking at."""
 
     index: int
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    started: float
+    program: Program
     bundle: Path
 
 
@@ -114,29 +109,21 @@ class CommandOracle:
         return self.command.replace("{}", path) if "{}" in self.command else f"{self.command} {path}"
 
     def _ask(self, index: int, bundle: Path) -> _Asked:
-        output = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the command has ended)
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", self.asks_about(bundle)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._guard.watch(process.pid)
-        return _Asked(index, process, output, time.monotonic(), bundle)
+        program = Program.start(["/bin/sh", "-c", self.asks_about(bundle)])
+        self._guard.watch(program.process.pid)
+        return _Asked(index, program, bundle)
 
     def _end(self, asked: _Asked) -> None:
-        end_group(asked.process)
-        self._guard.forget(asked.process.pid)
-        asked.output.close()
+        asked.program.end()
+        self._guard.forget(asked.program.process.pid)
 
     def _verdict(self, asked: _Asked) -> Verdict | None:
         """What the command says; None while it has not spoken."""
-        seconds = time.monotonic() - asked.started
-        code = asked.process.poll()
+        seconds = asked.program.seconds
+        code = asked.program.process.poll()
         if code is None and seconds < self._limit:
             return None
-        tail = _tail(asked.output)
+        tail = asked.program.tail()
         if code is None:
             return Verdict(
                 Kind.HANG,
@@ -170,9 +157,3 @@ def verdict_of_exit(code: int, tail: str = "", seconds: float = 0.0) -> Verdict:
         stderr_tail=tail,
         seconds=seconds,
     )
-
-
-def _tail(output: IO[bytes]) -> str:
-    size = output.seek(0, 2)
-    output.seek(max(0, size - _TAIL_BYTES))
-    return output.read().decode(errors="replace")

@@ -24,7 +24,7 @@ from torchrepro.bundle.read import SCRIPT, read_manifest
 from torchrepro.engine.baseline import Original, establish
 from torchrepro.engine.jobs import fails_before_code
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
-from torchrepro.engine.processes.reports import Reporter
+from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json

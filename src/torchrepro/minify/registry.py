@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchrepro.engine.processes.executor import job_named
+from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.nouns.errors import TorchReproError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import msgspec
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import read_graph_text, read_manifest
+from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
 from torchrepro.engine.processes.fresh_process import run_isolated, verdict_of
-from torchrepro.engine.processes.reports import Outcome, run_without_reference_if_it_dies
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Adoption, Located, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of

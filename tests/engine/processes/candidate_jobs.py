@@ -59,6 +59,13 @@ def sleeps(repro: Repro, payload: Any, phase: Any) -> Any:
     return {"began": began, "ended": time.monotonic(), "name": payload.get("name", "")}
 
 
+def waits_for(repro: Repro, payload: Any, phase: Any) -> Any:
+    began = time.monotonic()
+    while not Path(payload["path"]).exists():
+        time.sleep(0.01)
+    return {"began": began, "ended": time.monotonic()}
+
+
 def starts_programs(repro: Repro, payload: Any, phase: Any) -> Any:
     """And one of them ignores SIGTERM."""
     phase("compile")

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.executor import Executor, Task
-from torchrepro.engine.processes.reports import Outcome
 from torchrepro.nouns.repro import Repro
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from torchrepro.engine.processes.choose_executor import devices_of
+from torchrepro.engine.processes.executor import devices_of
 from torchrepro.engine.processes.fork_safety import why_not_fork
 from torchrepro.nouns.repro import Repro
 

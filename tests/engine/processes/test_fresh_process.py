@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.fresh_process import judged_in_isolation, run_isolated, verdict_of
-from torchrepro.engine.processes.reports import Outcome
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from executing import nothing_left_behind, run, small_repro, task_of
 
-from torchrepro.engine.processes.executor import Task
+from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fresh_process import verdict_of
-from torchrepro.engine.processes.spawn_executor import SpawnExecutor
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 
@@ -19,28 +19,28 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpawnExecutor]:
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     """One for all tests of this file: a worker takes seconds to start."""
     scratch = tmp_path_factory.mktemp("scratch")
-    with nothing_left_behind(scratch), SpawnExecutor(workers=2, preload=["torch"]) as executor:
+    with nothing_left_behind(scratch), Executor(workers=2, forks=False) as executor:
         yield executor
 
 
-def test_a_worker_gets_an_equal_repro_and_is_used_again(executor: SpawnExecutor) -> None:
+def test_a_worker_gets_an_equal_repro_and_is_used_again(executor: Executor) -> None:
     assert run(executor, "ops", number=41).result == {"ops": 1, "sum": 6.0, "payload": {"number": 41}}
     first, second = (run(executor, "surroundings").result for _ in range(2))
     assert first == second
     assert first["session"] == first["pid"]
 
 
-def test_what_one_task_prints_is_not_put_down_to_the_next(executor: SpawnExecutor) -> None:
+def test_what_one_task_prints_is_not_put_down_to_the_next(executor: Executor) -> None:
     outcome = run(executor, "prints")
     assert verdict_of(outcome, 60).notes == ("",)
     assert "a word of a program" in outcome.output_tail
     assert run(executor, "passes").output_tail == ""
 
 
-def test_errors_do_not_cost_a_worker(executor: SpawnExecutor) -> None:
+def test_errors_do_not_cost_a_worker(executor: Executor) -> None:
     before = run(executor, "surroundings").result["pid"]
     with pytest.raises(TorchReproError, match="a fact"):
         verdict_of(run(executor, "user_error"), 60)
@@ -52,19 +52,19 @@ def test_errors_do_not_cost_a_worker(executor: SpawnExecutor) -> None:
     assert run(executor, "surroundings").result["pid"] == before
 
 
-def test_a_repro_that_cannot_be_written_down_is_an_error_of_its_task(executor: SpawnExecutor) -> None:
+def test_a_repro_that_cannot_be_written_down_is_an_error_of_its_task(executor: Executor) -> None:
     task = Task("candidate_jobs:ops", replace(small_repro(), inputs=(object(),)))
     executor.start(task)
     with pytest.raises(TorchReproError):
         verdict_of(executor.wait()[1], 60)
 
 
-def test_temporary_files_go_with_the_task(executor: SpawnExecutor) -> None:
+def test_temporary_files_go_with_the_task(executor: Executor) -> None:
     paths = run(executor, "leaves_temporary_files").result["paths"]
     assert not any(map(os.path.exists, paths))
 
 
-def test_whatever_harms_a_worker_is_an_outcome_and_the_worker_is_replaced(executor: SpawnExecutor) -> None:
+def test_whatever_harms_a_worker_is_an_outcome_and_the_worker_is_replaced(executor: Executor) -> None:
     crashing = task_of("dies", signal="SIGSEGV")
     hanging = task_of("sleeps", seconds=600, time_limit=0.5, phase="compile")
     for task in (crashing, hanging):
@@ -75,7 +75,10 @@ def test_whatever_harms_a_worker_is_an_outcome_and_the_worker_is_replaced(execut
     assert run(executor, "passes").result["kind"] == "pass"
 
 
-def test_a_worker_that_cannot_start_is_a_bug_of_ours() -> None:
-    executor = SpawnExecutor(1, preload=["no_such_module"])
-    with executor, pytest.raises(HarnessError, match="no_such_module"):
+def test_a_worker_that_cannot_start_is_a_bug_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no such interpreter\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    with Executor(1, forks=False) as executor, pytest.raises(HarnessError, match="no such interpreter"):
         run(executor, "passes")

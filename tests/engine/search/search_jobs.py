@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torchrepro.engine.processes.reports import Reporter
+from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchrepro import Minified, MinifySettings, Repro, minify_bundle, save_bundle
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.search import process
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.nouns.errors import HarnessError, TorchReproError

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.leftovers import end_leftovers
-from torchrepro.engine.processes.reports import Outcome
 from torchrepro.engine.search.process import SearchRequest, run_search
 from torchrepro.engine.search.run_directory import RunDirectory, held
 

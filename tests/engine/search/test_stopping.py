@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchrepro.engine.processes.executor import Task
-from torchrepro.engine.processes.reports import Outcome
-from torchrepro.engine.search.setup import Stop, StoppableExecutor
+from torchrepro.engine.processes.child import Outcome
+from torchrepro.engine.processes.executor import Executor, Task
+from torchrepro.engine.search.setup import Stop
 from torchrepro.nouns.errors import SearchStopped
 
 
@@ -33,26 +33,21 @@ def interrupt() -> None:
 TASK = Task("package.module:job", None)  # type: ignore[arg-type]
 
 
-class Slow:
+class Slow(Executor):
     """An executor on which everything takes ten seconds, and which Ctrl-C reaches while it waits."""
 
-    workers = 3
-
-    def __init__(self) -> None:
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(3, waiting=stop.waiting)
         self.started: list[Task] = []
 
     def start(self, task: Task) -> None:
         interrupt()
         self.started.append(task)
 
-    def wait(self) -> tuple[Task, Outcome]:
+    def _next(self) -> tuple[Task, Outcome]:
         interrupt()
         time.sleep(10)
         raise AssertionError("nobody should wait so long")
-
-    def cancel(self, task: Task) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def test_outside_of_a_wait_it_is_only_noted(stop: Stop) -> None:
@@ -63,8 +58,7 @@ def test_outside_of_a_wait_it_is_only_noted(stop: Stop) -> None:
 
 
 def test_a_wait_ends_at_once(stop: Stop) -> None:
-    executor = StoppableExecutor(Slow(), stop)
-    assert executor.workers == 3
+    executor = Slow(stop)
     began = time.monotonic()
     with pytest.raises(SearchStopped):
         executor.wait()
@@ -72,10 +66,9 @@ def test_a_wait_ends_at_once(stop: Stop) -> None:
 
 
 def test_a_request_while_a_task_starts_waits_for_the_next_wait(stop: Stop) -> None:
-    slow = Slow()
-    executor = StoppableExecutor(slow, stop)
+    executor = Slow(stop)
     executor.start(TASK)
-    assert slow.started == [TASK]  # not torn apart by the signal that came in between
+    assert executor.started == [TASK]  # not torn apart by the signal that came in between
     with pytest.raises(SearchStopped, match="stopped by the user"):
         executor.wait()
 

@@ -1,36 +1,67 @@
-"""Where candidates run: tasks, the `Executor` interface, and what all executors on this machine share.
+"""Where candidates run: in forked children of this process while a fork is safe, else in reusable workers.
 
-A task is a job on a repro. A forked child finds the repro in its memory; a worker that was started otherwise
-is given a bundle of it. The caller cannot tell the difference. There are no threads: the caller also waits.
+A task is a job on a repro. A forked child starts as warm as its parent, in milliseconds, and finds the repro
+in its memory; it is checked before each fork that it is safe (`fork_safety.py`). A worker is a fresh process
+that reads a bundle. It takes seconds to start, so it goes on to the next task; it is replaced after whatever
+may have harmed it (a crash, a hang, a task called off, a fault of the device), and after a number of tasks,
+because what has been compiled stays in memory. The caller cannot tell the difference. There are no threads:
+the caller also waits.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from torchrepro.engine.processes.reports import Outcome
-    from torchrepro.nouns.repro import Repro
+import os
 import shutil
+import sys
 import tempfile
-from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 
-from torchrepro.engine.processes.child import Child, listen
+import torch
+
+from torchrepro.engine.processes.child import (
+    Child,
+    ForkedProcess,
+    Outcome,
+    Reporter,
+    describe_error,
+    die_with,
+    listen,
+    own_signals,
+    reports_and_output,
+    undisturbed,
+)
+from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
+from torchrepro.engine.processes.fresh_process import job_named, start_interpreter
 from torchrepro.engine.processes.leftovers import Guard
-from torchrepro.engine.processes.process_groups import undisturbed
-from torchrepro.engine.processes.reports import Outcome
+from torchrepro.engine.processes.limits import (
+    limit_memory,
+    limit_threads,
+    no_core_dumps,
+    thread_share,
+    usable_cores,
+    use_scratch,
+)
+from torchrepro.judge.leaves import tensors_in
 from torchrepro.nouns.errors import HarnessError
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api import pytree as pytree
+from torchrepro.torch_api.generators import accelerators, is_device_fault, is_initialised
+from torchrepro.torch_api.names import COMPILE_FX
 
-Job = Callable[["Repro", Mapping[str, Any], Callable[[str], None]], Any]
-"""`function(repro, payload, phase)`: calls `phase(name)` as phases begin, and returns plain data."""
+_START_SECONDS = 300.0
+_TASKS_PER_WORKER = 100
+_ANY_SIZE = 1 << 62
+_CONTEXTS = 8
+"""Workers on a device at most, by default: each has a context there, of half a gigabyte."""
+_PRELOADED = ("torchrepro.execute.judge_repro", COMPILE_FX)
 
 _numbers = itertools.count(1)
 
@@ -40,7 +71,8 @@ class Task:
     """A job on a repro, and what it may use. Each task is itself alone: two alike are two tasks."""
 
     job: str
-    """`package.module:function` of a `Job`."""
+    """`package.module:function(repro, payload, phase)`: calls `phase(name)` as phases begin, and returns
+    plain data."""
     repro: Repro
     payload: Mapping[str, Any] = field(default_factory=dict)
     time_limit: float = 300.0
@@ -49,161 +81,326 @@ class Task:
     number: int = field(default_factory=lambda: next(_numbers))
 
 
-class Executor(Protocol):
-    """Runs tasks, at most `workers` at a time. Used from one thread, and closed at the end."""
+class Executor:
+    """Runs tasks, at most `workers` at a time (by default one for each core). Closed at the end.
 
-    workers: int
+    It can be used again after an interruption. `waiting` is entered while it waits, and may raise.
+    """
 
-    def start(self, task: Task) -> None:
-        """Run a task as soon as a worker is free. Never blocks."""
-
-    def wait(self) -> tuple[Task, Outcome]:
-        """The next task to end, whichever it is, and how. Only while tasks are under way."""
-
-    def cancel(self, task: Task) -> None:
-        """Forget a task, and end it with everything that it has started. Unknown tasks are passed over."""
-
-    def close(self) -> None:
-        """End everything: no process, no temporary file is left."""
-
-
-def job_named(name: str) -> Callable[..., Any]:
-    """Import and return the function that `package.module:function` names."""
-    module, _, function = name.partition(":")
-    named: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return named
-
-
-@dataclass(eq=False)
-class Run:
-    """A task under way in a process."""
-
-    task: Task
-    child: Child
-    started: float
-    deadline: float
-
-    def outcome(self) -> Outcome | None:
-        return self.child.outcome(self.started, self.deadline)
-
-
-class Pool(ABC):
-    """An `Executor` on processes of this machine. It can be used again after an interruption."""
-
-    def __init__(self, workers: int) -> None:
-        if workers < 1:
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        forks: bool = True,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.workers = usable_cores() if workers is None else workers
+        if self.workers < 1:
             raise ValueError(f"an executor has at least one worker, not {workers}")
-        self.workers = workers
+        self._forks = forks
+        self._waiting = waiting
+        self._threads = thread_share(self.workers)
         self._queue: deque[Task] = deque()
-        self._runs: dict[Task, Run] = {}
+        self._running: dict[Task, Child] = {}
         self._ended: deque[tuple[Task, Outcome]] = deque()
+        self._idle: list[Child] = []
+        self._wants_fresh: set[Task] = set()
         self._guard: Guard | None = None
         self._scratch: Path | None = None
 
     def start(self, task: Task) -> None:
+        """Run a task as soon as a worker is free. Never blocks."""
         self._queue.append(task)
         self._fill()
 
     def wait(self) -> tuple[Task, Outcome]:
+        """The next task to end, whichever it is, and how. Only while tasks are under way."""
         try:
-            return self._next()
+            with self._waiting():
+                return self._next()
         except BaseException:
             # Ctrl-C, or a bug: leave no candidate running that no caller waits for.
-            self.cancel_all()
+            for task in (*self._queue, *self._running):
+                self.cancel(task)
+            self._ended.clear()
             raise
 
     def cancel(self, task: Task) -> None:
+        """Forget a task, and end it with everything that it has started. Unknown tasks are passed over."""
         self._queue = deque(other for other in self._queue if other is not task)
         self._ended = deque(ended for ended in self._ended if ended[0] is not task)
-        if task in self._runs:
-            with undisturbed():
-                self._abandon(self._runs.pop(task))
-
-    def cancel_all(self) -> None:
-        """End all tasks; the executor can be given others."""
-        self._queue.clear()
-        self._ended.clear()
         with undisturbed():
-            while self._runs:
-                _, run = self._runs.popitem()
-                self._abandon(run)
+            if task in self._running:
+                self._end(self._running.pop(task), task)
 
     def close(self) -> None:
+        """End everything: no process, no temporary file is left."""
         with undisturbed():
-            self.cancel_all()
-            self._clear_up()
-
-    def _clear_up(self) -> None:
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
+            for task in (*self._queue, *self._running):
+                self.cancel(task)
+            while self._idle:
+                self._end(self._idle.pop())
+            if self._guard is not None and self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._guard.close()
+                self._guard = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
-    @abstractmethod
-    def _begin(self, task: Task) -> Run | Outcome:
-        """Give a task a process; where it cannot be given to one, that is how it ended."""
+    def _next(self) -> tuple[Task, Outcome]:
+        while self._queue or self._running or self._ended:
+            self._fill()
+            if self._ended:
+                return self._ended.popleft()
+            for task, child in list(self._running.items()):
+                outcome = child.outcome()
+                if outcome is not None and self._retire(task, child, outcome):
+                    self._fill()  # the next one need not wait for what is made of the answer
+                    return task, outcome
+            listen(list(self._running.values()))
+        raise HarnessError("waiting for a task, and none is under way")
 
-    @abstractmethod
-    def _retire(self, run: Run, outcome: Outcome) -> bool:
-        """A task has ended: see to its process. False: that was no answer, the task is to be run again."""
+    def _fill(self) -> None:
+        while self._queue and len(self._running) < self.workers:
+            with undisturbed():
+                task = self._queue.popleft()
+                job = job_named(task.job)  # here, so that no forked child has to import it
+                if self._guard is None:
+                    self._scratch = Path(tempfile.mkdtemp(prefix="torchrepro-"))
+                    self._guard = Guard(str(self._scratch))
+                self._forks = self._forks and not why_not_fork()
+                begun = self._fork(task, job) if self._forks else self._hand_over(task)
+                if isinstance(begun, Child):
+                    self._running[task] = begun
+                else:
+                    self._ended.append((task, begun))
 
-    @abstractmethod
-    def _abandon(self, run: Run) -> None:
-        """End a task that is still under way, with its process."""
+    def _retire(self, task: Task, child: Child, outcome: Outcome) -> bool:
+        """See to the process of a task that has ended. False: that was no answer, the task runs again."""
+        with undisturbed():
+            del self._running[task]
+            is_worker = not isinstance(child.process, ForkedProcess)
+            if is_worker and child.answered and not child.is_worn_out and child.jobs < _TASKS_PER_WORKER:
+                shutil.rmtree(self._scratch_of(task), ignore_errors=True)
+                self._idle.append(child)
+            else:
+                self._end(child, task)
+            if not is_worker or child.answered or outcome.timed_out:
+                return True
+            if child.jobs == 1:
+                if outcome.phase == "spawn":
+                    raise HarnessError(f"a worker could not be started:\n{outcome.output_tail}")
+                return True
+            # What an earlier task has done to this process may have killed it. A fresh one tells.
+            self._wants_fresh.add(task)
+            self._queue.appendleft(task)
+            return False
+
+    def _end(self, child: Child, task: Task | None = None) -> None:
+        child.end()
+        assert self._guard is not None
+        self._guard.forget(child.process.pid)
+        if task is not None:
+            shutil.rmtree(self._scratch_of(task), ignore_errors=True)
 
     def _scratch_of(self, task: Task) -> Path:
         """A directory for the temporary files of a task, which goes with the task."""
         assert self._scratch is not None
         return self._scratch / str(task.number)
 
-    def _remove_scratch(self, task: Task) -> None:
-        shutil.rmtree(self._scratch_of(task), ignore_errors=True)
+    # Forked children.
 
-    def _ready(self) -> Guard:
-        """The scratch directory and its guard exist."""
-        if self._guard is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="torchrepro-"))
-            self._guard = Guard(str(self._scratch))
-        return self._guard
+    def _fork(self, task: Task, job: Callable[..., Any]) -> Child:
+        assert self._guard is not None
+        parent = os.getpid()
+        with reports_and_output() as (reading_end, writing_end, output):
+            # What is buffered here would be written by the child as well.
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            pid = fork()
+            if pid == 0:
+                self._be_child(task, job, parent, writing_end, output.fileno())
+            child = Child(ForkedProcess(pid), output, reading_end)
+        child.begin(task.time_limit)
+        self._guard.watch(pid)
+        return child
 
-    def _next(self) -> tuple[Task, Outcome]:
-        while self._queue or self._runs or self._ended:
-            self._fill()
-            if self._ended:
-                return self._ended.popleft()
-            for run in list(self._runs.values()):
-                outcome = run.outcome()
-                if outcome is not None and self._take(run, outcome):
-                    self._fill()  # the next one need not wait for what is made of the answer
-                    return run.task, outcome
-            runs = self._runs.values()
-            listen([run.child for run in runs], min((run.deadline for run in runs), default=0.0))
-        raise HarnessError("waiting for a task, and none is under way")
+    def _be_child(
+        self, task: Task, job: Callable[..., Any], parent: int, writing_end: int, output: int
+    ) -> NoReturn:
+        reporter = Reporter(writing_end)
 
-    def _take(self, run: Run, outcome: Outcome) -> bool:
-        with undisturbed():
-            del self._runs[run.task]
-            if self._retire(run, outcome):
+        def work() -> object:
+            die_with(parent)
+            os.setsid()
+            own_signals()
+            _redirect(output)
+            for sibling in (*self._running.values(), *self._idle):
+                sibling.let_go()
+            assert self._guard is not None
+            self._guard.let_go()
+            use_scratch(str(self._scratch_of(task)))
+            no_core_dumps()
+            limit_threads(self._threads)
+            limit_memory(task.memory_limit)
+            return job(task.repro, task.payload, reporter)
+
+        try:
+            reporter.answer(work)
+        finally:
+            # No interpreter teardown: a library that crashes at exit must not overwrite the answer, and what
+            # the parent was about to do must not happen twice.
+            os._exit(0)
+
+    # Workers.
+
+    def _hand_over(self, task: Task) -> Child | Outcome:
+        """Give a task to a worker; where its repro cannot be saved as a bundle, that is how it ended."""
+        try:
+            request = self._request(task)
+        except Exception as exc:
+            shutil.rmtree(self._scratch_of(task), ignore_errors=True)
+            return Outcome(error=describe_error(exc), phase="load")
+        worker = self._worker_for(task)
+        # The time of a task begins with its job: the worker may have to start, and has to load the repro.
+        worker.begin(_START_SECONDS, phase="spawn")
+        worker.ask({"job": "torchrepro.engine.processes.executor:run_task", "payload": request})
+        return worker
+
+    def _worker_for(self, task: Task) -> Child:
+        """One that is idle and still alive, else a new one."""
+        assert self._guard is not None
+        if task in self._wants_fresh:
+            self._wants_fresh.discard(task)
+            while len(self._idle) >= self.workers - len(self._running):
+                self._end(self._idle.pop())
+        else:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.process.poll() is None:
+                    return worker
+                self._end(worker)
+        # What can be imported here can be imported there.
+        worker = start_interpreter({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        self._guard.watch(worker.process.pid)
+        return worker
+
+    def _request(self, task: Task) -> dict[str, Any]:
+        """What a worker is told of a task; its repro is in a bundle."""
+        from torchrepro.bundle.load import trust_own
+        from torchrepro.bundle.read import read_manifest
+        from torchrepro.script.save_bundle import save_bundle
+
+        scratch = self._scratch_of(task)
+        scratch.mkdir()
+        bundle = save_bundle(task.repro, scratch / "bundle", size_cap=_ANY_SIZE)
+        return {
+            "job": task.job,
+            "bundle": str(bundle),
+            "trusted": trust_own(read_manifest(bundle)),
+            "payload": dict(task.payload),
+            "scratch": str(scratch / "tmp"),
+            "threads": self._threads,
+            "time_limit": task.time_limit,
+            "memory_limit": task.memory_limit,
+        }
+
+
+def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
+    """Run a task in a worker: as in a forked child, once its repro is loaded."""
+    from torchrepro.bundle.load import load_bundle
+
+    reporter.phase("load")
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    use_scratch(request["scratch"])
+    limit_threads(request["threads"])
+    repro = load_bundle(Path(request["bundle"]), trusted=request["trusted"])
+    reporter.send(phase="start", time_limit=request["time_limit"])
+    limit_memory(request["memory_limit"])
+    try:
+        return job_named(request["job"])(repro, request["payload"], reporter)
+    finally:
+        limit_memory(None)
+        if _device_is_lost():
+            reporter.send(worn_out=True)
+
+
+def _device_is_lost() -> bool:
+    """Whether a kernel has failed in such a way that everything on the device fails from now on."""
+    for kind in filter(is_initialised, accelerators()):
+        try:
+            torch.get_device_module(kind).synchronize()
+        except RuntimeError as exc:
+            if is_device_fault(exc):
                 return True
-            self._queue.appendleft(run.task)
-            return False
+            raise
+    return False
 
-    def _fill(self) -> None:
-        while self._queue and len(self._runs) < self.workers:
-            with undisturbed():
-                task = self._queue.popleft()
-                begun = self._begin(task)
-                if isinstance(begun, Run):
-                    self._runs[task] = begun
-                else:
-                    self._ended.append((task, begun))
+
+def _redirect(output: int) -> None:
+    """Read nothing, print to the file. New stream objects: the old ones may belong to a test runner."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for the life of the process)
+    # By lines: the last words before a crash are the ones that count.
+    stdout, stderr = (
+        os.fdopen(target, "w", 1, errors="backslashreplace", closefd=False) for target in (1, 2)
+    )
+    sys.stdout, sys.stderr = stdout, stderr
+    if faulthandler.is_enabled():
+        faulthandler.enable()  # to the new stream
+
+
+def executor_for(
+    repro: Repro,
+    workers: int | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Executor:
+    """An executor for this repro and what becomes of it."""
+    forks = not why_not_forked(repro)
+    if workers is None and devices_of(repro):
+        workers = min(usable_cores(), _CONTEXTS)
+    return Executor(workers, forks=forks, waiting=waiting)
+
+
+def why_not_forked(repro: Repro) -> str:
+    """Why its candidates cannot run in forked children; empty if they can. Prepares this process for it."""
+    devices = devices_of(repro)
+    if devices:
+        return f"it runs on {', '.join(sorted(devices))}, whose context a fork does not share"
+    prepare_to_fork()
+    return why_not_fork()
+
+
+def devices_of(repro: Repro) -> frozenset[str]:
+    """The kinds of device that a repro uses in addition to the CPU, as far as its graph and values tell."""
+    held: list[Any] = [repro.inputs, repro.earlier, *repro.graph.parameters(), *repro.graph.buffers()]
+    found = set()
+    for module in repro.graph.modules():
+        held += [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                found.update(_devices_named(node))
+    found.update(tensor.device.type for _, tensor in tensors_in(held))
+    if repro.place is Place.BEFORE_CAPTURE:
+        # The user's own code says nothing. The generators that had a state then tell what was in use.
+        found.update(torch.device(name).type for name in repro.ambient.rng)
+    return frozenset(found - {"cpu", "meta"})
+
+
+def _devices_named(node: torch.fx.Node) -> set[str]:
+    """Devices among a node's arguments; as words only where they cannot be anything else."""
+    arguments = pytree.tree_leaves((node.args, node.kwargs))
+    named: list[Any] = [value for value in arguments if isinstance(value, torch.device)]
+    if isinstance(node.kwargs.get("device"), str):
+        named.append(node.kwargs["device"])
+    if node.op == "call_method" and node.target in ("cuda", "xpu"):
+        named.append(node.target)
+    return {torch.device(value).type for value in named}

@@ -1,32 +1,55 @@
-"""Run one job in one fresh process: its result, the error it reports, or the verdict its death amounts to.
+"""Run jobs in a fresh process: a result, the error it reports, or the verdict its death amounts to.
 
-The child reports over a pipe of its own, so that whatever the user's model prints cannot be mistaken for an
-answer. It leads a process group that is killed as a whole: compilers start compilers. A process that reports
-has the last word; one that dies tells by its phase whether the compiler can be blamed.
+A process that reports has the last word; one that dies tells by its phase whether the compiler can be blamed.
+Started as `python -m` this module with the descriptor for its reports, it runs a job for each line of its
+standard input.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import platformdirs
 
-from torchrepro.engine.processes.child import Child, listen, reports_and_output
-from torchrepro.engine.processes.executor import job_named
-from torchrepro.engine.processes.reports import Outcome, Reporter
+from torchrepro.engine.processes.child import (
+    Child,
+    OnMessage,
+    Outcome,
+    Reporter,
+    listen,
+    own_signals,
+    popen,
+    reports_and_output,
+)
+from torchrepro.engine.processes.limits import no_core_dumps
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
+
+_MODULE = "torchrepro.engine.processes.fresh_process"
+_COMPILED_PHASES = ("compile", "run", "compare")
+# Of C++ code and of libgomp, which end the process where Python raises MemoryError.
+_LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
+_DOING = {
+    "start": "starting the process",
+    "build": "building the model",
+    "load": "loading the bundle",
+    "eager": "the eager run",
+    "reference": "the float64 run",
+    "compile": "compiling",
+    "run": "running the compiled function",
+    "compare": "comparing",
+}
 
 
 def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -65,83 +88,103 @@ def run_isolated(
     time_limit: float,
     environ: Mapping[str, str] | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
-) -> Outcome:
-    """Run a named job in a fresh interpreter (`worker.py`) and wait for it, at most `time_limit` seconds."""
-    started = time.monotonic()
-    deadline = started + time_limit
-    with tempfile.TemporaryFile() as request:
-        request.write(json.dumps({"job": job, "payload": payload}).encode())
-        request.seek(0)
-        child = start_interpreter(
-            "torchrepro.engine.processes.fresh_process", environ, stdin=request, on_phase=on_phase
-        )
-        try:
-            while (outcome := child.outcome(started, deadline)) is None:
-                listen([child], deadline)
-        finally:
-            child.end()
-        return outcome
-
-
-def start_interpreter(
-    module: str,
-    environ: Mapping[str, str] | None = None,
-    *,
-    arguments: tuple[str, ...] = (),
-    stdin: IO[bytes] | int = subprocess.DEVNULL,
+    on_message: OnMessage = lambda message: None,
+    on_start: Callable[[int], None] = lambda pid: None,
     pass_fds: tuple[int, ...] = (),
-    on_phase: Callable[[str], None] = lambda phase: None,
-) -> Child:
-    """`python -m module REPORT_FD ARGUMENTS` as the leader of a group; what it prints goes to a file."""
-    with reports_and_output() as (reading_end, writing_end, output):
-        # -P: a file called random.py in the user's directory must not replace the standard library's.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(writing_end), *arguments],
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=(writing_end, *pass_fds),
-            env={**os.environ, **(environ or {})},
-            start_new_session=True,
-        )
-        return Child(process, reading_end, output, on_phase)
+) -> Outcome:
+    """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
+
+    `on_start` is told its pid, `on_message` all that it reports, and `on_phase` the names of phases.
+    """
+
+    def take(message: Mapping[str, Any]) -> None:
+        on_message(message)
+        if "phase" in message:
+            on_phase(message["phase"])
+
+    with start_interpreter(environ, pass_fds) as child:
+        on_start(child.process.pid)
+        child.begin(time_limit, on_message=take)
+        child.ask({"job": job, "payload": payload})
+        while (outcome := child.outcome()) is None:
+            listen([child])
+    return outcome
+
+
+def start_interpreter(environ: Mapping[str, str] | None = None, pass_fds: tuple[int, ...] = ()) -> Child:
+    """Start a fresh process that waits for jobs."""
+    reading_end, requests = os.pipe()
+    try:
+        with reports_and_output() as (reports, writing_end, output):
+            process = popen(
+                # -P: a file called random.py in the user's directory must not replace the standard library's.
+                [sys.executable, "-P", "-m", _MODULE, str(writing_end)],
+                output,
+                stdin=reading_end,
+                pass_fds=(writing_end, *pass_fds),
+                env={**os.environ, **(environ or {})},
+            )
+            return Child(process, output, reports, requests)
+    except BaseException:
+        os.close(requests)
+        raise
+    finally:
+        os.close(reading_end)
 
 
 def main() -> None:
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
+    own_signals()
+    no_core_dumps()
     reporter = Reporter(descriptor)
-    request = json.load(sys.stdin)
+    requests = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-
-    reporter.answer(lambda: job_named(request["job"])(request["payload"], reporter.phase))
+    # The end of the requests is the end of the process that sends them, or its wish.
+    with os.fdopen(requests) as lines:
+        for line in lines:
+            request = json.loads(line)
+            reporter.answer(partial(_run, request["job"], request["payload"], reporter))
+            _forget()
     # No interpreter teardown: a library that crashes at exit must not overwrite the answer.
     os._exit(0)
 
 
-_COMPILED_PHASES = ("compile", "run", "compare")
-# Of C++ code and of libgomp, which end the process where Python raises MemoryError.
-_LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
+def _run(job: str, payload: Mapping[str, Any], reporter: Reporter) -> Any:
+    return job_named(job)(payload, reporter)
 
 
-def judged_in_isolation(
-    job: str,
-    payload: Mapping[str, Any],
-    *,
-    time_limit: float,
-    environ: Mapping[str, str] | None = None,
-    on_phase: Callable[[str], None] = lambda phase: None,
-) -> Verdict:
-    """Run a job that returns a verdict. If the float64 reference kills it, judge again without one."""
-    outcome = run_isolated(job, payload, time_limit=time_limit, environ=environ, on_phase=on_phase)
-    if outcome.died_in_reference:
-        death = "did not finish" if outcome.timed_out else f"died ({_death(outcome)})"
-        again = run_isolated(
-            job, {**payload, "fp64": False}, time_limit=time_limit, environ=environ, on_phase=on_phase
-        )
-        return verdict_of(again, time_limit).with_notes(f"no float64 reference: its run {death}")
-    return verdict_of(outcome, time_limit)
+def job_named(name: str) -> Callable[..., Any]:
+    """Import and return the function that `package.module:function` names."""
+    module, _, function = name.partition(":")
+    named: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return named
+
+
+def _forget() -> None:
+    """Let the next job find what a fresh process has, but for the imports."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    from torchrepro.torch_api import dynamo
+    from torchrepro.torch_api.names import DYNAMO
+
+    if DYNAMO in sys.modules:
+        dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def judged_in_isolation(job: str, payload: Mapping[str, Any], **how: Any) -> Verdict:
+    """Run a job that returns a verdict (see `run_isolated`). If the float64 run kills it, judge without."""
+    outcome = run_isolated(job, payload, **how)
+    if not outcome.died_in_reference:
+        return verdict_of(outcome, how["time_limit"])
+    death = "did not finish" if outcome.timed_out else f"died ({outcome.death})"
+    again = run_isolated(job, {**payload, "fp64": False}, **how)
+    return verdict_of(again, how["time_limit"]).with_notes(f"no float64 reference: its run {death}")
 
 
 def result_in_isolation(
@@ -151,14 +194,13 @@ def result_in_isolation(
     time_limit: float,
     unfinished: str,
     next_step: str = "raise --time-limit",
-    environ: Mapping[str, str] | None = None,
-    on_phase: Callable[[str], None] = lambda phase: None,
+    **how: Any,
 ) -> Any:
-    """Run a job in a fresh process and return its answer; if none comes, raise `unfinished` and why."""
-    outcome = run_isolated(job, payload, time_limit=time_limit, environ=environ, on_phase=on_phase)
+    """Return what a job answers (see `run_isolated`); if no answer comes, raise `unfinished` and why."""
+    outcome = run_isolated(job, payload, time_limit=time_limit, **how)
     raise_reported(outcome)
     if outcome.result is None:
-        reason = f"no answer after {time_limit:g} s" if outcome.timed_out else f"it died ({_death(outcome)})"
+        reason = f"no answer after {time_limit:g} s" if outcome.timed_out else f"it died ({outcome.death})"
         raise TorchReproError(f"{unfinished}: {reason}", next_step=next_step)
     return outcome.result
 
@@ -166,46 +208,33 @@ def result_in_isolation(
 def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
     """The verdict a process reported, or the one its death amounts to."""
     if outcome.result is not None:
-        verdict = msgspec.convert(outcome.result, Verdict)
-        return replace(verdict, seconds=outcome.seconds)
+        return replace(msgspec.convert(outcome.result, Verdict), seconds=outcome.seconds)
     short_of_memory = _ran_out_of_memory(outcome)
     if not short_of_memory:
         raise_reported(outcome)
-    evidence = {"stderr_tail": outcome.output_tail, "seconds": outcome.seconds}
+    doing, death, signal = _DOING.get(outcome.phase, outcome.phase), outcome.death, outcome.signal
     blaming_compiled = outcome.phase in _COMPILED_PHASES
-    if outcome.timed_out:
-        if not blaming_compiled:
-            raise TorchReproError(
-                f"nothing could be tested: {_doing(outcome.phase)} took longer than {time_limit:g} s",
-                next_step="raise --time-limit",
-            )
-        return Verdict(
-            Kind.HANG,
-            Stage.BACKEND,
-            summary=f"no end after {time_limit:g} s ({_doing(outcome.phase)})",
-            **evidence,  # type: ignore[arg-type]
+    if outcome.timed_out and not blaming_compiled:
+        raise TorchReproError(
+            f"nothing could be tested: {doing} took longer than {time_limit:g} s",
+            next_step="raise --time-limit",
         )
     if not blaming_compiled:
-        return Verdict(
-            Kind.INVALID,
-            summary=f"{_doing(outcome.phase)} died ({_death(outcome)}), before any compiler ran",
-            signal=outcome.signal,
-            **evidence,  # type: ignore[arg-type]
-        )
-    if short_of_memory:
-        return Verdict(
-            Kind.OUT_OF_MEMORY,
-            Stage.BACKEND,
-            summary=f"{_death(outcome)}, most likely for memory ({_doing(outcome.phase)})",
-            signal=outcome.signal,
-            **evidence,  # type: ignore[arg-type]
-        )
+        kind, summary = Kind.INVALID, f"{doing} died ({death}), before any compiler ran"
+    elif outcome.timed_out:
+        kind, summary = Kind.HANG, f"no end after {time_limit:g} s ({doing})"
+    elif short_of_memory:
+        kind, summary = Kind.OUT_OF_MEMORY, f"{death}, most likely for memory ({doing})"
+    else:
+        kind, summary = Kind.CRASH, f"{death} ({doing})"
+        signal = signal or f"exit {outcome.exit_code}"
     return Verdict(
-        Kind.CRASH,
-        Stage.BACKEND,
-        summary=f"{_death(outcome)} ({_doing(outcome.phase)})",
-        signal=outcome.signal or f"exit {outcome.exit_code}",
-        **evidence,  # type: ignore[arg-type]
+        kind,
+        Stage.BACKEND if blaming_compiled else Stage.NONE,
+        summary=summary,
+        signal=signal,
+        stderr_tail=outcome.output_tail,
+        seconds=outcome.seconds,
     )
 
 
@@ -225,8 +254,9 @@ def raise_reported(outcome: Outcome) -> None:
     if error is None:
         return
     if error["kind"] == "memory":
+        doing = _DOING.get(outcome.phase, outcome.phase)
         raise TorchReproError(
-            f"there was not enough memory for {_doing(outcome.phase)} ({error['fact']})",
+            f"there was not enough memory for {doing} ({error['fact']})",
             next_step="try it on a larger machine, or with smaller inputs",
         )
     if error["kind"] == "user":
@@ -234,25 +264,6 @@ def raise_reported(outcome: Outcome) -> None:
         exc.add_note(error["traceback"])
         raise exc
     raise HarnessError(f"torchrepro itself failed ({error['fact']})\n{error['traceback']}")
-
-
-def _death(outcome: Outcome) -> str:
-    if outcome.error is not None:
-        return outcome.error["fact"]
-    return outcome.signal or f"exit code {outcome.exit_code}"
-
-
-def _doing(phase: str) -> str:
-    return {
-        "start": "starting the process",
-        "build": "building the model",
-        "load": "loading the bundle",
-        "eager": "the eager run",
-        "reference": "the float64 run",
-        "compile": "compiling",
-        "run": "running the compiled function",
-        "compare": "comparing",
-    }.get(phase, phase)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ The search process leads a session of its own, so a Ctrl-C of the terminal reach
 asks the search to stop with what it has, the second ends everything. The search process never outlives its
 parent, and what it has started never outlives either.
 
-It is started as `python -m torchrepro.engine.search.process REPORT_FD` with a `SearchRequest` as JSON on
-standard input. It first makes sure that it ends with its parent, then imports torch: that takes seconds.
+It first makes sure that it ends with its parent, then imports torch: that takes seconds.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ import math
 import os
 import shutil
 import signal
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,18 +25,16 @@ import msgspec
 
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.processes.child import listen
-from torchrepro.engine.processes.executor import job_named
+from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
     cache_directory,
     compiler_environment,
+    job_named,
     raise_reported,
-    start_interpreter,
+    run_isolated,
 )
 from torchrepro.engine.processes.leftovers import end_leftovers, marked
-from torchrepro.engine.processes.process_groups import die_with
-from torchrepro.engine.processes.reports import Outcome, Reporter
 from torchrepro.engine.search.run_directory import Identity, RunDirectory, held
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Located, Minified
@@ -67,10 +61,6 @@ class SearchRequest:
     """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
 
 
-OnMessage = Callable[[Mapping[str, Any]], None]
-"""Given what the search process tells: `phase`, `progress`, `passes`, `step`; and `stopping` from here."""
-
-
 def result_of_search(
     request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage, kept: Callable[[], str]
 ) -> Any:
@@ -94,29 +84,34 @@ def result_of_search(
 
 def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage) -> Outcome:
     """Run a search and wait for its end. KeyboardInterrupt: the user does not even want the best so far."""
-    started = time.monotonic()
     directory = RunDirectory(Path(request.directory))
-    with tempfile.TemporaryFile() as about, _Interrupts(on_message) as interrupts:
-        about.write(msgspec.json.encode(request))
-        about.seek(0)
-        child = start_interpreter(
-            "torchrepro.engine.search.process",
-            {**environ, **marked(directory.mark)},
-            stdin=about,
-            pass_fds=(request.lock,),
-        )
-        child.reports.on_message = on_message
-        interrupts.pass_on_to(child.process.pid)
+    with _Interrupts(on_message) as interrupts:
         try:
-            while (outcome := child.outcome(started, math.inf)) is None:
-                listen([child], math.inf)
+            outcome = run_isolated(
+                "torchrepro.engine.search.process:search",
+                msgspec.to_builtins(request),
+                time_limit=math.inf,
+                environ={**environ, **marked(directory.mark)},
+                on_message=on_message,
+                on_start=interrupts.pass_on_to,
+                pass_fds=(request.lock,),
+            )
         finally:
-            child.end()
             end_leftovers(directory.mark)
             shutil.rmtree(directory.scratch, ignore_errors=True)
         if outcome.result is None and interrupts.count:
             raise KeyboardInterrupt  # asked to stop before there was anything to stop with
         return outcome
+
+
+def search(payload: Mapping[str, Any], reporter: Reporter) -> Any:
+    """Run a search in its process."""
+    request = msgspec.convert(payload, SearchRequest)
+    die_with(request.parent, signal.SIGTERM)
+    # Candidates must not hold the lock of the run: it goes when this process does.
+    os.set_inheritable(request.lock, False)
+    os.register_at_fork(after_in_child=lambda: os.close(request.lock))
+    return job_named(request.job)(request, reporter)  # imports torch
 
 
 class _Interrupts:
@@ -216,23 +211,3 @@ class Search:
         if not devices_of(manifest):
             hide_devices(environ)
         return result_of_search(request, environ=environ, on_message=on_message, kept=self.kept)
-
-
-def main() -> None:
-    descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=SearchRequest)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    die_with(request.parent, signal.SIGTERM)
-    # Candidates must not hold the lock of the run: it goes when this process does.
-    os.set_inheritable(request.lock, False)
-    os.register_at_fork(after_in_child=lambda: os.close(request.lock))
-    reporter = Reporter(descriptor)
-    reporter.answer(lambda: job_named(request.job)(request, reporter))  # imports torch
-    # No interpreter teardown: a library that crashes at exit must not overwrite the answer.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

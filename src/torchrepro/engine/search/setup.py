@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -28,11 +28,8 @@ from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
-from torchrepro.engine.processes.choose_executor import executor_for, why_not_forked
-from torchrepro.engine.processes.executor import Executor, Task
-from torchrepro.engine.processes.fork_executor import ForkExecutor
+from torchrepro.engine.processes.executor import Executor, executor_for, why_not_forked
 from torchrepro.engine.processes.limits import memory_share
-from torchrepro.engine.processes.reports import Outcome
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.engine.warm_up import Rehearsal
@@ -85,7 +82,7 @@ class Stop:
             time.sleep(seconds)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
-        # By way of SIGINT, which is blocked where nothing may come in between (`fork_executor.py`).
+        # By way of SIGINT, which is blocked where nothing may come in between (`undisturbed`).
         self._is_late = True
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -94,28 +91,6 @@ class Stop:
         if self._is_waiting:
             self._is_waiting = False
             raise SearchStopped(self.reason)
-
-
-class StoppableExecutor:
-    """An executor whose `wait` raises `SearchStopped` once the search is to stop."""
-
-    def __init__(self, executor: Executor, stop: Stop) -> None:
-        self.workers = executor.workers
-        self._executor = executor
-        self._stop = stop
-
-    def start(self, task: Task) -> None:
-        self._executor.start(task)
-
-    def wait(self) -> tuple[Task, Outcome]:
-        with self._stop.waiting():
-            return self._executor.wait()
-
-    def cancel(self, task: Task) -> None:
-        self._executor.cancel(task)
-
-    def close(self) -> None:
-        self._executor.close()
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -135,7 +110,7 @@ def isolated_oracle(repro: Repro, jobs: int | None, stop: Stop) -> Iterator[Isol
     recorded = repro.expected
     hangs = recorded is not None and recorded.kind is Kind.HANG
     timeout = Timeout(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
-    with closing(StoppableExecutor(executor_for(repro, jobs), stop)) as executor:
+    with executor_for(repro, jobs, stop.waiting) as executor:
         yield IsolatedOracle(executor, timeout, memory_limit=memory_share(executor.workers))
 
 
@@ -192,7 +167,7 @@ def warming_up(request: SearchRequest, repro: Repro, stop: Stop) -> Iterator[int
     if not request.warm or why_not_forked(repro):
         yield 0
         return
-    with closing(StoppableExecutor(ForkExecutor(1), stop)) as executor:
+    with Executor(1, waiting=stop.waiting) as executor:
         rehearsal = Rehearsal(repro.compiler, executor)
         if seed.exists():
             yield _COMPILES
