@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from observing import ObserveHere
 
 from torchrepro.engine.queries import Queries
 from torchrepro.judge.clone import clone_inputs
@@ -24,7 +25,7 @@ Condition = Callable[[Repro], bool | tuple[int, ...]]
 
 
 @dataclass
-class ConditionOracle:
+class ConditionOracle(ObserveHere):
     """Counts what it is asked. What eager refuses is invalid, as it is for the judge."""
 
     condition: Condition

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from observing import ObserveHere
 
 from torchrepro.engine.oracle import JUDGE_BEFORE_CODE
 from torchrepro.engine.queries import Queries
-from torchrepro.engine.store import MemoryStore
+from torchrepro.engine.store import Store
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
@@ -23,7 +24,7 @@ def filled(value: float) -> Repro:
     return Repro(torch.fx.symbolic_trace(lambda x: (x + 1,)), (torch.full((2,), value),))
 
 
-class Scripted:
+class Scripted(ObserveHere):
     """Answers by a function of the candidate's value, the job and its payload, and keeps what was asked."""
 
     workers = 2
@@ -72,14 +73,14 @@ def test_another_job_or_another_payload_is_another_question() -> None:
 
 
 def test_what_one_has_learnt_another_on_the_same_store_knows() -> None:
-    store = MemoryStore()
+    store = Store()
     queries_on(Scripted(lambda *asked: FAILS), store=store).verdict_on(filled(1))
     silent = Scripted(lambda *asked: pytest.fail("asked again"))
     assert queries_on(silent, store=store).verdict_on(filled(1)) == FAILS
 
 
 def test_a_run_that_was_stopped_early_is_no_verdict_for_others() -> None:
-    store = MemoryStore()
+    store = Store()
     stopped = Verdict(Kind.NOT_COMPARABLE)
     early = Scripted(lambda value, job, payload: FAILS if value > 1 else stopped)
     search = queries_on(early, store=store, job=JUDGE_BEFORE_CODE)
@@ -94,15 +95,15 @@ def test_a_run_that_was_stopped_early_is_no_verdict_for_others() -> None:
 
 
 def test_a_single_run_is_neither_answered_from_the_store_nor_kept_in_it() -> None:
-    store = MemoryStore()
+    store = Store()
     oracle = Scripted(lambda *asked: CRASH)
     queries = queries_on(oracle, store=store)
     assert [queries.run_once(filled(1)) for _ in range(2)] == [CRASH, CRASH]
     assert queries.asked == 2
     assert queries.known(filled(1)) is None
-    assert store.others == []
+    assert store.others == {}
     queries.verdict_on(filled(1))
-    assert [verdict for _, verdict in store.others] == [CRASH]
+    assert list(store.others.values()) == [CRASH]
 
 
 def test_a_flaky_failure_is_looked_for_in_all_runs_and_another_one_is_not_forgotten() -> None:

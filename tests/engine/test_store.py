@@ -35,7 +35,7 @@ from torchrepro.nouns.verdict import (
 def store_in(directory: Path) -> SqliteStore:
     return SqliteStore(
         directory / "verdicts.sqlite",
-        save_best_to=directory / "best",
+        best_to=directory / "best",
         also_seen_to=directory / "also_seen",
     )
 
@@ -86,8 +86,8 @@ def in_a_child(work: Callable[[], None]) -> int:
 def test_a_verdict_comes_back_exactly(tmp_path: Path) -> None:
     half = replace(telling_verdict(), stderr_tail="\ud800, half a character")
     with store_in(tmp_path) as store:
-        store.remember("key", telling_verdict(), pass_name="nodes")
-        store.remember("half", half, pass_name="nodes")
+        store.remember("key", telling_verdict())
+        store.remember("half", half)
     again = store_in(tmp_path)
     assert again.verdict("key") == telling_verdict()
     assert again.verdict("half") == half
@@ -97,7 +97,7 @@ def test_a_verdict_comes_back_exactly(tmp_path: Path) -> None:
 
 def test_a_nan_comes_back_as_a_nan(tmp_path: Path) -> None:
     leaf = LeafComparison("out", Difference.NON_FINITE, max_abs=float("nan"))
-    store_in(tmp_path).remember("key", Verdict(Kind.NON_FINITE, comparison=Comparison((leaf,))), pass_name="")
+    store_in(tmp_path).remember("key", Verdict(Kind.NON_FINITE, comparison=Comparison((leaf,))))
     found = store_in(tmp_path).verdict("key")
     assert found is not None
     assert found.comparison is not None
@@ -157,20 +157,20 @@ def test_of_each_other_failure_one_bundle_is_kept(tmp_path: Path) -> None:
 def test_a_damaged_database_is_put_aside(tmp_path: Path, keep: int) -> None:
     with store_in(tmp_path) as store:
         for number in range(50):
-            store.remember(f"key {number}", telling_verdict(number), pass_name="")
+            store.remember(f"key {number}", telling_verdict(number))
     path = tmp_path / "verdicts.sqlite"
     whole = path.read_bytes()
     path.write_bytes(whole[:keep] + bytes(random.Random(keep).randbytes(len(whole) - keep)))
     with pytest.warns(UserWarning, match="damaged"):
         store = store_in(tmp_path)
     assert all(store.verdict(f"key {number}") is None for number in range(50))
-    store.remember("key", telling_verdict(), pass_name="")
+    store.remember("key", telling_verdict())
     assert store_in(tmp_path).verdict("key") == telling_verdict()
 
 
 def test_a_row_that_rotted_is_unknown(tmp_path: Path) -> None:
     with store_in(tmp_path) as store:
-        store.remember("key", Verdict(Kind.PASS, summary="aaaaaaaaaaaaaaaa"), pass_name="")
+        store.remember("key", Verdict(Kind.PASS, summary="aaaaaaaaaaaaaaaa"))
     path = tmp_path / "verdicts.sqlite"
     path.write_bytes(path.read_bytes().replace(b"aaaaaaaaaaaaaaaa", b"aaaaaaaaaaaaaaab"))
     assert store_in(tmp_path).verdict("key") is None
@@ -192,7 +192,7 @@ def test_a_full_disk_costs_a_warning_and_no_verdict_in_memory(tmp_path: Path) ->
         store = store_in(tmp_path)
         warnings.simplefilter("ignore")
         for number in range(400):
-            store.remember(f"key {number}", telling_verdict(number), pass_name="")
+            store.remember(f"key {number}", telling_verdict(number))
         store.keep_best(Repro(repro_of(1).graph, (torch.randn(1 << 20),)), telling_verdict())
         assert any("could not write a verdict" in note for note in store.notes)
         assert any("could not save the best" in note for note in store.notes)
@@ -232,7 +232,7 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
             if store.notes:
                 os._exit(3)
             for number in range(10_000):
-                store.remember(f"{round_} {number}", telling_verdict(number), pass_name="test")
+                store.remember(f"{round_} {number}", telling_verdict(number))
                 store.keep_best(repro_of(number + 1), telling_verdict(number))
                 os.write(writer, f"{round_} {number}\n".encode())
                 store.also_seen(repro_of(2), Verdict(Kind.CRASH, signal=f"signal {round_ % 5}"))

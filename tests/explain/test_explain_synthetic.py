@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.queries import Queries
-from torchrepro.engine.store import MemoryStore
+from torchrepro.engine.store import Store
 from torchrepro.explain import Budget, Explanation
 from torchrepro.explain.experiment import Experiment
 from torchrepro.explain.subject import Variation
@@ -173,12 +173,12 @@ def test_another_failure_is_not_this_failure() -> None:
             return Verdict(Kind.CRASH, signal="SIGSEGV") if other else found
 
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
-    oracle, store = Raising(on_inductor(lambda x: True), Kind.COMPILE_ERROR), MemoryStore()
+    oracle, store = Raising(on_inductor(lambda x: True), Kind.COMPILE_ERROR), Store()
     found = explain(oracle.queries(repro, store=store))
     (fact,) = [fact for fact in found.facts if fact.subject == "dtype"]
     assert fact.sentence == "float32, bfloat16 and float16 alike; another failure with float64"
     assert fact.otherwise == ("float64",)
-    assert [Signature.of(verdict).exception for _, verdict in store.others] == ["SIGSEGV"]
+    assert [Signature.of(verdict).exception for verdict in store.others.values()] == ["SIGSEGV"]
 
 
 def test_what_does_not_fail_in_company_is_asked_alone() -> None:
@@ -196,7 +196,7 @@ def test_what_does_not_fail_in_company_is_asked_alone() -> None:
 def test_what_the_search_knows_is_not_asked_again() -> None:
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(2),))
     oracle = Comparing(on_inductor(lambda x: True))
-    store = MemoryStore()
+    store = Store()
     without = explain(oracle.queries(repro, store=store))
     asked = [canonical_key(repro) for repro in oracle.asked]
     assert len(set(asked)) == len(asked)
@@ -270,7 +270,7 @@ def test_any_limit_of_values_is_found(limit: float) -> None:
 def test_a_flaky_failure_is_not_remembered_as_passing_before_all_its_runs() -> None:
     """An end between two runs (Ctrl-C, kill) must not leave a pass behind that is none."""
     repro = Repro(torch.fx.symbolic_trace(_negated), (torch.ones(3),))
-    store = MemoryStore()
+    store = Store()
     asked = 0
 
     class Flaky:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
+from observing import ObserveHere
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Repro
@@ -177,7 +178,7 @@ def _op(graph: Graph, values: list[Node], pick: int) -> Node:
     return graph.call_function(torch.add, (recent, part))
 
 
-class CaseOracle:
+class CaseOracle(ObserveHere):
     """Fails where the case does and eager runs; counts what it is asked."""
 
     def __init__(self, case: Case, workers: int = 1) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from observing import ObserveHere
 
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.problem import Problem
@@ -13,7 +14,7 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
 
-class SyntheticOracle:
+class SyntheticOracle(ObserveHere):
     """Answers one candidate after the other, and counts."""
 
     workers = 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from observing import ObserveHere
 from synthetic import SyntheticOracle, targets
 
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.engine.oracle import ObserveHere
 from torchrepro.engine.queries import Queries
 from torchrepro.execute.record_graphs import graphs_of_call
 from torchrepro.minify.order import size_of

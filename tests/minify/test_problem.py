@@ -12,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from observing import ObserveHere
 from torch.fx import Graph, GraphModule
 
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.queries import Queries
-from torchrepro.engine.store import MemoryStore
+from torchrepro.engine.store import Store
 from torchrepro.minify.order import size_of
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.errors import HarnessError, SearchStopped
@@ -37,7 +38,7 @@ def chain(length: int, *, elements: int = 3, value: float = 1.0) -> Repro:
     return Repro(GraphModule(torch.nn.Module(), graph), (torch.full((elements,), value),))
 
 
-class Scripted:
+class Scripted(ObserveHere):
     """An oracle whose answers, and their order, are written down beforehand."""
 
     def __init__(
@@ -161,7 +162,7 @@ def test_nothing_else_counts_as_the_failure(kind: Kind) -> None:
 
 
 def test_a_store_that_lies_cannot_make_a_worse_one_the_best() -> None:
-    class Lying(MemoryStore):
+    class Lying(Store):
         def verdict(self, key: str) -> Verdict | None:
             return Verdict(Kind.CRASH, signal="SIGSEGV")
 
@@ -188,11 +189,11 @@ def test_another_failure_is_kept_beside_once() -> None:
     def answer(repro: Repro) -> Verdict:
         return Verdict(Kind.CRASH, signal="SIGSEGV" if length(repro) % 2 else "SIGFPE")
 
-    store = MemoryStore()
+    store = Store()
     ours = problem(Scripted(answer), store=store)
     for count in range(1, 9):
         assert not ours.accept(chain(count))
-    assert [verdict.signal for _, verdict in store.others] == ["SIGSEGV", "SIGFPE"]
+    assert [verdict.signal for verdict in store.others.values()] == ["SIGSEGV", "SIGFPE"]
 
 
 # Flaky failures.

@@ -10,7 +10,7 @@ from synthetic import traced
 
 from torchrepro.edit.dimensions import dimension_table
 from torchrepro.edit.held_tensors import held_tensors, with_tensors
-from torchrepro.engine.store import MemoryStore
+from torchrepro.engine.store import Store
 from torchrepro.minify.passes.shapes import shrink_dimensions
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -52,7 +52,7 @@ def test_a_second_round_asks_only_for_one_step_less():
     repro = traced(lambda x, w: F.linear(x, w), torch.randn(4, 64), torch.randn(8, 64))
     problem, _ = search_inputs(repro, lambda repro: first(repro).shape[-1] >= 17)
     problem.accept(with_tensors(problem.best, {held_tensors(problem.best)[0]: torch.zeros(1, 17)}))
-    problem.queries.store = MemoryStore()
+    problem.queries.store = Store()
     before = problem.queries.asked
     shrink_dimensions(problem)
     assert first(problem.best).shape == (1, 17)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from observing import ObserveHere
 
-from torchrepro.engine.oracle import ObserveHere
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
@@ -42,7 +42,7 @@ def calls(repro: Repro) -> list[str]:
     return [node.name for node in repro.graph.graph.nodes if node.op not in ("placeholder", "output")]
 
 
-class Oracle:
+class Oracle(ObserveHere):
     def __init__(self, fails: Fails, verdict: Verdict, workers: int = 1) -> None:
         self.workers = workers
         self.fails = fails

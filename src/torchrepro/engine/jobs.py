@@ -77,10 +77,7 @@ def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 
 def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """The verdict on a candidate of a failure that comes before any code is generated (`early_end.py`)."""
-    from torchrepro.engine.jobs import PastTheFailure, ending_before_code, is_compiled_once
-    from torchrepro.nouns.verdict import Kind, Verdict
-
+    """The verdict on a candidate of a failure that comes before any code is generated."""
     if not is_compiled_once(repro):
         return judge(repro, payload, phase)
     try:

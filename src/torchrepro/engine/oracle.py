@@ -1,4 +1,4 @@
-"""Oracle and Observer: how candidates are judged and looked into, each in a process of its own."""
+"""Oracle: how candidates are judged and looked into, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.cut.record_values import Recording, observed_values, read_values
+from torchrepro.cut.record_values import Recording, read_values
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fresh_process import raise_reported, verdict_of
@@ -40,42 +40,6 @@ class Oracle(Protocol):
         `job` is called with each candidate and the payload, and returns a verdict.
         """
         ...
-
-
-class Observer(Protocol):
-    """Runs a repro in isolation to see more of it than a verdict."""
-
-    def record(self, repro: Repro) -> Recording | None:
-        """Return the values inside, from an eager run; None where it does not terminate."""
-        ...
-
-    def rounds(
-        self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
-    ) -> Sequence[Verdict]:
-        """Return a verdict for each set of inputs of one compilation (`cut/batches.py`).
-
-        Empty where it cannot be had: the process died.
-        """
-        ...
-
-    def graphs(self, repro: Repro) -> Sequence[Repro]:
-        """Return the graphs that capture makes of a whole call of the user's code, if any."""
-        ...
-
-
-class ObserveHere:
-    """Runs eagerly in this process: for graphs that are known to be harmless."""
-
-    def record(self, repro: Repro) -> Recording | None:
-        return observed_values(repro, limit=1 << 30)
-
-    def rounds(
-        self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
-    ) -> Sequence[Verdict]:
-        return ()
-
-    def graphs(self, repro: Repro) -> Sequence[Repro]:
-        return ()
 
 
 _FLOOR = 20.0
@@ -140,7 +104,7 @@ class IsolatedOracle:
             while under_way:
                 task, outcome = self._executor.wait()
                 index = under_way.pop(task)
-                if _needs_no_reference(task, outcome):
+                if outcome.died_in_reference and task.payload.get("fp64", True):
                     under_way[self._started(job, task.repro, **{**payload, "fp64": False})] = index
                     continue
                 verdict = self._verdict(outcome, task.time_limit)
@@ -151,22 +115,21 @@ class IsolatedOracle:
                 self._executor.cancel(task)
 
     def record(self, repro: Repro) -> Recording | None:
-        """The values inside a repro. The file is gone as soon as it is mapped."""
+        """Return the values inside, from an eager run; None where it does not terminate."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-values-") as directory:
             path = Path(directory) / "values.pt"
             outcome = self.ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
-            return read_values(path) if outcome.result else None
+            return read_values(path) if outcome.result else None  # the file is mapped, its name may go
 
     def rounds(
         self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
     ) -> Sequence[Verdict]:
+        """Return a verdict for each set of inputs of one compilation (`cut/batches.py`); none if it died."""
         outcome = self.ran(_ROUNDS, repro, own=own, seconds=seconds)
-        if outcome.result is None:
-            return ()
-        return [msgspec.convert(verdict, Verdict) for verdict in outcome.result]
+        return [msgspec.convert(verdict, Verdict) for verdict in outcome.result or ()]
 
     def graphs(self, repro: Repro) -> Sequence[Repro]:
-        """The graphs of a whole call. What they may run is what the call itself was trusted with."""
+        """Return the graphs that capture makes of a whole call, trusted as far as the call was."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-graphs-") as directory:
             outcome = self.ran(_GRAPHS, repro, directory=directory)
             bundles = [Path(path) for path in (outcome.result or {}).get("bundles", ())]
@@ -199,8 +162,3 @@ class IsolatedOracle:
             return verdict_of(outcome, limit)
         except TorchReproError as exc:
             return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)
-
-
-def _needs_no_reference(task: Task, outcome: Outcome) -> bool:
-    """Whether the float64 run killed the process: then it is judged again without one."""
-    return outcome.died_in_reference and task.payload.get("fp64", True)

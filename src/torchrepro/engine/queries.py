@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from torchrepro.engine.baseline import Failure
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, ObserveHere, Observer, Oracle
-from torchrepro.engine.store import MemoryStore, Store
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, IsolatedOracle, Oracle
+from torchrepro.engine.store import Store
 from torchrepro.nouns.errors import HarnessError, SearchStopped
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Statistics
@@ -42,6 +42,7 @@ class Queries:
     """Questions about one failure, on one oracle, with one store.
 
     `failure` is what a candidate has to show; by default the failure in `verdict`, the verdict on `original`.
+    `observer` looks into candidates; by default the oracle does.
     `job` is how candidates are judged unless a question says otherwise. `asked` may start above zero, to
     include runs that were made before. Another `Queries` on the same store knows what this one has learnt.
     """
@@ -52,7 +53,7 @@ class Queries:
         verdict: Verdict,
         oracle: Oracle,
         *,
-        observer: Observer | None = None,
+        observer: IsolatedOracle | None = None,
         store: Store | None = None,
         failure: Failure | None = None,
         repeats: int = 1,
@@ -62,8 +63,8 @@ class Queries:
     ) -> None:
         self.original, self.verdict = original, verdict
         self.failure = failure or Failure.of(verdict)
-        self.store = store if store is not None else MemoryStore()
-        self.observer: Observer = observer if observer is not None else ObserveHere()
+        self.store = store if store is not None else Store()
+        self.observer = cast(IsolatedOracle, oracle) if observer is None else observer
         self.repeats = repeats
         self.deadline = deadline
         """In terms of `time.monotonic`; None: no limit."""
@@ -74,7 +75,7 @@ class Queries:
         self._job = job
         self._asked_before = asked
         self._began = time.monotonic()
-        self.store.remember(canonical_key(original), verdict, pass_name="original")
+        self.store.remember(canonical_key(original), verdict)
 
     # What is asked.
 
@@ -142,7 +143,7 @@ class Queries:
     def rounds(
         self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
     ) -> Sequence[Verdict]:
-        """Judge one compilation on many sets of inputs (`Observer.rounds`): one query."""
+        """Judge one compilation on many sets of inputs (`IsolatedOracle.rounds`): one query."""
         self._stop_if_late()
         self.count(queries=1)
         return self.observer.rounds(repro, own=own, seconds=seconds)
@@ -262,7 +263,7 @@ class Queries:
         key = question.key
         # A run that was stopped before code is no verdict of the usual job; any other answer is.
         complete = key.job == JUDGE_BEFORE_CODE and question.verdict.kind is not Kind.NOT_COMPARABLE
-        self.store.remember(key.repro if complete else key.text, question.verdict, pass_name=self.label)
+        self.store.remember(key.repro if complete else key.text, question.verdict)
 
     def _stop_if_late(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:

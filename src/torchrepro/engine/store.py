@@ -1,26 +1,23 @@
 """Store what a search has found out: verdicts in an SQLite database, the best and others as bundles.
 
-A killed process leaves every verdict that it had stored, whole. A database that is damaged or of another
-format is put aside, and one that can no longer be written (the disk is full) costs a warning. A wrong verdict
-is never given: each row carries a digest.
+A killed process leaves every verdict that it had stored, whole. A database that is damaged is put aside, and
+one that can no longer be written (the disk is full) costs a warning. A wrong verdict is never given: each row
+carries a digest.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import shutil
 import sqlite3
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Self
 
 import msgspec
 
@@ -33,184 +30,180 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.save_bundle import save_bundle
 
-
-class Store(Protocol):
-    """Remembers verdicts, so that nothing is asked twice, and the best, so that nothing is lost."""
-
-    def verdict(self, key: str) -> Verdict | None:
-        """The verdict on the candidate with this canonical key, if it is known."""
-        ...
-
-    def remember(self, key: str, verdict: Verdict, *, pass_name: str) -> None:
-        """Keep a verdict, so that it outlives the process."""
-        ...
-
-    def keep_best(self, repro: Repro, verdict: Verdict) -> None:
-        """Keep the best repro so far, so that it outlives the process."""
-        ...
-
-    def also_seen(self, repro: Repro, verdict: Verdict) -> None:
-        """Keep a repro that fails in another way; of each way the first."""
-        ...
-
-
-class MemoryStore:
-    """A store for one process."""
-
-    def __init__(self) -> None:
-        self.verdicts: dict[str, Verdict] = {}
-        self.best: tuple[Repro, Verdict] | None = None
-        self.others: list[tuple[Repro, Verdict]] = []
-
-    def verdict(self, key: str) -> Verdict | None:
-        return self.verdicts.get(key)
-
-    def remember(self, key: str, verdict: Verdict, *, pass_name: str) -> None:
-        self.verdicts[key] = verdict
-
-    def keep_best(self, repro: Repro, verdict: Verdict) -> None:
-        self.best = (repro, verdict)
-
-    def also_seen(self, repro: Repro, verdict: Verdict) -> None:
-        if all(Failure.of(known) != Failure.of(verdict) for _, known in self.others):
-            self.others.append((repro, verdict))
-
-
-FORMAT = "1"
 _OTHERS = 20
 """Bundles of other failures: each can be as large as the original."""
-
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, verdict TEXT NOT NULL, digest TEXT NOT NULL, "
-    "pass TEXT NOT NULL, seconds REAL NOT NULL, at REAL NOT NULL)",
+_SHARE = 0.05
+"""Of the time of a search that may go into saving its best."""
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS known (key TEXT PRIMARY KEY, verdict TEXT NOT NULL, digest TEXT NOT NULL)"
 )
 
 
-class SqliteStore:
-    """A store that outlives its process. Used by one process: forked children leave it alone."""
+class Store:
+    """Remembers verdicts, so that nothing is asked twice, and the best, so that nothing is lost.
 
-    def __init__(self, path: Path, *, save_best_to: Path, also_seen_to: Path) -> None:
+    This one lasts as long as its process.
+    """
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.others: dict[Failure, Verdict] = {}
+        """What fails in other ways; of each way the first."""
+
+    def verdict(self, key: str) -> Verdict | None:
+        """The verdict on the candidate with this canonical key, if it is known."""
+        return self.verdicts.get(key)
+
+    def remember(self, key: str, verdict: Verdict) -> None:
+        self.verdicts[key] = verdict
+
+    def keep_best(self, repro: Repro, verdict: Verdict) -> None:
+        """Keep the best repro so far, if it can outlive the process."""
+
+    def also_seen(self, repro: Repro, verdict: Verdict) -> bool:
+        """Keep a repro that fails in another way; whether it is the first of its kind."""
+        return self.others.setdefault(Failure.of(verdict), verdict) is verdict
+
+
+class SqliteStore(Store):
+    """A store that outlives its process. Used by one process: forked children leave it alone.
+
+    The best is saved as a bundle: `best_to` is always a whole one, once it is there.
+    """
+
+    def __init__(self, path: Path, *, best_to: Path, also_seen_to: Path) -> None:
+        super().__init__()
         self.path = path
         self.notes: list[str] = []
         """What could not be kept or not be used, in words."""
-        self._also_seen_to = also_seen_to
-        self._best = BestBundle(save_best_to)
+        self._best_to, self._also_seen_to = best_to, also_seen_to
         self._process = os.getpid()
-        self._verdicts: dict[str, Verdict] = {}
-        self._others: set[Failure] = set()
+        self._waiting: tuple[Repro, Verdict, str] | None = None
+        """A best that is not saved yet, and the number of its bundle."""
+        self._paid_at = 0.0
         self._database: sqlite3.Connection | None = self._opened()
-        self._attempt("finish what was left of the best", self._best.clean_up)
-        remove_unfinished(also_seen_to)
+        self._attempt("finish what was left of the best", self._clean_up)
 
     def verdict(self, key: str) -> Verdict | None:
-        if key not in self._verdicts:
+        if key not in self.verdicts:
             found = self._attempt("read a verdict", lambda: self._read(key))
             if found is None:
                 return None
-            self._verdicts[key] = found
-        return self._verdicts[key]
+            self.verdicts[key] = found
+        return self.verdicts[key]
 
-    def remember(self, key: str, verdict: Verdict, *, pass_name: str) -> None:
-        self._verdicts[key] = verdict
-        self._attempt("write a verdict", lambda: self._write(key, verdict, pass_name))
+    def remember(self, key: str, verdict: Verdict) -> None:
+        super().remember(key, verdict)
+        # Not msgspec's JSON: it has no inf and no nan, and errors are often just that.
+        text = json.dumps(msgspec.to_builtins(verdict))
+        row = (key, text, _digest(key + text))
+        self._attempt(
+            "write a verdict", lambda: self._execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?)", row)
+        )
 
     def keep_best(self, repro: Repro, verdict: Verdict) -> None:
+        """Save a repro as the best: now or, if the last save was just now, later."""
         number = new_run_id()
         # The verdict first: a bundle whose verdict is not known is nothing to go on from.
-        self.remember(_key_of_bundle(number), verdict, pass_name="best")
-        self._attempt("save the best", lambda: self._best.keep(repro, verdict, number))
+        self.remember(f"bundle {number}", verdict)
+        self._waiting = (repro, verdict, number)
+        if time.monotonic() >= self._paid_at:
+            self._attempt("save the best", self._save_best)
 
     def best(self) -> tuple[Repro, Verdict] | None:
         """The best that a former process has left, with its verdict; None where there is none to trust."""
-        loaded = self._attempt("read the best", self._best.load)
+        if not self._best_to.exists():
+            return None
+        loaded = self._attempt("read the best", self._load_best)
         if loaded is None:
             return None
         repro, number = loaded
-        verdict = self.verdict(_key_of_bundle(number))
+        verdict = self.verdict(f"bundle {number}")
         return None if verdict is None else (repro, verdict)
 
-    def also_seen(self, repro: Repro, verdict: Verdict) -> None:
-        failure = Failure.of(verdict)
-        if failure in self._others or len(self._others) >= _OTHERS:
-            return
-        self._others.add(failure)
-        target = self._also_seen_to / f"{verdict.kind.value}-{_digest(str(failure))[:8]}"
+    def also_seen(self, repro: Repro, verdict: Verdict) -> bool:
+        if len(self.others) >= _OTHERS or not super().also_seen(repro, verdict):
+            return False
+        target = self._also_seen_to / f"{verdict.kind.value}-{_digest(str(Failure.of(verdict)))[:8]}"
         if not target.exists():
             other = replace(repro, expected=Signature.of(verdict))
             self._attempt("save another failure", lambda: save_bundle(other, target, verdict=verdict))
+        return True
 
     def close(self) -> None:
         """Save what is still waiting, and leave one file instead of three."""
-        self._attempt("save the best", self._best.flush)
+        self._attempt("save the best", self._save_best)
         if self._database is not None:
             self._attempt("close the database", self._database.close)
             self._database = None
 
-    def __enter__(self) -> SqliteStore:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # The database.
 
     def _opened(self) -> sqlite3.Connection:
+        """The database as it is; where it is damaged, a new one in its place."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            database = self._usable()
-            database.execute("BEGIN IMMEDIATE")  # all of it or nothing, for the next process to find
-            for table in _TABLES:
-                database.execute(table)
-            database.execute("INSERT OR REPLACE INTO about VALUES ('format', ?)", (FORMAT,))
-            database.execute("COMMIT")
+            try:
+                return _connected(self.path)
+            except sqlite3.OperationalError:
+                raise  # nothing is wrong with its content: it cannot be opened, read or written here
+            except sqlite3.DatabaseError as exc:
+                for suffix in ("", "-wal", "-shm"):
+                    file = self.path.with_name(self.path.name + suffix)
+                    if file.exists():
+                        os.replace(file, self.path.with_name(f"{self.path.name}.unused{suffix}"))
+                self._note(f"the verdicts in {self.path} are not used: it is damaged ({exc})")
+            return _connected(self.path)
         except (sqlite3.Error, OSError) as exc:
             raise TorchReproError(
                 f"cannot keep verdicts in {self.path}: {exc}",
                 next_step="choose a directory that you may write to with --out",
             ) from exc
-        return database
 
-    def _usable(self) -> sqlite3.Connection:
-        """The database as it is, or a new one in its place."""
-        if self.path.exists():
-            try:
-                database = _connected(self.path)
-                why = _why_not(database)
-                if not why:
-                    return database
-                database.close()
-            except sqlite3.OperationalError:
-                raise  # nothing is wrong with its content: it cannot be opened, read or written here
-            except sqlite3.DatabaseError as exc:
-                why = f"it is damaged ({exc})"
-            self._put_aside(why)
-        return _connected(self.path)
-
-    def _put_aside(self, why: str) -> None:
-        for suffix in ("", "-wal", "-shm"):
-            file = self.path.with_name(self.path.name + suffix)
-            if file.exists():
-                os.replace(file, self.path.with_name(f"{self.path.name}.unused{suffix}"))
-        self._note(f"the verdicts in {self.path} are not used: {why}")
+    def _execute(self, statement: str, values: tuple[str, ...]) -> Any:
+        """The first row of the answer, if there is one."""
+        return None if self._database is None else self._database.execute(statement, values).fetchone()
 
     def _read(self, key: str) -> Verdict | None:
-        if self._database is None:
-            return None
-        row = self._database.execute("SELECT verdict, digest FROM verdicts WHERE key = ?", (key,)).fetchone()
+        row = self._execute("SELECT verdict, digest FROM known WHERE key = ?", (key,))
         if row is None or row[1] != _digest(key + row[0]):
             return None
         return msgspec.convert(json.loads(row[0]), Verdict)
 
-    def _write(self, key: str, verdict: Verdict, pass_name: str) -> None:
-        if self._database is None:
+    # The best.
+
+    def _save_best(self) -> None:
+        """Save what is waiting, if anything is."""
+        if self._waiting is None:
             return
-        # Not msgspec's JSON: it has no inf and no nan, and errors are often just that.
-        text = json.dumps(msgspec.to_builtins(verdict))
-        row = (key, text, _digest(key + text), pass_name, verdict.seconds, time.time())
-        self._database.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?)", row)
+        (repro, verdict, number), self._waiting = self._waiting, None
+        started = time.monotonic()
+        try:
+            fresh = self._best_to.with_name(f".{self._best_to.name}.{number}")
+            save_bundle(repro, fresh, verdict=verdict, run_id=number)
+            put_in_place(fresh, self._best_to)
+        finally:
+            spent = time.monotonic() - started
+            self._paid_at = time.monotonic() + spent * (1 / _SHARE - 1)
+
+    def _load_best(self) -> tuple[Repro, str]:
+        manifest = read_manifest(self._best_to)
+        return load_bundle(self._best_to, trusted=trust_own(manifest)), manifest.run_id
+
+    def _clean_up(self) -> None:
+        """Put in place the best that a killed process has finished; remove what it has not finished."""
+        written = sorted(self._best_to.parent.glob(f".*{self._best_to.name}.*"))
+        whole = [path for path in written if (path / "manifest.json").exists()]
+        if not self._best_to.exists() and whole:
+            whole[-1].rename(self._best_to)
+        for path in (*written, *self._also_seen_to.glob(".*")):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _attempt(self, what: str, action: Callable[[], Any]) -> Any:
         """Do something on the disk; where that fails, say so once and go on with what is in memory."""
@@ -234,110 +227,27 @@ def _connected(path: Path) -> sqlite3.Connection:
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
+        found = database.execute("PRAGMA quick_check").fetchone()[0]
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        database.execute(_TABLE)
     except sqlite3.Error:
         database.close()
         raise
     return database
 
 
-def _why_not(database: sqlite3.Connection) -> str:
-    """Why the verdicts in a database cannot be used; empty where they can."""
-    try:
-        found = database.execute("PRAGMA quick_check").fetchone()[0]
-        if found == "ok" and not database.execute("SELECT * FROM sqlite_master").fetchall():
-            return ""  # its writer was killed before the first word
-        about = dict(database.execute("SELECT name, value FROM about"))
-    except sqlite3.DatabaseError as exc:
-        return f"it is damaged ({exc})"
-    if found != "ok":
-        return f"it is damaged ({found})"
-    return "" if about.get("format") == FORMAT else "it was written by another version of torchrepro"
-
-
-def _key_of_bundle(number: str) -> str:
-    return f"bundle {number}"
-
-
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-_SHARE = 0.05
-"""Of the time of a search that may go into saving its best."""
-
-
-@dataclass(eq=False)
-class BestBundle:
-    """A directory that always holds a whole bundle, once it holds one."""
-
-    path: Path
-    _paid_at: float = 0.0
-    _waiting: tuple[Repro, Verdict, str] | None = field(default=None, repr=False)
-
-    def keep(self, repro: Repro, verdict: Verdict, run_id: str) -> None:
-        """Save a repro as the bundle of this number: now or, if the last save was just now, later."""
-        self._waiting = (repro, verdict, run_id)
-        if time.monotonic() >= self._paid_at:
-            self.flush()
-
-    def flush(self) -> None:
-        """Save what is waiting, if anything is."""
-        if self._waiting is None:
-            return
-        (repro, verdict, run_id), self._waiting = self._waiting, None
-        started = time.monotonic()
-        try:
-            fresh = self.path.with_name(f".{self.path.name}.{run_id}")
-            save_bundle(repro, fresh, verdict=verdict, run_id=run_id)
-            put_in_place(fresh, self.path)
-        finally:
-            spent = time.monotonic() - started
-            self._paid_at = time.monotonic() + spent * (1 / _SHARE - 1)
-
-    def load(self) -> tuple[Repro, str] | None:
-        """The repro that a former process has left, and the number of its bundle."""
-        if not self.path.exists():
-            return None
-        manifest = read_manifest(self.path)
-        return load_bundle(self.path, trusted=trust_own(manifest)), manifest.run_id
-
-    def clean_up(self) -> None:
-        """Put in place what a killed process has finished but not put there; remove what it has not finished.
-
-        Where two directories cannot change places in one step, a kill can fall between the two that it takes.
-        """
-        written = sorted(self.path.parent.glob(f".*{self.path.name}.*"))
-        whole = [path for path in written if (path / "manifest.json").exists()]
-        if not self.path.exists() and whole:
-            whole[-1].rename(self.path)
-        remove_unfinished(self.path.parent, self.path.name)
-
-
-def remove_unfinished(directory: Path, name: str = "") -> None:
-    """Remove what killed processes have begun to write in a directory, under hidden names."""
-    for path in directory.glob(f".*{name}.*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def put_in_place(fresh: Path, target: Path) -> None:
-    """Rename a directory to a name that another one may have; the other one is removed."""
-    if not target.exists():
-        fresh.rename(target)
-        return
-    if not _exchange(fresh, target):
-        # Not in one step here: the one in the way keeps a name under which `clean_up` finds it.
-        former = fresh.with_name(f"{fresh.name}.former")
+    """Rename a directory to a name that another one may have; the other one is removed.
+
+    The one in the way keeps a name under which `SqliteStore` finds it, should this process be killed.
+    """
+    former = fresh.with_name(f"{fresh.name}.former")
+    if target.exists():
         target.rename(former)
-        fresh.rename(target)
-        fresh = former
-    shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """renameat2 with RENAME_EXCHANGE; False where the system or the file system does not have it."""
-    if sys.platform != "linux":
-        return False
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    at_cwd, exchange = -100, 2
-    arguments = (at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange)
-    return rename is not None and rename(*arguments) == 0
+    fresh.rename(target)
+    shutil.rmtree(former, ignore_errors=True)

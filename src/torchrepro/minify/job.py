@@ -62,9 +62,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
     with (
         judges_for(repro, settings, stop) as judges,
-        SqliteStore(
-            directory.verdicts, save_best_to=directory.best, also_seen_to=directory.also_seen
-        ) as store,
+        SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen) as store,
     ):
         # Where a command is asked nothing is compiled here.
         with nullcontext() if settings.oracle else warming_up(request, repro, stop):

@@ -46,11 +46,11 @@ def remembers_and_is_killed(request: SearchRequest, reporter: Reporter) -> Any:
     from torchrepro.nouns.verdict import Kind, Verdict
 
     directory = Path(request.directory)
-    paths = {"save_best_to": directory / "best", "also_seen_to": directory / "also_seen"}
+    paths = {"best_to": directory / "best", "also_seen_to": directory / "also_seen"}
     with SqliteStore(directory / "verdicts.sqlite", **paths) as store:
         known = store.verdict("key")
         if known is not None:
             return {"known": known.kind.value}
-        store.remember("key", Verdict(Kind.MISMATCH), pass_name="nodes")
+        store.remember("key", Verdict(Kind.MISMATCH))
         os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("it has survived SIGKILL")
