@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchrepro.catch.save_repro import save_repro as save_repro
     from torchrepro.catch.settings import WatchSettings as WatchSettings
     from torchrepro.engine.check_bundle import check_bundle as check_bundle
-    from torchrepro.engine.compare_model import compare_model as compare_model
+    from torchrepro.engine.check_bundle import compare_model as compare_model
     from torchrepro.execute.judge_repro import repro_common as repro_common
     from torchrepro.execute.judge_repro import repro_run as repro_run
     from torchrepro.frontend.runtime.capture import CaptureError as CaptureError
@@ -85,7 +85,7 @@ _HOMES = {
     "repro_run": "execute.judge_repro",
     "repro_common": "execute.judge_repro",
     "check_bundle": "engine.check_bundle",
-    "compare_model": "engine.compare_model",
+    "compare_model": "engine.check_bundle",
     # minifying
     "minify_bundle": "pipeline",
     "MinifySettings": "minify.run_directory",

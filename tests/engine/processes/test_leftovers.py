@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchrepro.engine.processes import leftovers
-from torchrepro.engine.processes.leftovers import end_leftovers, marked
+from torchrepro.engine.processes.leftovers import MARK, end_leftovers
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:
     # The shell ends at once, and what it has started belongs to init.
     started = subprocess.run(
         ["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"],
-        env={**os.environ, **marked("orphan")},
+        env={**os.environ, MARK: "orphan"},
         capture_output=True,
         text=True,
     )
@@ -34,13 +34,13 @@ def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:
 
 
 def test_what_ends_by_itself_is_given_the_time() -> None:
-    child = subprocess.Popen(["sh", "-c", "sleep 0.1; exit 7"], env={**os.environ, **marked("polite")})
+    child = subprocess.Popen(["sh", "-c", "sleep 0.1; exit 7"], env={**os.environ, MARK: "polite"})
     assert end_leftovers("polite") == 0
     assert child.wait() == 7
 
 
 def test_others_are_left_alone() -> None:
-    child = subprocess.Popen(["sleep", "60"], env={**os.environ, **marked("another run")})
+    child = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "another run"})
     try:
         began = time.monotonic()
         assert end_leftovers("this run") == 0

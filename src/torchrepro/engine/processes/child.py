@@ -16,18 +16,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from types import FrameType
+from typing import IO, Any, NoReturn, Protocol, Self
 
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 
 OnMessage = Callable[[Mapping[str, Any]], None]
 """Told of everything that a process reports."""
+SignalHandler = Callable[[int, FrameType | None], None]
 
 _TAIL_BYTES = 8000
 _POLL_SECONDS = 0.1
@@ -387,6 +390,30 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
         os._exit(1)  # it died before the request
+
+
+@contextmanager
+def handling(handlers: Mapping[int, SignalHandler]) -> Iterator[None]:
+    """Handle signals in the body. What a shell ignores for a process in the background stays ignored.
+
+    Python handles signals in the main thread only; a caller in another thread keeps its own handlers.
+    """
+    former: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                former[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM: what was started is ended on the way out, which a second one does not disturb."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 @contextmanager

@@ -20,14 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "TORCHREPRO_RUN_MARK"
+"""Set to the mark of a run in the environment of what must not be left behind."""
 _WAIT_SECONDS = 2.0
-"""Seconds for them to end by themselves: a guard (`guard.py`) may be at work."""
+"""Seconds for them to end by themselves: a guard may be at work."""
 _GRACE = 5.0
-
-
-def marked(mark: str) -> dict[str, str]:
-    """What to add to the environment of a process that must not be left behind."""
-    return {MARK: mark}
 
 
 def end_leftovers(mark: str) -> int:
@@ -111,7 +107,7 @@ def _stand_guard(scratch: str) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, number)
         if groups:
-            time.sleep(0.3)  # see `groups.end_group`
+            time.sleep(0.3)  # see `child.end_group`
     shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -13,7 +13,6 @@ import math
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ import msgspec
 
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with
+from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with, handling, leave
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
     cache_directory,
@@ -34,7 +33,7 @@ from torchrepro.engine.processes.fresh_process import (
     raise_reported,
     run_isolated,
 )
-from torchrepro.engine.processes.leftovers import end_leftovers, marked
+from torchrepro.engine.processes.leftovers import MARK, end_leftovers
 from torchrepro.engine.search.run_directory import Identity, RunDirectory, held
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Located, Minified
@@ -85,13 +84,14 @@ def result_of_search(
 def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage) -> Outcome:
     """Run a search and wait for its end. KeyboardInterrupt: the user does not even want the best so far."""
     directory = RunDirectory(Path(request.directory))
-    with _Interrupts(on_message) as interrupts:
+    interrupts = _Interrupts(on_message)
+    with handling({signal.SIGINT: interrupts.take, signal.SIGTERM: leave}):
         try:
             outcome = run_isolated(
                 "torchrepro.engine.search.process:search",
                 msgspec.to_builtins(request),
                 time_limit=math.inf,
-                environ={**environ, **marked(directory.mark)},
+                environ={**environ, MARK: directory.mark},
                 on_message=on_message,
                 on_start=interrupts.pass_on_to,
                 pass_fds=(request.lock,),
@@ -121,42 +121,23 @@ class _Interrupts:
         self.count = 0
         self._on_message = on_message
         self._search: int | None = None
-        self._former: dict[int, Any] = {}
 
-    def __enter__(self) -> _Interrupts:
-        # Python handles signals in the main thread only; a caller in another thread keeps its own handlers.
-        if threading.current_thread() is threading.main_thread():
-            for number, take in ((signal.SIGINT, self._interrupt), (signal.SIGTERM, _leave)):
-                # In the background of a shell SIGINT is ignored, and that is meant so.
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._former[number] = signal.signal(number, take)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
+    def take(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+        self._on_message({"stopping": True})
+        self._ask_to_stop()
 
     def pass_on_to(self, search: int) -> None:
         self._search = search
         if self.count:
             self._ask_to_stop()
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count > 1:
-            raise KeyboardInterrupt
-        self._on_message({"stopping": True})
-        if self._search is not None:
-            self._ask_to_stop()
-
     def _ask_to_stop(self) -> None:
-        assert self._search is not None
-        with suppress(ProcessLookupError):  # it has just ended by itself
-            os.kill(self._search, signal.SIGINT)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+        if self._search is not None:
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(self._search, signal.SIGINT)
 
 
 Answer = TypeVar("Answer", Located, Minified)

@@ -1,13 +1,10 @@
 """What every search process does first: load the bundle, give the compiler a warm start, take its scratch.
 
-The oracle of a search process: its children answer, and a request to stop ends the wait for them.
-
-The compilers' cache of a run: its own, but not cold.
-
-What is in a cache can hide a failure, so a run has one of its own, and it goes with the run. An empty one
-makes the first compilation take 20 s instead of 5 s (torch 2.13, two cores): inductor builds and loads a
-library for each vector unit that the CPU might have. So what a warm-up leaves in a new cache is kept, and the
-next run starts from a copy. The precompiled header is elsewhere: torch shares it between a user's caches.
+The compilers' cache of a run is its own, because what is in a cache can hide a failure, and it goes with the
+run. An empty one makes the first compilation take 20 s instead of 5 s (torch 2.13, two cores): inductor builds
+and loads a library for each vector unit that the CPU might have. So what a warm-up leaves in a new cache is
+kept, and the next run starts from a copy. The precompiled header is elsewhere: torch shares it between a
+user's caches.
 """
 
 from __future__ import annotations
@@ -22,12 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
+from torchrepro.engine.processes.child import leave
 from torchrepro.engine.processes.executor import Executor, executor_for, why_not_forked
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.search.process import SearchRequest
@@ -52,7 +49,7 @@ class Stop:
     def listen(self) -> None:
         """From now on SIGINT is a request to stop; SIGTERM ends the process."""
         signal.signal(signal.SIGINT, self._request)
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, leave)
 
     def after(self, seconds: float | None) -> None:
         """Request it after so many seconds as well; None: never."""
@@ -93,12 +90,6 @@ class Stop:
             raise SearchStopped(self.reason)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM, which also comes when the parent has died: what was started is ended on the way out."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit(128 + number)
-
-
 _UNKNOWN_SECONDS = 75.0
 """What the original is taken to need before it has been run: its limit is about four times that."""
 _UNKNOWN_SECONDS_OF_A_HANG = 5.0
@@ -119,7 +110,12 @@ def start_cache(cache: Path, seed: Path) -> None:
     cache.mkdir(exist_ok=True)
     if seed.is_dir():
         # It is there already: inductor makes it when it is imported, and an interrupted run has filled it.
-        shutil.copytree(seed, cache, dirs_exist_ok=True, copy_function=_copy_if_missing)
+        shutil.copytree(
+            seed,
+            cache,
+            dirs_exist_ok=True,
+            copy_function=lambda source, target: Path(target).exists() or shutil.copy2(source, target),
+        )
 
 
 def keep_seed(cache: Path, seed: Path) -> None:
@@ -133,10 +129,6 @@ def keep_seed(cache: Path, seed: Path) -> None:
         shutil.copytree(cache, partial, ignore=shutil.ignore_patterns("locks"))
         partial.rename(seed)
     shutil.rmtree(partial, ignore_errors=True)
-
-
-def _copy_if_missing(source: str, target: str) -> str:
-    return target if Path(target).exists() else str(shutil.copy2(source, target))
 
 
 _COMPILES = 2
