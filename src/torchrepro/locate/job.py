@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.engine.baseline import establish
-from torchrepro.engine.processes.reports import Reporter
+from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up

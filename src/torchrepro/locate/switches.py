@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from torch.fx import Graph, GraphModule
 
-from torchrepro.engine.processes.choose_executor import devices_of
+from torchrepro.engine.processes.executor import devices_of
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.configs import CONFIG_MODULES

@@ -21,8 +21,8 @@ from torch.fx import Node
 from torchrepro.cut.record_values import Recording
 from torchrepro.cut.subgraph import without_symbols
 from torchrepro.cut.watched_values import Ancestry, first_wrong, values_in, watched
+from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
 from torchrepro.engine.processes.limits import memory_share
-from torchrepro.engine.processes.reports import Outcome, run_without_reference_if_it_dies
 from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import Place, Repro

@@ -137,7 +137,7 @@ def describe_error(exc: BaseException) -> dict[str, str]:
 def _for_memory(exc: BaseException) -> bool:
     if "torch" not in sys.modules:
         return isinstance(exc, MemoryError)
-    from torchrepro.judge.raised import is_out_of_memory
+    from torchrepro.judge.execute import is_out_of_memory
 
     return is_out_of_memory(exc)
 

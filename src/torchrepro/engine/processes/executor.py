@@ -49,7 +49,7 @@ from torchrepro.engine.processes.limits import (
     usable_cores,
     use_scratch,
 )
-from torchrepro.judge.leaves import tensors_in
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import HarnessError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.torch_api import pytree as pytree

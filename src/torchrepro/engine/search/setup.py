@@ -1,10 +1,10 @@
 """What every search process does first: load the bundle, give the compiler a warm start, take its scratch.
 
 The compilers' cache of a run is its own, because what is in a cache can hide a failure, and it goes with the
-run. An empty one makes the first compilation take 20 s instead of 5 s (torch 2.13, two cores): inductor builds
-and loads a library for each vector unit that the CPU might have. So what a warm-up leaves in a new cache is
-kept, and the next run starts from a copy. The precompiled header is elsewhere: torch shares it between a
-user's caches.
+run. An empty one makes the first compilation take 20 s instead of 5 s (torch 2.13, two cores): inductor
+builds and loads a library for each vector unit that the CPU might have. So what a warm-up leaves in a new
+cache is kept, and the next run starts from a copy. The precompiled header is elsewhere: torch shares it
+between a user's caches.
 """
 
 from __future__ import annotations
