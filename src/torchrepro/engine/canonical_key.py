@@ -17,7 +17,6 @@ import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -39,23 +38,17 @@ from torchrepro.torch_api.tensors import is_fake, storage_identity
 _PROCESS = uuid.uuid4().hex
 _numbers = itertools.count()
 _tokens: dict[int, tuple[Callable[[], Any], str]] = {}
+_names: dict[int, tuple[Any, str]] = {}
 
+_OPAQUE = b'{"kind":"opaque"'
+"""How the description of something begins that cannot be described (`OpaqueEntry`)."""
 _STATE_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules", "training"})
 
 
-@dataclass(frozen=True, eq=False)
-class CanonicalText:
-    """The text, and the tensors and generators that it names."""
-
-    text: str
-    values: dict[str, Any]
-
-
-def canonical_text(module: GraphModule) -> CanonicalText:
-    """The text of a graph, of the graphs nested in it and of the modules that it calls."""
+def canonical_text(module: GraphModule) -> tuple[str, dict[str, Any]]:
+    """The text of a graph, of the graphs nested in it and of the modules that it calls; and its tensors."""
     writer = _Writer()
-    lines = list(writer.graph(module))
-    return CanonicalText("\n".join(lines), writer.values)
+    return "\n".join(writer.graph(module)), writer.values
 
 
 def token_of(value: Any) -> str:
@@ -65,13 +58,9 @@ def token_of(value: Any) -> str:
         try:
             reference: Callable[[], Any] = weakref.ref(value)
         except TypeError:
-            reference = functools.partial(_itself, value)  # held, so that its id is not given to another
+            reference = functools.partial(lambda held: held, value)  # so that its id is not given to another
         known = _tokens[id(value)] = reference, f"<{_PROCESS} {next(_numbers):08}>"
     return known[1]
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 class _Literals(LiteralWriter):
@@ -92,18 +81,11 @@ class _Literals(LiteralWriter):
         except CannotSerialise:
             return token_of(target)
         if isinstance(target, types.FunctionType) and path.startswith("user("):
-            return f"{path}#{_digest_of_code(target)}"
+            # A function that is edited between two runs is another one under the same name.
+            return f"{path}#{hashlib.sha256(marshal.dumps(target.__code__)).hexdigest()[:16]}"
         if resolver.path_of(target) is not None:
             _names[id(target)] = target, path  # torch's own functions: some hundreds, alive anyway
         return path
-
-
-_names: dict[int, tuple[Any, str]] = {}
-
-
-def _digest_of_code(function: types.FunctionType) -> str:
-    """A function that is edited between two runs is another one under the same name."""
-    return hashlib.sha256(marshal.dumps(function.__code__)).hexdigest()[:16]
 
 
 class _Writer:
@@ -114,9 +96,9 @@ class _Writer:
         self._variables: dict[Node, str] = {}
         self._seen: dict[int, str] = {}
         self._alive: list[Any] = []  # an id is only good while its object lives
-        self._literals = _Literals(self._variables, self._keep, keep_kernel=token_of)
+        self._literals = _Literals(self._variables, self._name, keep_kernel=token_of)
 
-    def graph(self, module: GraphModule, nested: str = "") -> Iterator[str]:
+    def graph(self, module: GraphModule, nested: bool = False) -> Iterator[str]:
         for node in module.graph.nodes:
             if node.op in ("get_attr", "call_module"):
                 yield from self._attribute(module, str(node.target))
@@ -127,21 +109,16 @@ class _Writer:
             if id(tensor) not in self._seen:
                 yield from self._attribute(module, name)
 
-    def _keep(self, value: Any) -> str:
-        """The name of a tensor or generator that is an argument."""
-        return self._known(value) or self._new(value, "c")
+    def _name(self, value: Any, letter: str = "c") -> str:
+        """The name of a tensor, a generator or a module."""
+        if id(value) not in self._seen:
+            name = self._seen[id(value)] = f"{letter}{len(self._seen)}"
+            self._alive.append(value)
+            if isinstance(value, torch.Tensor | torch.Generator):
+                self.values[name] = value
+        return self._seen[id(value)]
 
-    def _known(self, value: Any) -> str | None:
-        return self._seen.get(id(value))
-
-    def _new(self, value: Any, letter: str) -> str:
-        name = self._seen[id(value)] = f"{letter}{len(self._seen)}"
-        self._alive.append(value)
-        if isinstance(value, torch.Tensor | torch.Generator):
-            self.values[name] = value
-        return name
-
-    def _expression(self, module: GraphModule, node: Node, nested: str) -> str:
+    def _expression(self, module: GraphModule, node: Node, nested: bool) -> str:
         write = self._literals.write
         arguments = ", ".join(
             [write(value) for value in node.args]
@@ -162,26 +139,26 @@ class _Writer:
 
     def _reference(self, module: torch.nn.Module, path: str) -> str:
         value, _ = _reach(module, path)
-        return self._known(value) or self._literals.write(value)
+        return self._seen.get(id(value)) or self._literals.write(value)
 
     def _attribute(self, module: torch.nn.Module, path: str) -> Iterator[str]:
         """What an attribute holds, the first time that it is met."""
         value, owner = _reach(module, path)
-        if self._known(value) or not isinstance(value, torch.Tensor | torch.nn.Module):
+        if id(value) in self._seen:
             return
         if isinstance(value, torch.Tensor):
-            yield f"{self._new(value, 'a')}: {_role(value, owner, path.rpartition('.')[2])}"
+            yield f"{self._name(value, 'a')}: {_role(value, owner, path.rpartition('.')[2])}"
         elif isinstance(value, GraphModule):
-            name = self._new(value, "g")
+            name = self._name(value, "g")
             yield f"{name}: graph"
-            yield from self.graph(value, nested=name)
+            yield from self.graph(value, nested=True)
             yield f"{name}: end"
-        else:
+        elif isinstance(value, torch.nn.Module):
             yield from self._module(value)
 
     def _module(self, module: torch.nn.Module) -> Iterator[str]:
         """A module by its class and everything that it holds."""
-        name = self._new(module, "m")
+        name = self._name(module, "m")
         yield f"{name}: {self._literals.callable(type(module))}"
         state = {key: value for key, value in vars(module).items() if key not in _STATE_OF_MODULES}
         for key, value in sorted(state.items()):
@@ -210,7 +187,7 @@ def _role(value: torch.Tensor, owner: torch.nn.Module, name: str) -> str:
     return "constant"
 
 
-def _note(node: Node, nested: str) -> str:
+def _note(node: Node, nested: bool) -> str:
     """What the compiler is told of an input that its value does not tell: sizes that are symbols.
 
     An input of a nested graph has no value, so all of its note counts.
@@ -236,28 +213,23 @@ def _reach(module: torch.nn.Module, path: str) -> tuple[Any, torch.nn.Module]:
     return value, owner
 
 
-_OPAQUE = b'{"kind":"opaque"'
-"""How the description of something begins that cannot be described (`OpaqueEntry`)."""
-
-
 def canonical_key(repro: Repro) -> str:
     """A digest of the graph without its names, of all values, and of everything around them."""
     storages = _Contents()
-    graph = canonical_text(repro.graph)
+    text, held = canonical_text(repro.graph)
     values = {
-        **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
         **{
-            f"earlier.{call}.{index}": value
-            for call, inputs in enumerate(repro.earlier)
+            f"{name}.{index}": value
+            for name, inputs in (("input", repro.inputs), *enumerate(repro.earlier))
             for index, value in enumerate(inputs)
         },
-        **graph.values,
+        **held,
         **{f"rng.{device}": repro.ambient.rng[device] for device in sorted(repro.ambient.rng)},
     }
     entries = {name: msgspec.json.encode(entry) for name, entry in describe_values(values, storages).items()}
     described = msgspec.json.encode(
         [
-            graph.text,
+            text,
             {name: msgspec.Raw(entry) for name, entry in entries.items()},
             storages.digests,
             [token_of(values[name]) for name, entry in entries.items() if _OPAQUE in entry],

@@ -49,7 +49,7 @@ def size_of(repro: Repro) -> Size:
         inputs=len(repro.inputs),
         elements=count_elements_of(tensors),
         settings=count_settings(repro),
-        text=len(canonical_text(repro.graph).text),
+        text=len(canonical_text(repro.graph)[0]),
         arguments=cost_of_arguments(repro.graph),
         irregularity=sum(map(cost_of_tensor, tensors)),
     )
