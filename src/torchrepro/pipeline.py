@@ -32,7 +32,7 @@ from torchrepro.nouns.verdict import Kind
 if TYPE_CHECKING:
     from torchrepro.bundle.manifest import Manifest
     from torchrepro.catch.launcher import CaughtBundle
-    from torchrepro.engine.search.process import OnMessage
+    from torchrepro.engine.processes.child import OnMessage
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.repro import ModelRequest

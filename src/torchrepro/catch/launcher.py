@@ -27,7 +27,7 @@ from torchrepro.bundle.read import file_digest
 from torchrepro.catch.autoload import GROUP
 from torchrepro.catch.caught import Caught, Death, HangWatch, caught_in, finish_unfinished, write_summary
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
-from torchrepro.engine.processes.process_groups import die_with
+from torchrepro.engine.processes.child import die_with
 from torchrepro.engine.search.run_directory import CAUGHT, make_directory, write_json
 from torchrepro.nouns.errors import TorchReproError
 
