@@ -26,7 +26,6 @@ from torchrepro.nouns.verdict import (
 from torchrepro.script.candidates import each_script
 from torchrepro.script.document import Script
 from torchrepro.script.graph_script import GraphScript
-from torchrepro.script.writer import Manner
 
 ERROR = Verdict(
     Kind.COMPILE_ERROR, Stage.BACKEND, raised=Raised("NotImplementedError", "no lowering for aten.foo")
@@ -77,9 +76,9 @@ def lowered(function: Callable[..., Any], *inputs: Any) -> Repro:
         return Repro(make_fx(function)(*_copies(inputs)), inputs, Place.AFTER_AOT)
 
 
-def first_text(repro: Repro, verdict: Verdict, manner: Manner = Manner.PLAIN) -> str:
+def first_text(repro: Repro, verdict: Verdict, *, exact: bool = False) -> str:
     """The script without its docstring."""
-    text = GraphScript(repro, verdict, (), manner).script().text
+    text = GraphScript(repro, verdict, exact=exact).script().text
     return text.split('"""\n\n', 1)[1]
 
 

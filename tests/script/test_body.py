@@ -20,12 +20,11 @@ from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.spelling import SameCall, Speller
-from torchrepro.script.writer import Manner
 from torchrepro.state.fake_run import run_on_fakes
 
 
-def _body(repro: Repro, manner: Manner = Manner.PLAIN) -> str:
-    text = first_text(repro, ERROR, manner)
+def _body(repro: Repro) -> str:
+    text = first_text(repro, ERROR)
     return text[text.index("def f(") :].split("\n\n\n")[0]
 
 
@@ -63,11 +62,6 @@ def test_operators_have_their_public_names(
 def test_without_a_public_spelling_that_is_the_same_operator_its_own_name_stays() -> None:
     body = _body(lowered(lambda x: torch.ops.aten._unsafe_view(x, [9]), _X))
     assert body.endswith("return torch.ops.aten._unsafe_view.default(x, [9])")
-
-
-def test_all_operators_can_be_written_by_their_own_names() -> None:
-    body = _body(lowered(lambda x, y: x + y, _X, _Y), Manner.OPERATORS)
-    assert body.endswith("return torch.ops.aten.add.Tensor(x, y)")
 
 
 def test_what_inductor_takes_apart_is_put_together_again() -> None:
@@ -153,7 +147,7 @@ def test_an_operator_that_nobody_can_register_is_not_written() -> None:
         library.define("twice(Tensor x) -> Tensor")
         node.target = torch.ops.polish_tests.twice.default
         with pytest.raises(Unwritable, match="whose source is not known"):
-            Speller(found, SameCall(found), public=True).spelling(node)
+            Speller(found, SameCall(found)).spelling(node)
 
 
 _STEPS: dict[str, Callable[..., Any]] = {
@@ -188,12 +182,9 @@ _STEPS: dict[str, Callable[..., Any]] = {
         max_size=8,
     ),
     st.sampled_from(["captured", "lowered", "decomposed"]),
-    st.sampled_from([Manner.PLAIN, Manner.OPERATORS]),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_function_computes_the_same_bits(
-    steps: list[tuple[str, int, int]], form: str, manner: Manner
-) -> None:
+def test_the_function_computes_the_same_bits(steps: list[tuple[str, int, int]], form: str) -> None:
     def function(x: Any, y: Any) -> Any:
         values = [x, y]
         for name, first, second in steps:
@@ -207,7 +198,7 @@ def test_the_function_computes_the_same_bits(
     else:
         table = select_decomp_table() if form == "decomposed" else None
         repro = Repro(make_fx(function, decomposition_table=table)(*inputs), inputs, Place.AFTER_AOT)
-    _assert_same_bits(repro, manner)
+    _assert_same_bits(repro)
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm_unrolled", "integer", "mixer", "in_place_state"])
@@ -224,11 +215,11 @@ def test_the_function_of_a_model_computes_the_same_bits(name: str) -> None:
     with torch.no_grad():
         torch.compile(model, backend=backend)(*args, **kwargs)
     for repro in graphs:
-        _assert_same_bits(repro, Manner.PLAIN)
+        _assert_same_bits(repro)
 
 
-def _assert_same_bits(repro: Repro, manner: Manner) -> None:
-    text = first_text(repro, ERROR, manner)
+def _assert_same_bits(repro: Repro) -> None:
+    text = first_text(repro, ERROR)
     function = function_of(text)
     inputs, again = clone_inputs(repro.inputs), clone_inputs(repro.inputs)
     used = [

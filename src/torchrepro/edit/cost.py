@@ -18,7 +18,7 @@ from torchrepro.bundle.storage_digests import remembered
 from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.plain_values import seeded_noise
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.script.tensor_values import shortest_digits
+from torchrepro.script.tensors import shortest_digits
 
 USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)
 """What torch makes of numbers that are written down."""

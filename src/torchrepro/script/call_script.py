@@ -13,21 +13,21 @@ from torchrepro.graph_text.printer import GraphText
 from torchrepro.graph_text.syntax import State, own_path, read_syntax
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Compiler
-from torchrepro.script.document import compile_arguments
 from torchrepro.script.expressions import Unwritable
-from torchrepro.script.writer import RAISING, CompiledCall, Manner, ScriptWriter
+from torchrepro.script.graph_script import RAISING, GraphScript
+from torchrepro.script.user_lines import source_lines
 from torchrepro.user_code.graph_source import write_with_source
 
 
-class CallScript(ScriptWriter):
-    """Writes the user's function with all that it needs."""
+class CallScript(GraphScript):
+    """Writes the user's function with all that it needs in place of a graph."""
 
     @cached_property
-    def _written(self) -> tuple[GraphText, Compiler]:
+    def written(self) -> tuple[GraphText, Compiler]:
         return write_with_source(self.repro)
 
     def definitions(self) -> list[list[str]]:
-        return [self.source_lines(self._written[0])]
+        return [source_lines(self.written[0], self.inputs, self.modules)]
 
     @property
     def callee(self) -> str:
@@ -42,12 +42,12 @@ class CallScript(ScriptWriter):
 
     @property
     def is_plain_call(self) -> bool:
-        return self.manner is Manner.PLAIN
+        return not self.exact
 
     @cached_property
     def _call(self) -> tuple[str, str]:
         """What is called, and the arguments with the names of the inputs in them."""
-        graph = read_syntax(self._written[0].text)
+        graph = read_syntax(self.written[0].text)
         objects = {item.path: item.value for item in graph.state if isinstance(item, State)}
         lines = [line for line in graph.lines if line.variable and not line.is_input]
         if len(lines) != 1:
@@ -80,12 +80,8 @@ class CallScript(ScriptWriter):
         self._names = list(passed.values())
         return re.sub(r"\b[A-Za-z_]\w*\b(?!=)", lambda found: passed.get(found[0], found[0]), text)
 
-    def compiled(self, arguments: str) -> CompiledCall:
-        given = compile_arguments(self._written[1], dynamic=False)
-        called = self.callee if self.is_plain_call else self.fresh
-        return CompiledCall(
-            f"torch.compile({self.callee}{given})({arguments})", f"torch.compile({called}{given})"
-        )
+    def seed(self) -> list[str]:
+        return []
 
     def loss(self) -> str:
         if self.verdict.kind not in RAISING and self.leaf.where.part != "grad":
@@ -127,7 +123,7 @@ class CallScript(ScriptWriter):
         """
         if self.verdict.kind in RAISING or not self._global:
             return []
-        name, source = self._global, self._written[0].source
+        name, source = self._global, self.written[0].source
         for statement in ast.parse(source).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
                 value = ast.get_source_segment(source, statement.value)

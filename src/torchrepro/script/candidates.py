@@ -20,7 +20,6 @@ from torchrepro.script.graph_script import GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
 from torchrepro.script.names import names_of_inputs
 from torchrepro.script.save_bundle import bundle_members
-from torchrepro.script.writer import Manner, ScriptWriter
 
 
 def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
@@ -29,13 +28,12 @@ def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -
     `header` are lines for the docstring. Nothing is run here but shapes: `engine/verify_script.py` checks
     whether a script fails as the repro does. Later ones are seldom needed.
     """
-    whole_call = repro.place is Place.BEFORE_CAPTURE
-    writer: type[ScriptWriter] = CallScript if whole_call else GraphScript
+    writer = CallScript if repro.place is Place.BEFORE_CAPTURE else GraphScript
     seen: set[str] = set()
     reasons: list[str] = []
-    for manner in (Manner.PLAIN, Manner.EXACT) if whole_call else Manner:
+    for exact in (False, True):
         try:
-            script = writer(repro, verdict, header, manner).script()
+            script = writer(repro, verdict, header, exact).script()
         except Unwritable as exc:
             reasons.append(str(exc))
             continue

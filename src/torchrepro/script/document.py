@@ -25,10 +25,8 @@ class Entry(StrEnum):
 
     PUBLIC = "public"
     """`torch.compile` on code that a person would write."""
-    OPERATORS = "operators"
-    """`torch.compile` on calls of `torch.ops`."""
     INTERNAL = "internal"
-    """The compiler's own entry point: the public one does not show the failure."""
+    """The graph as it was captured, below AOT by the compiler's own entry point."""
 
 
 @dataclass(frozen=True, slots=True)

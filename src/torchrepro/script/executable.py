@@ -1,8 +1,7 @@
 """The text of a graph as Python that runs with torch alone: modules in place of the data-only classes.
 
-The words of the graph text that are no Python (`const`, `named`, `enum`, ...) are replaced by what they stand
-for; notes and the user's source lines stay as comments. Lines without such a word are copied as they are, so
-a graph of thousands of nodes costs no more than parsing it.
+Expressions are copied, the words of the graph text in them are replaced or are functions of the script
+(`standalone_runtime.py`); notes and the user's source lines stay as comments.
 """
 
 from __future__ import annotations
@@ -10,49 +9,104 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from torchrepro.graph_text.syntax import (
-    AUGMENTED,
-    GraphSyntax,
-    Line,
-    State,
-    dotted_name,
-    operation,
-    read_syntax,
-    symbol_names,
-)
+from torchrepro.graph_text.syntax import GraphSyntax, Line, State, operation, read_syntax, symbol_names
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.script.layout import INDENT, indented
 
-_WORD = re.compile(
-    r"\b(?:named|const|enum|named_tuple|sym|symfloat|symbool|call_method|call_module|get_attr|user|source"
-    r"|triton_\w+|numpy_\w+)\b|\bself\["
-)
-_AUGMENTED = {f"operator.{function.__name__}": sign for function, sign in AUGMENTED.items()}
+_INSTEAD = "use torchrepro check instead"
+_WORDS = {
+    re.compile(pattern): plain
+    for pattern, plain in {
+        r'\b(?:const|parameter|buffer|temporary_buffer)\("': 'value_of("constant.',
+        r'\benum\("([\w.]+)", "(\w+)"\)': r"\1.\2",
+        r'\bnamed_tuple\("([\w.]+)"': r"named_tuple(\1",
+        r'\buser\("([\w.]+):([\w.]+)"\)': r"\1.\2",
+        r'\bself\[(".*?")\]': r"reach(self, \1)",
+        r'\bcall_module\((".*?")(?:, )?': r"reach(self, \1)(",
+        r"\boperator\.setitem\(": "set_item(",
+    }.items()
+}
+_TABLES = {"triton_": "a Triton kernel of the user", "numpy_": "NumPy"}
+_SYMBOLIC = re.compile(r"\bsym(?:float|bool)?\(")
 
 
-@dataclass(frozen=True, slots=True)
-class Executable:
-    """A graph as Python."""
+class GraphClasses:
+    """A graph as Python: modules in place of the data-only classes."""
 
-    syntax: GraphSyntax
-    classes: list[list[str]]
-    """Lines of `torch.nn.Module` classes, the last of them called `Graph`."""
-    imports: set[str] = field(default_factory=set)
-    """Modules of the user that the graph calls."""
+    def __init__(self, text: str, hints: Mapping[str, float | None], *, whole_call: bool) -> None:
+        self.syntax = read_syntax(text)
+        self.imports = set(re.findall(r'\buser\("([\w.]+):', text))
+        """Modules of the user that the graph calls."""
+        self._source = [line.encode() for line in text.split("\n")]
+        self._hints = hints
+        self._call = _only_call(self.syntax) if whole_call else None
 
+    def classes(self, graph: GraphSyntax, name: str = "Graph") -> Iterator[list[str]]:
+        """Yield the classes nested in this one, then the class itself.
 
-def executable_graph(text: str, hints: Mapping[str, Any], *, whole_call: bool = False) -> Executable:
-    """Return the graph as modules; `hints` are the values of symbols, which symbolic numbers become.
+        A graph that is one call of the user's code is given the function, or a compiled form of it, as its
+        first argument `call`; `Graph.function` returns what the graph itself calls.
+        """
+        state: list[str] = []
+        for item in graph.state:
+            if isinstance(item, State):
+                made = self._expression(item.value)
+            elif item.same_as is not None:
+                made = f"reach(self, {item.same_as!r})"
+            else:
+                yield from self.classes(item, f"{name}_{item.name}")
+                made = f"{name}_{item.name}()"
+            buffer = isinstance(item, State) and re.match(r"(temporary_)?buffer\(", self._copied(item.value))
+            state.append(f"attach(self, {item.path!r}, {made}{', buffer=True' if buffer else ''})")
+        lines = ["def __init__(self):", *indented(["super().__init__()", *state]), ""] if state else []
+        call = self._call if self._call in graph.lines else None
+        parameters = ["self,", *(["call,"] if call else []), *map(self._parameter, graph.inputs)]
+        lines += ["def forward(", *indented(parameters), "):", *indented(list(self._statements(graph)))]
+        if call is not None and isinstance(call.value, ast.Call):
+            lines += ["", "def function(self):", f"{INDENT}return {self._expression(call.value.func)}"]
+        yield [f"class {name}(torch.nn.Module):", *indented(lines)]
 
-    A graph that is one call of the user's code (`whole_call`) is given the function, or a compiled form of
-    it, as its first argument `call`; `Graph.function` returns what the graph itself calls.
-    """
-    syntax = read_syntax(text)
-    writer = _Writer(text, hints, _only_call(syntax) if whole_call else None)
-    return Executable(syntax, list(writer.classes(syntax, "Graph")), writer.words.imports)
+    def _parameter(self, line: Line) -> str:
+        keywords = line.value.keywords if isinstance(line.value, ast.Call) else []
+        given = [f"={self._expression(item.value)}" for item in keywords if item.arg == "default"]
+        return f"{line.variable}{''.join(given)},{self._note(line)}"
+
+    def _statements(self, graph: GraphSyntax) -> Iterator[str]:
+        comment = None
+        for line in graph.lines:
+            if line.is_input or line.value is None:
+                continue
+            if line.comment != comment and line.variable:
+                comment = line.comment
+                yield f"# {comment}"
+            value = self._expression(line.value)
+            if line is self._call and isinstance(line.value, ast.Call):
+                value = f"call{value.removeprefix(self._expression(line.value.func))}"
+            yield f"{line.variable} = {value}{self._note(line)}" if line.variable else f"return {value}"
+        if len(graph.inputs) == len(graph.lines):
+            yield "return ()"
+
+    def _note(self, line: Line) -> str:
+        return "" if line.note is None else f"  # {self._copied(line.note)}"
+
+    def _expression(self, tree: ast.expr) -> str:
+        """The expression with the words of the graph text replaced by Python."""
+        text = self._copied(tree)
+        for word, what in _TABLES.items():
+            if re.search(rf"\b{word}\w+\(", text):
+                raise GraphTextError(f"{what} is called through a table of torch's own", next_step=_INSTEAD)
+        if _SYMBOLIC.search(text):
+            text = ast.unparse(_WithHints(self._hints).visit(ast.parse(text)))
+        for pattern, plain in _WORDS.items():
+            text = pattern.sub(plain, text)
+        return text
+
+    def _copied(self, tree: ast.expr) -> str:
+        """The expression as it stands in the text."""
+        if tree.end_lineno != tree.lineno:
+            return ast.unparse(tree)
+        return self._source[tree.lineno - 1][tree.col_offset : tree.end_col_offset].decode()
 
 
 def _only_call(graph: GraphSyntax) -> Line:
@@ -63,172 +117,26 @@ def _only_call(graph: GraphSyntax) -> Line:
         if line.variable and operation(line, variables).op in ("call_function", "call_module")
     ]
     if len(calls) != 1:
-        raise GraphTextError("the graph is not one call", next_step="use torchrepro check instead")
+        raise GraphTextError("the graph is not one call", next_step=_INSTEAD)
     return calls[0]
 
 
-class _Writer:
-    def __init__(self, text: str, hints: Mapping[str, Any], call: Line | None) -> None:
-        self._source = [line.encode() for line in text.split("\n")]
-        self._call = call
-        self.words = _PlainWords(hints)
+class _WithHints(ast.NodeTransformer):
+    """Replaces symbolic numbers by the values that their symbols had."""
 
-    def classes(self, graph: GraphSyntax, name: str) -> Iterator[list[str]]:
-        """The classes nested in this one, then the class itself."""
-        state: list[str] = []
-        for item in graph.state:
-            if isinstance(item, State):
-                state.append(self._state(item))
-            elif item.same_as is not None:
-                state.append(f"attach(self, {item.path!r}, reach(self, {item.same_as!r}))")
-            else:
-                yield from self.classes(item, f"{name}_{item.name}")
-                state.append(f"attach(self, {item.path!r}, {name}_{item.name}())")
-        lines = []
-        if state:
-            lines += ["def __init__(self):", *indented(["super().__init__()", *state]), ""]
-        lines += self._forward(graph)
-        if self._call in graph.lines:
-            assert self._call is not None
-            assert isinstance(self._call.value, ast.Call)
-            called = self._expression(self._call.value.func)
-            lines += ["", "def function(self):", f"{INDENT}return {called}"]
-        yield [f"class {name}(torch.nn.Module):", *indented(lines)]
-
-    def _state(self, state: State) -> str:
-        """One attribute of the module: a tensor of the bundle, a leaf module or a plain value."""
-        match state.value:
-            case ast.Call(func=ast.Name(id="const" | "parameter"), args=[ast.Constant(value=str(key))]):
-                return f"attach(self, {state.path!r}, value({f'constant.{key}'!r}))"
-            case ast.Call(
-                func=ast.Name(id="buffer" | "temporary_buffer"), args=[ast.Constant(value=str(key))]
-            ):
-                return f"attach(self, {state.path!r}, value({f'constant.{key}'!r}), buffer=True)"
-        return f"attach(self, {state.path!r}, {self._expression(state.value)})"
-
-    def _forward(self, graph: GraphSyntax) -> Iterator[str]:
-        yield "def forward("
-        yield f"{INDENT}self,"
-        if self._call in graph.lines:
-            yield f"{INDENT}call,"
-        for line in graph.inputs:
-            yield f"{INDENT}{line.variable}{self._default(line)},{self._note(line)}"
-        yield "):"
-        comment = None
-        for line in graph.lines:
-            if not line.is_input:
-                if line.comment != comment and line.variable:
-                    comment = line.comment
-                    yield f"{INDENT}# {comment}"
-                yield INDENT + self._statement(line)
-        if len(graph.inputs) == len(graph.lines):
-            yield f"{INDENT}return ()"
-
-    def _default(self, line: Line) -> str:
-        keywords = line.value.keywords if isinstance(line.value, ast.Call) else []
-        return "".join(f"={self._expression(item.value)}" for item in keywords if item.arg == "default")
-
-    def _note(self, line: Line) -> str:
-        return "" if line.note is None else f"  # {self._copied(line.note)}"
-
-    def _statement(self, line: Line) -> str:
-        assert line.value is not None
-        if not line.variable:
-            return f"return {self._expression(line.value)}"
-        if line is self._call and isinstance(line.value, ast.Call):
-            arguments = [self._expression(argument) for argument in line.value.args]
-            arguments += [f"{item.arg}={self._expression(item.value)}" for item in line.value.keywords]
-            return f"{line.variable} = call({', '.join(arguments)})"
-        written = self._written_in_place(line.variable, line.value)
-        return written or f"{line.variable} = {self._expression(line.value)}{self._note(line)}"
-
-    def _written_in_place(self, variable: str, value: ast.expr) -> str:
-        """`x[i] = y` and `x += y`: as a call of `operator` capture would break the graph there."""
-        name = dotted_name(value.func) or "" if isinstance(value, ast.Call) else ""
-        if not name.startswith("operator.") or not isinstance(value, ast.Call):
-            return ""
-        parts = [self._expression(argument) for argument in value.args]
-        if name == "operator.setitem" and len(parts) == 3:
-            return f"{parts[0]}[{parts[1]}] = {parts[2]}; {variable} = {parts[0]}"
-        if name in _AUGMENTED and len(parts) == 2 and parts[0].isidentifier():
-            return f"{parts[0]} {_AUGMENTED[name]} {parts[1]}; {variable} = {parts[0]}"
-        return ""
-
-    def _expression(self, tree: ast.expr) -> str:
-        copied = self._copied(tree)
-        return ast.unparse(self.words.visit(tree)) if _WORD.search(copied) else copied
-
-    def _copied(self, tree: ast.expr) -> str:
-        """The expression as it stands in the text."""
-        if tree.end_lineno != tree.lineno:
-            return ast.unparse(tree)
-        return self._source[tree.lineno - 1][tree.col_offset : tree.end_col_offset].decode()
-
-
-class _PlainWords(ast.NodeTransformer):
-    """Replaces the words of the graph text by Python."""
-
-    def __init__(self, hints: Mapping[str, Any]) -> None:
+    def __init__(self, hints: Mapping[str, float | None]) -> None:
         self._hints = hints
-        self.imports: set[str] = set()
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        match node:
-            case ast.Subscript(value=ast.Name(id="self"), slice=ast.Constant(value=str(path))):
-                return _parsed(f"reach(self, {path!r})")
-        self.generic_visit(node)
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        match node:
-            case ast.Attribute(value=ast.Name(id="source"), attr=name):
-                return ast.Name(name, ast.Load())
-        self.generic_visit(node)
-        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        word = node.func.id if isinstance(node.func, ast.Name) else ""
-        match word, node.args:
-            case "const", [ast.Constant(value=str(key))]:
-                return _parsed(f"value({f'constant.{key}'!r})")
-            case "enum", [ast.Constant(value=str(path)), ast.Constant(value=str(name))]:
-                return _parsed(f"{path}.{name}")
-            case "named_tuple", [ast.Constant(value=str(path)), *items]:
-                return ast.Call(func=_parsed(path), args=[ast.Tuple(elts=items, ctx=ast.Load())], keywords=[])
-            case (("sym" | "symfloat" | "symbool"), [expression]):
-                return ast.Constant(value=self._hint(expression))
-            case "call_method", [ast.Constant(value=str(method)), owner, *rest]:
-                function = ast.Attribute(value=owner, attr=method, ctx=ast.Load())
-                return ast.Call(func=function, args=rest, keywords=node.keywords)
-            case "call_module", [ast.Constant(value=str(path)), *rest]:
-                return ast.Call(func=_parsed(f"reach(self, {path!r})"), args=rest, keywords=node.keywords)
-            case "get_attr", [ast.Constant(value=str(path))]:
-                return _parsed(f"reach(self, {path!r})")
-            case "user", [ast.Constant(value=str(path))]:
-                module, _, name = path.partition(":")
-                self.imports.add(module)
-                return _parsed(f"{module}.{name}")
-        if word.startswith(("triton_", "numpy_")):
-            what = "a Triton kernel of the user" if word.startswith("triton_") else "NumPy"
-            raise GraphTextError(
-                f"{what} is called through a table of torch's own", next_step="use torchrepro check instead"
-            )
-        return node
-
-    def _hint(self, expression: ast.expr) -> Any:
         import sympy
 
+        self.generic_visit(node)
+        if not (isinstance(node.func, ast.Name) and node.func.id in ("sym", "symfloat", "symbool")):
+            return node
+        text = ast.unparse(node.args[0])
         names = {name: sympy.Integer(hint) for name, hint in self._hints.items() if hint is not None}
-        known = set(symbol_names(expression)) <= set(names)
-        found = sympy.sympify(ast.unparse(expression), locals=names) if known else None
+        known = set(symbol_names(node.args[0])) <= set(names)
+        found = sympy.sympify(text, locals=names) if known else None
         if found is None or not found.is_number:
-            raise GraphTextError(
-                f"{ast.unparse(expression)} has no value before the graph runs",
-                next_step="use torchrepro check instead",
-            )
-        return int(found)
-
-
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+            raise GraphTextError(f"{text} has no value before the graph runs", next_step=_INSTEAD)
+        return ast.Constant(value=int(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,45 +13,184 @@ from torch.fx import GraphModule, Node
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.compare import tensors_in, weights_like
-from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place
-from torchrepro.nouns.verdict import Kind, LeafPath
-from torchrepro.script.assertions import worst_leaf
+from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro
+from torchrepro.nouns.verdict import Kind, LeafComparison, LeafPath, Verdict
+from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf
 from torchrepro.script.body import Body, BodyWriter
-from torchrepro.script.document import Entry, compile_arguments
+from torchrepro.script.document import (
+    Entry,
+    Script,
+    compile_arguments,
+    compiler_module,
+    config_modules,
+    contexts,
+    docstring,
+    document,
+    environment_lines,
+    seen_with,
+    setting_lines,
+    within,
+)
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
 from torchrepro.script.spelling import SameCall, Speller
-from torchrepro.script.writer import RAISING, CompiledCall, Manner, ScriptWriter, parameter_text
+from torchrepro.script.tensors import Surroundings
+from torchrepro.script.user_lines import operator_lines, parameter_text, source_lines
 from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
-from torchrepro.torch_api.names import (
-    COMPILE_AHEAD,
-    DRAW_AS_EAGER,
-    DYNAMO,
-    IMPORT_COMPILE_FX,
-    IMPORT_COMPILE_FX_INNER,
-    IMPORT_MAKE_FX,
-    INDUCTOR,
-    LOAD_PACKAGE,
-)
+from torchrepro.torch_api.names import COMPILE_AHEAD, DRAW_AS_EAGER, DYNAMO, INDUCTOR, LOAD_PACKAGE
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
-from torchrepro.user_code.operators import OPERATORS, Operators, operators_of, registration_name
+from torchrepro.user_code.operators import Operators, operators_of
 
-_NOT_PUBLIC = "# torch.compile(f) does not show it: this is inductor's own entry point."
-_BUNDLES = "torchrepro_"
-"""How the functions that register operators begin in a bundle."""
+RAISING = (Kind.COMPILE_ERROR, Kind.RUN_ERROR, Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
+"""Failures that the call itself shows: nothing is compared."""
+
+Part = tuple[list[str], list[list[str]]]
+"""The lines at the end of a script, and functions that they need."""
 
 
-class GraphScript(ScriptWriter):
-    """Writes the graph as a function `f`, or as a `Model` where it has state."""
+@dataclass(eq=False)
+class GraphScript:
+    """Writes the graph as a function `f`, or as a `Model` where it has state.
 
-    @property
-    def entry(self) -> Entry:
-        return {Manner.OPERATORS: Entry.OPERATORS, Manner.INTERNAL: Entry.INTERNAL}.get(
-            self.manner, Entry.PUBLIC
+    What is to be imported and set grows on the way.
+    """
+
+    repro: Repro
+    verdict: Verdict
+    header: Sequence[str] = ()
+    exact: bool = False
+    """As it was judged: the judge's loss, the recorded random state, each call on state of its own. Else what
+    a person would write: a sum as the loss, a small seed, one call after the other."""
+
+    def __post_init__(self) -> None:
+        self.inputs = Inputs(Surroundings(default_dtype=getattr(torch, self.repro.ambient.default_dtype)))
+        self.settings = setting_lines(self.repro.ambient)
+        self.modules: set[str] = set()
+
+    def script(self) -> Script:
+        """Return the script; `Unwritable` where there is none."""
+        definitions = self.definitions()
+        statements, functions = self._statements()
+        self.modules |= config_modules(self.settings) | ({compiler_module(self.repro.compiler)} - {""})
+        text = document(
+            docstring(sentence(self.repro.compiler, self.verdict), [seen_with(self.repro), *self.header]),
+            environ=environment_lines(self.repro.ambient.environ),
+            modules=self.modules | ({"Path"} if self.inputs.kept else set()),
+            settings=self.settings,
+            definitions=[*(block for block in definitions if block), *functions],
+            statements=statements,
         )
+        return Script(text, Entry.PUBLIC, side_files=self.inputs.side_files)
+
+    # The statements.
+
+    def _statements(self) -> Part:
+        arguments, kind = self.arguments(), self.verdict.kind
+        ahead_of_time = self.repro.compiler.name == AOT_INDUCTOR
+        if kind is not Kind.MISSING_ERROR and self.is_plain_call:
+            before: list[str] = []
+            compiled = f"torch.compile({self.callee}{self._given})({arguments})"
+            if ahead_of_time:
+                before, compiled = self._ahead_of_time(arguments)
+            eager = f"{self.callee}({arguments})"
+            write = self._raising if kind in RAISING else self._differing
+            return [*self.made, *self.input_lines(), *write(eager, before, compiled)], []
+        if ahead_of_time:
+            raise Unwritable("a call that changes its inputs, with the compiler called directly")
+        write_function = self._missing_error if kind is Kind.MISSING_ERROR else self._two_runs
+        return write_function(f"{self.callee}({arguments})", f"torch.compile({self.fresh}{self._given})")
+
+    def _raising(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
+        """The call in eager, and the call that fails."""
+        backward = self.loss()
+        failing = f"{compiled}{backward}  # {raised_comment(self.verdict)}"
+        return self.around([f"{eager}{backward}  # eager is fine", *before, failing])
+
+    def _differing(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
+        """Both results, and the assertion that they are the same."""
+        where = self.result_suffix()
+        calls = self.around([f"eager = {eager}", *before, f"compiled = {compiled}"])
+        return [*calls, assertion(self._compared(), f"compiled{where}", f"eager{where}")]
+
+    def _two_runs(self, call: str, compiled: str) -> Part:
+        """A function that recreates everything and returns what is compared, called twice."""
+        raising = self.verdict.kind in RAISING
+        lines = [*self.before_inputs(), *self.input_lines(), *self.seed()]
+        returned, backward = "" if raising else self.observed(), self.loss()
+        if backward:
+            lines += [*self.around([f"out = {call}"]), f"out{backward}"]
+        elif returned.startswith("out"):
+            lines += self.around([f"return {call}{returned.removeprefix('out')}"])
+        else:
+            lines += self.around([call])
+        if returned and (backward or not returned.startswith("out")):
+            lines.append(f"return {returned}")
+        body = [line for statement in lines for line in laid_out(statement, 1)]
+        eager, compiled = f"run({self.fresh})", f"run({compiled})"
+        if raising:
+            calls = [f"{eager}  # eager is fine", f"{compiled}  # {raised_comment(self.verdict)}"]
+        else:
+            check = assertion(self._compared(), "compiled", "eager")
+            calls = [f"eager = {eager}", f"compiled = {compiled}", check]
+        return calls, [[f"def run({self.callee}):", *body]]
+
+    def _missing_error(self, call: str, compiled: str) -> Part:
+        """A function that says which error a call raises, and the question to both sides."""
+        tried = ["try:", *indented(self.around([call]))]
+        tried += ["except Exception as error:", "    return type(error).__name__", 'return "nothing"']
+        asked = [
+            f"eager, compiled = raises({self.fresh}), raises({compiled})",
+            'assert compiled == eager, f"eager raises {eager}, compiled raises {compiled}"',
+        ]
+        return [*self.input_lines(), *asked], [[f"def raises({self.callee}):", *indented(tried)]]
+
+    @cached_property
+    def _given(self) -> str:
+        """The arguments of `torch.compile` after the function."""
+        compiler = self.written[1] if self.written else self.repro.compiler
+        return compile_arguments(compiler, dynamic=bool(self.repro.symbols) and not self._marks)
+
+    def _ahead_of_time(self, arguments: str) -> tuple[list[str], str]:
+        """Lines that come first, and the call."""
+        if self.repro.symbols:
+            raise Unwritable("an exported program with dynamic sizes")
+        self.modules.add(INDUCTOR)
+        exported = f"program = torch.export.export(model, ({arguments}{',' if arguments else ''}))"
+        return [exported, f"package = {COMPILE_AHEAD}(program)"], f"{LOAD_PACKAGE}(package)({arguments})"
+
+    @cached_property
+    def leaf(self) -> LeafComparison:
+        leaf = worst_leaf(self.verdict)
+        if leaf is None:
+            raise Unwritable(f"a verdict without a comparison ({self.verdict.kind.value})")
+        return leaf
+
+    def _compared(self) -> Compared:
+        dtype = self.compared_dtype()
+        numbers = dtype is None or dtype.is_floating_point or dtype.is_complex
+        return Compared(
+            self.leaf,
+            dtype=dtype,
+            not_numbers=numbers and self.may_be_nan(),
+            strict=self.repro.strict,
+            tolerance=self.repro.tolerance,
+        )
+
+    def may_be_nan(self) -> bool:
+        """Whether NaNs may stand in both results: eager has one, or something that is not finite goes in."""
+        exact = self.exact and self.repro.place is not Place.BEFORE_CAPTURE
+        if exact or "nan" in f"{self.leaf.ref_value}{self.leaf.truth_value}":
+            return True
+        return any(
+            not bool(tensor.detach().float().isfinite().all())
+            for _, tensor in tensors_in(list(self.repro.inputs))
+            if tensor.dtype.is_floating_point and tensor.layout is torch.strided
+        )
+
+    # What a call of the user's code (`call_script.py`) has otherwise.
 
     @property
     def callee(self) -> str:
@@ -85,7 +225,6 @@ class GraphScript(ScriptWriter):
         speller = Speller(
             self.traced,
             SameCall(self.traced, inductor_decompositions() if lowered else None),
-            self.manner in (Manner.PLAIN, Manner.EXACT),
             self.modules,
             frozenset(
                 entry.op.partition(".")[0]
@@ -117,34 +256,16 @@ class GraphScript(ScriptWriter):
         return operators_of(overloads_of(targets), {})
 
     @cached_property
-    def _written(self) -> tuple[GraphText, Compiler] | None:
+    def written(self) -> tuple[GraphText, Compiler] | None:
         """The compiler as the script finds it: one that a script of the user defines is taken along."""
         return write_with_source(self.repro) if ":" in self.repro.compiler.name else None
 
     def _source(self) -> list[str]:
-        lines = self.source_lines(self._written[0]) if self._written and self._written[0].source else []
-        registering = self._operator_lines() if self.operators.entries else []
+        lines = []
+        if self.written and self.written[0].source:
+            lines = source_lines(self.written[0], self.inputs, self.modules)
+        registering = operator_lines(self.operators, self.modules)
         return [*lines, *(["", ""] if lines and registering else []), *registering]
-
-    def _operator_lines(self) -> list[str]:
-        """Code that registers the user's operators; the import of a module registers the others."""
-        entries = self.operators.entries
-        self.modules |= {entry.module for entry in entries if not entry.in_source and entry.module}
-        loading = [
-            f'torch.ops.load_library("{entry.library}")'
-            for entry in entries
-            if entry.library and not entry.module
-        ]
-        own = [f"{registration_name(entry)}()" for entry in entries if entry.in_source]
-        if not own:
-            return loading
-        # The tables at the end are for the bundle.
-        lines = self.without_imports(self.operators.text.partition(f"\n{OPERATORS} = ")[0])
-        while lines and not lines[-1]:
-            lines.pop()
-        # An operator is unregistered when its registration is garbage-collected.
-        lines += ["", "", *loading, f"operators = [{', '.join(own)}]"]
-        return [line.replace(_BUNDLES, "") for line in lines]
 
     # The function.
 
@@ -177,57 +298,15 @@ class GraphScript(ScriptWriter):
     @cached_property
     def is_plain_call(self) -> bool:
         """Whether one call leaves nothing behind that the next would see."""
-        if self.verdict.kind is Kind.COMPILE_ERROR and self.manner is Manner.PLAIN:
+        if self.verdict.kind is Kind.COMPILE_ERROR and not self.exact:
             return not self.repro.earlier  # what a call leaves behind hardly changes how the next compiles
         gradients = self._runs_backward and self.verdict.kind not in RAISING
         changes = bool(self.traced.mutated) or self.traced.random or bool(self.repro.earlier)
         return not (gradients or changes or self._where.part in ("inputs", "state", "grad"))
 
-    def compiled(self, arguments: str) -> CompiledCall:
-        if self.repro.compiler.name == AOT_INDUCTOR:
-            return self._ahead_of_time(arguments)
-        if self.manner is Manner.INTERNAL:
-            return self._internal(arguments)
-        dynamic = bool(self.repro.symbols) and not self._marks
-        compiler = self._written[1] if self._written else self.repro.compiler
-        given = compile_arguments(compiler, dynamic=dynamic)
-        return CompiledCall(
-            f"torch.compile({self.callee}{given})({arguments})", f"torch.compile({self.fresh}{given})"
-        )
-
-    def _ahead_of_time(self, arguments: str) -> CompiledCall:
-        if self.repro.symbols:
-            raise Unwritable("an exported program with dynamic sizes")
-        given = f"({arguments},)" if arguments else "()"
-        lines = (
-            f"program = torch.export.export(model, {given})",
-            f"package = {COMPILE_AHEAD}(program)",
-        )
-        self.modules.add(INDUCTOR)
-        return CompiledCall(f"{LOAD_PACKAGE}(package)({arguments})", lines=lines)
-
-    def _internal(self, arguments: str) -> CompiledCall:
-        """Inductor's own entry points. Checked on torch 2.11 to 2.15 (`compile_fx`, `compile_fx_inner`)."""
-        repro, compiler = self.repro, self.repro.compiler
-        asked = compiler.options or compiler.mode or compiler.recapture
-        if compiler.name != "inductor" or asked or repro.symbols:
-            raise Unwritable("a compiler with settings, called directly")
-        if self.is_module or not self.is_plain_call:
-            raise Unwritable("a call that changes its inputs, handed to the compiler directly")
-        if repro.place is Place.AFTER_AOT:
-            self.modules.add(IMPORT_COMPILE_FX_INNER)
-            self.modules.add(IMPORT_MAKE_FX)
-            # It takes a list of inputs, and only graphs that return several values or a list.
-            alone = len(self.body.results) == 1
-            listed = "lambda *inputs: [f(*inputs)]" if alone else "f"
-            call = f"compile_fx_inner(graph, [{arguments}])([{arguments}]){'[0]' if alone else ''}"
-            return CompiledCall(call, lines=(_NOT_PUBLIC, f"graph = make_fx({listed})({arguments})"))
-        self.modules.add(IMPORT_COMPILE_FX)
-        call = f"compile_fx(graph, [{arguments}])({arguments})"
-        return CompiledCall(call, lines=(_NOT_PUBLIC, "graph = torch.fx.symbolic_trace(f)"))
-
     def around(self, calls: Sequence[str]) -> list[str]:
-        return list(calls) if self.repro.place is Place.AFTER_AOT else super().around(calls)
+        after_aot = self.repro.place is Place.AFTER_AOT
+        return list(calls) if after_aot else within(contexts(self.repro.ambient), calls)
 
     # Inputs and seed.
 
@@ -252,9 +331,10 @@ class GraphScript(ScriptWriter):
     @cached_property
     def _marks(self) -> list[str]:
         """Marks on dimensions, where some of them are dynamic and others are not."""
-        repro, parameters = self.repro, self.body.parameters
+        repro = self.repro
         if not repro.symbols or repro.compiler.dynamic is not None:
             return []
+        parameters = self.body.parameters
         if any(not isinstance(value, torch.Tensor) for value in map(self._value_of, parameters)):
             return []  # a number of its own is dynamic only if everything is
         symbolic, fixed = [], 0
@@ -290,7 +370,7 @@ class GraphScript(ScriptWriter):
         if self.repro.compiler.name == "inductor" and not chosen:
             self.settings.append(DRAW_AS_EAGER)
         state = self.repro.ambient.rng.get("cpu")
-        if self.manner is Manner.PLAIN or state is None:
+        if not self.exact or state is None:
             return ["torch.manual_seed(0)"]
         self.inputs.kept["random_state"] = state
         return [f'torch.set_rng_state(torch.load(Path(__file__).with_name("{SIDE_FILE}"))["random_state"])']
@@ -327,7 +407,7 @@ class GraphScript(ScriptWriter):
         where = self.body.results[path]
         if tensor.dim() == 0 and not tensor.is_complex():
             return f"{where}.backward()"
-        if self.manner is Manner.PLAIN or tensor.is_complex():
+        if not self.exact or tensor.is_complex():
             return f"{where}{'.abs()' if tensor.is_complex() else ''}.sum().backward()"
         weights = weights_like(torch.empty(tensor.shape, dtype=tensor.dtype))
         return f"{where}.backward({self.inputs.expression('gradient', weights)})"
@@ -357,6 +437,3 @@ class GraphScript(ScriptWriter):
             return value.dtype if isinstance(value, torch.Tensor) else None
         tensor = dict(tensors_in(self.traced.output, "out")).get(str(self._where))
         return None if tensor is None else tensor.dtype
-
-    def may_be_nan(self) -> bool:
-        return self.manner is not Manner.PLAIN or super().may_be_nan()

@@ -18,8 +18,7 @@ from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_no
 from torchrepro.judge.compare import tensors_in
 from torchrepro.script.expressions import Unwritable, Writer
 from torchrepro.script.layout import WIDTH, filled, top_level_items
-from torchrepro.script.tensor_values import Line
-from torchrepro.script.tensors import Surroundings, after_drawing, line_for
+from torchrepro.script.tensors import Line, Surroundings, after_drawing, line_for
 from torchrepro.torch_api.names import DYNAMO
 from torchrepro.torch_api.tensors import storage_identity
 

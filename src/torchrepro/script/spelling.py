@@ -74,8 +74,6 @@ class Speller:
 
     traced: FakeRun
     same: SameCall
-    public: bool
-    """Whether operators are written by public names, where these reach the same operator."""
     modules: set[str] = field(default_factory=set)
     """`F`, `math`, or a module of the user."""
     own: frozenset[str] = frozenset()
@@ -92,10 +90,9 @@ class Speller:
             spelling, module = torch_level(node)
             self._needs(module)
             return spelling
-        if self.public:
-            for spelling in public_spellings(node):
-                if self._is_same(node, node.target, spelling):
-                    return spelling
+        for spelling in public_spellings(node):
+            if self._is_same(node, node.target, spelling):
+                return spelling
         return operator_call(node)
 
     def _of_the_user(self, node: Node, path: str) -> Spelling:

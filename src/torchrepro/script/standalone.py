@@ -1,8 +1,9 @@
 """The standalone `repro.py` of a bundle: plain torch, from any directory, exits 1 exactly if it reproduces.
 
 It is made for a maintainer without torchrepro, from the manifest and the graph's text alone: the device that
-the values came from may just have failed. Tensors come from the file next to it; what a line of plain code
-cannot make (sparse, quantised, nested tensors) comes from `values.pt`.
+the values came from may just have failed. The text of a graph is nearly Python already: lines are copied,
+its words are replaced or defined as functions (`standalone_runtime.py`). Values are read from the bundle's
+files; those that are not plain memory (sparse, quantised, nested tensors) come from `values.pt`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 
 from torchrepro.bundle.entries import (
     BoolEntry,
-    Constant,
     FloatEntry,
     IntEntry,
     NoneEntry,
@@ -33,9 +33,9 @@ from torchrepro.bundle.manifest import Manifest
 from torchrepro.graph_text.syntax import dynamic_dimensions
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place
-from torchrepro.nouns.verdict import Difference, Kind, LeafComparison, Verdict
+from torchrepro.nouns.verdict import Difference, Kind, LeafComparison, LeafPath, Verdict
 from torchrepro.script import standalone_runtime as runtime
-from torchrepro.script.assertions import sentence
+from torchrepro.script.assertions import Compared, assertion, sentence, worst_leaf
 from torchrepro.script.document import (
     compile_arguments,
     compiler_module,
@@ -47,7 +47,7 @@ from torchrepro.script.document import (
     setting_lines,
     within,
 )
-from torchrepro.script.executable import Executable, executable_graph
+from torchrepro.script.executable import GraphClasses
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.layout import indented
 from torchrepro.torch_api.names import (
@@ -57,7 +57,6 @@ from torchrepro.torch_api.names import (
     IMPORT_COMPILE_FX_INNER,
     IMPORT_MAKE_FX,
     LOAD_PACKAGE,
-    NEG_VIEW,
     ZERO_TENSOR,
 )
 from torchrepro.user_code.closure.user_modules import bound_names
@@ -82,11 +81,8 @@ def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | No
     """Return the text of `repro.py`; where it cannot be made, a script that says why."""
     if manifest.compiler.frontend is not Frontend.DYNAMO:
         return no_script("it was captured by torchrepro's own front end, which plain torch does not have")
-    hints = {symbol.name: symbol.hint for symbol in manifest.symbols}
-    whole_call = manifest.place is Place.BEFORE_CAPTURE
     try:
-        graph = executable_graph(graph_text, hints, whole_call=whole_call)
-        return _Standalone(manifest, graph, verdict, source).text()
+        return _Standalone(manifest, graph_text, verdict, source).text()
     except (TorchReproError, Unwritable) as exc:
         return no_script(str(exc))
 
@@ -100,42 +96,51 @@ def no_script(reason: str) -> str:
 @dataclass(frozen=True, eq=False)
 class _Standalone:
     manifest: Manifest
-    graph: Executable
+    graph_text: str
     verdict: Verdict | None
     source: str
 
+    @cached_property
+    def whole_call(self) -> bool:
+        return self.manifest.place is Place.BEFORE_CAPTURE
+
+    @cached_property
+    def graph(self) -> GraphClasses:
+        hints = {symbol.name: symbol.hint for symbol in self.manifest.symbols}
+        return GraphClasses(self.graph_text, hints, whole_call=self.whole_call)
+
     def text(self) -> str:
         manifest = self.manifest
-        call, failure = self._failure()
         settings = self._settings()
         libraries = sorted({entry.library for entry in manifest.custom_ops if entry.library})
         loading = [f"torch.ops.load_library({library!r})" for library in libraries]
         if any(entry.in_source for entry in manifest.custom_ops):
             loading += _OWN_OPERATORS.split("\n")
-        makers = {name: _maker(name, entry, manifest) for name, entry in manifest.values.items()}
-        made = [f"    {name!r}: lambda: {maker}," for name, maker in makers.items()]
-        texts = "\n".join(made)
-        needed = [name for name in ("generated", "kept") if f"{name}(" in texts]
-        needed += ["_tensor"] if self.source else []
-        definitions = [
-            ["inf, nan = math.inf, math.nan", "HERE = Path(__file__).resolve().parent", *loading],
-            _TENSOR_FILE.split("\n"),
-            *_copied("storage", "strided", "value", "reach", "attach", *needed),
-            ["MAKERS = {", *made, "}"],
-            *([self.source.rstrip("\n").split("\n")] if self.source else []),
-            *self.graph.classes,
-            self._compiled_from(),
-            *_copied("weights", "run_backward", "leaves"),
-            *self._run(),
-            *_copied(*failure),
+        made = [
+            f"    {name!r}: lambda: {_maker(name, entry, manifest)},"
+            for name, entry in manifest.values.items()
         ]
+        source = self.source.rstrip("\n").split("\n")
+        own = [
+            *([["source = sys.modules[__name__]", "", *source]] if self.source else []),
+            *self.graph.classes(self.graph.syntax),
+            self._compiled_from(),
+            self._run(),
+        ]
+        main = "\n".join(['if __name__ == "__main__":', *indented(self._main()), _END])
         return document(
             docstring(self._title(), self._facts()),
             environ=environment_lines(_without_caches(manifest)),
             modules=self._modules(settings),
             settings=settings,
-            definitions=definitions,
-            statements=["\n".join(['if __name__ == "__main__":', f"    reproduced = {call}", _END])],
+            definitions=[
+                ["inf, nan = math.inf, math.nan", "HERE = Path(__file__).resolve().parent", *loading],
+                _TENSOR_FILE.split("\n"),
+                ["MAKERS = {", *made, "}"],
+                *_runtime_for("\n".join([main, *made, *(line for block in own for line in block)])),
+                *own,
+            ],
+            statements=[main],
         )
 
     def _title(self) -> str:
@@ -167,7 +172,7 @@ class _Standalone:
         operators = {entry.module for entry in entries if entry.module and entry.module != "__main__"}
         own = {compiler_module(self.manifest.compiler)} - {""}
         return {
-            *("json", "math", "operator", "sys", "Path"),
+            *("json", "math", "operator", "os", "sys", "Path"),
             *(self.graph.imports | operators | config_modules(settings) | own),
         }
 
@@ -204,31 +209,28 @@ class _Standalone:
             ]
         return ["def compiled_from(module, inputs):", *indented(lines)]
 
-    def _run(self) -> list[list[str]]:
-        """The function that returns all that can be seen of one run."""
-        manifest = self.manifest
-        whole_call = manifest.place is Place.BEFORE_CAPTURE
+    def _run(self) -> list[str]:
+        """The function that runs the graph and returns what is compared."""
+        manifest, whole_call = self.manifest, self.whole_call
         after_aot = manifest.place is Place.AFTER_AOT
-        called = "module(call, {})" if whole_call else "function({})"
-        inputs = f'inputs = [value(f"input.{{index}}") for index in range({manifest.inputs})]'
-        if whole_call:
-            body = ["function = module.function()"]
-            body.append("call = compiled_from(function, inputs) if compile_it else function")
-        else:
-            body = ["function = compiled_from(module, inputs) if compile_it else module"]
+        inputs = f'inputs = [value_of(f"input.{{index}}") for index in range({manifest.inputs})]'
+        call = "call = compiled_from({0}, inputs) if compile_it else {0}"
+        body = ["function = module.function()"] if whole_call else []
+        body.append(call.format("function" if whole_call else "module"))
+        called = "module(call, {})" if whole_call else "call({})"
         if after_aot and manifest.compiler.name == "inductor":
             body += ["MADE.clear()  # tracing has run the graph: its inputs may be changed", inputs]
         if manifest.earlier:
             body += [
                 f"for number in range({manifest.earlier}):  # the calls that came before the failing one",
                 f'    names = [f"earlier.{{number}}.input.{{index}}" for index in range({manifest.inputs})]',
-                f"    {called.format('*map(value, names)')}",
+                f"    {called.format('*map(value_of, names)')}",
                 "    MADE.clear()",
                 inputs,
             ]
         if "rng.cpu" in manifest.values:
-            body.append('torch.set_rng_state(value("rng.cpu"))')
-        body += ['before = dict(leaves(inputs, "inputs"))', f"outputs = {called.format('*inputs')}"]
+            body.append('torch.set_rng_state(value_of("rng.cpu"))')
+        body.append(f"out = {called.format('*inputs')}")
         around = [*contexts(manifest.ambient), *(["torch.no_grad()"] if after_aot else [])]
         lines = [
             *(["MADE.clear()"] if not whole_call else []),
@@ -236,58 +238,85 @@ class _Standalone:
             "module = Graph()" if whole_call else "module = Graph().eval()",
             inputs,
             *within(around, body),
-            'seen = dict(leaves(outputs, "out"))',
         ]
         if not after_aot and manifest.backward is not False:
-            lines += [
-                "run_backward(seen)",
-                "for path, tensor in {**before, **dict(module.named_parameters())}.items():",
-                "    if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.is_leaf:",
-                "        seen[f'grad[\"{path}\"]'] = tensor.grad",
-            ]
-        lines.append("seen.update(before)")
-        if whole_call:
-            lines += [
-                "seen.update({f'state[\"{name}\"]': tensor for name, tensor in module.state_dict().items()})",
-                'seen.update(leaves(python_state(function, module), "python"))',
-            ]
-        name = "observe" if whole_call else "run"
-        told = '"""All that can be seen of one run: outputs, inputs afterwards, gradients, state."""'
-        defined = [f"def {name}(compile_it):", *indented([told, *lines, "return seen"])]
-        if not whole_call:
-            return [defined]
-        names = list(dict.fromkeys(bound_names(ast.parse(self.source).body)))
-        return [[f"SOURCE_NAMES = {names}"], *_copied("plain", "python_state", "run"), defined]
+            lines.append("run_backward(out)")
+        if self._leaf is not None:
+            lines.append(f"return {self._observed(self._leaf.where)}")
+        return [f"def {'observe' if whole_call else 'run'}(compile_it):", *indented(lines)]
 
-    def _failure(self) -> tuple[str, tuple[str, ...]]:
-        """The call that says whether the recorded failure shows again, and the functions that it needs."""
-        expected, verdict = self.manifest.expected, self.verdict
+    def _observed(self, where: LeafPath) -> str:
+        """The expression of what is compared."""
+        end = ".grad" if where.part == "grad" else ""
+        if where.input is not None:
+            return f"comparable(inputs[{where.input}]{where.rest}{end})"
+        match where.part:
+            case "grad":
+                return f"module.get_parameter({where.name!r}).grad{where.rest}"
+            case "state":
+                return f"comparable(module.state_dict()[{where.name!r}]{where.rest})"
+            case "python":
+                names = list(dict.fromkeys(bound_names(ast.parse(self.source).body)))
+                return f"python_state(function, module, {names})[{where.name!r}]{where.rest}"
+        return f"comparable({where})"
+
+    @cached_property
+    def _leaf(self) -> LeafComparison | None:
+        """Where the results differ; None where nothing was compared."""
+        expected = self.manifest.expected
+        compared = expected is not None and expected.kind in (Kind.MISMATCH, Kind.NON_FINITE)
+        return worst_leaf(self.verdict) if compared and self.verdict is not None else None
+
+    def _main(self) -> list[str]:
+        """Lines that find out whether the recorded failure shows again."""
+        expected, verdict, leaf = self.manifest.expected, self.verdict, self._leaf
+        eager, compiled = "run(compile_it=False)", "run(compile_it=True)"
+        if leaf is not None:
+            compared = Compared(leaf, not_numbers=True, limits=(0.0, _limit(leaf)))
+            check = f'fails(lambda: {assertion(compared, "compiled", "eager")}, "AssertionError")'
+            if leaf.where.part == "python" or leaf.difference is Difference.TYPE:
+                check = "type(compiled) is not type(eager) or compiled != eager"
+            asked = [f"eager, compiled = {eager}, {compiled}", f"reproduced = {check}"]
+            return [*asked, "if reproduced:", f"    print({f'{leaf.path} differs'!r})"]
         match None if expected is None else expected.kind:
             case Kind.CRASH | Kind.OUT_OF_MEMORY:
-                return "crashes()", ("crashes",)
+                told = "if the next line is missing, the process has crashed: reproduced"
+                return [eager, f'print("{told}", flush=True)', compiled, "reproduced = False"]
             case Kind.HANG:
-                seconds = verdict.seconds if verdict is not None else 60.0
-                return f"hangs({max(60.0, round(seconds))!r})", ("hangs",)
+                limit = 60.0 if verdict is None else max(60.0, round(verdict.seconds))
+                return [eager, f"reproduced = hangs({limit!r})"]
             case Kind.COMPILE_ERROR | Kind.RUN_ERROR if expected is not None:
-                return f"raises({expected.exception!r}, {_fixed_words(expected.message)!r})", ("raises",)
+                wanted = f"{expected.exception!r}, {_fixed_words(expected.message)!r}"
+                return [eager, f"reproduced = fails(lambda: {compiled}, {wanted})"]
             case Kind.MISSING_ERROR:
-                return "misses_error()", ("misses_error",)
-            case Kind.MISMATCH | Kind.NON_FINITE:
-                comparison = None if verdict is None else verdict.comparison
-                limits = (
-                    {} if comparison is None else {leaf.path: _limit(leaf) for leaf in comparison.differing}
-                )
-                return f"mismatches({limits!r})", ("differs", "mismatches")
-        return "only_runs()", ("only_runs",)
+                return [
+                    f"raised = fails(lambda: {eager})",
+                    'print(end="" if raised else "eager does not raise any more\\n")',
+                    f"reproduced = raised and not fails(lambda: {compiled})",
+                ]
+        return [eager, compiled, "reproduced = False"]
 
 
 @cache
-def _source_of(name: str) -> list[str]:
-    return inspect.getsource(getattr(runtime, name)).rstrip().split("\n")
+def _runtime() -> dict[str, list[str]]:
+    """The functions that scripts may need: the lines of each."""
+    functions = {name: item for name, item in vars(runtime).items() if inspect.isfunction(item)}
+    return {name: inspect.getsource(item).rstrip().split("\n") for name, item in functions.items()}
 
 
-def _copied(*names: str) -> list[list[str]]:
-    return [_source_of(name) for name in names]
+def _runtime_for(text: str) -> list[list[str]]:
+    """The functions that a text calls, and those that these call."""
+    needed: dict[str, list[str]] = {}
+    while True:
+        found = {
+            name: lines
+            for name, lines in _runtime().items()
+            if name not in needed and re.search(rf"\b(?<!def ){name}\(", text)
+        }
+        if not found:
+            return [lines for name, lines in _runtime().items() if name in needed]
+        needed |= found
+        text = "\n".join(line for lines in found.values() for line in lines)
 
 
 def _without_caches(manifest: Manifest) -> Mapping[str, str]:
@@ -324,59 +353,37 @@ def _maker(name: str, entry: ValueEntry, manifest: Manifest) -> str:
     match entry:
         case NoneEntry():
             return "None"
-        case BoolEntry(value=value) | IntEntry(value=value):
-            return str(value)
-        case SymbolEntry(value=value, type="int"):
+        case BoolEntry(value=value) | IntEntry(value=value) | SymbolEntry(value=value, type="int"):
             return str(value)
         case FloatEntry(value=text) if not text.startswith("nan"):
             return f"float({text!r})"
         case SameEntry(number=number):
-            return f"value({_by_number(number, manifest)!r})"
+            named = {
+                getattr(other, "number", -1): key
+                for key, other in reversed(manifest.values.items())
+                if other is not entry
+            }
+            return f"value_of({named[number]!r})"
         case ZeroTensorEntry(size=size, dtype=dtype, device=device):
             return f"{ZERO_TENSOR}({list(size)}, dtype=torch.{dtype}, device={device!r})"
-        case StridedEntry() if entry.quantizer is None and not entry.inference:
-            made = _strided(entry)
-            if made:
-                return made
+        case StridedEntry(quantizer=None, inference=False, conj=False, neg=False):
+            return _strided(entry) or f"kept({name!r})"
     return f"kept({name!r})"
 
 
 def _strided(entry: StridedEntry) -> str:
     storage, size, stride = entry.storage, tuple(entry.size), tuple(entry.stride)
-    dtype = f"torch.{entry.dtype}"
-    match storage.recipe:
-        case None:
-            offset = entry.offset - storage.start // getattr(torch, entry.dtype).itemsize
-            arguments = [repr(storage.name), dtype, repr(size), repr(stride)]
-            arguments += [repr(offset)] if offset or storage.device != "cpu" else []
-            arguments += [repr(storage.device)] if storage.device != "cpu" else []
-            text = f"strided({', '.join(arguments)})"
-        case RandomFloats() as recipe:
-            elements = storage.nbytes // getattr(torch, entry.dtype).itemsize
-            drawn = (
-                f"generated({elements}, {dtype}, {recipe.mean!r}, {recipe.std!r}, {recipe.minimum!r}, "
-                f"{recipe.maximum!r}, {recipe.seed})"
-            )
-            text = f"{drawn}.as_strided({size}, {stride}, {entry.offset})"
-        case Constant(element=element):
-            text = (
-                f"torch.frombuffer(bytearray({element!r}), dtype={dtype})"
-                f".as_strided({size}, {(0,) * len(size)}).clone().as_strided({size}, {stride})"
-            )
-        case _:
-            return ""
-    if entry.conj:
-        text += ".conj()"
-    if entry.neg:
-        text = f"{NEG_VIEW}({text})"
+    dtype, itemsize = f"torch.{entry.dtype}", getattr(torch, entry.dtype).itemsize
+    if storage.recipe is None:
+        place = f"{dtype}, {size}, {stride}, {entry.offset - storage.start // itemsize}, {storage.device!r}"
+        text = f"strided({storage.name!r}, {place})"
+    elif isinstance(recipe := storage.recipe, RandomFloats):
+        spread = f"{recipe.mean!r}, {recipe.std!r}, {recipe.minimum!r}, {recipe.maximum!r}, {recipe.seed}"
+        drawn = f"generated({storage.nbytes // itemsize}, {dtype}, {spread})"
+        text = f"{drawn}.as_strided({size}, {stride}, {entry.offset})"
+    else:
+        return ""
     if entry.parameter:
         return f"torch.nn.Parameter({text}, requires_grad={entry.requires_grad})"
-    if entry.requires_grad:
-        text += ".requires_grad_()"
-        if not entry.leaf:
-            text += ".clone()"
-    return text
-
-
-def _by_number(number: int, manifest: Manifest) -> str:
-    return next(name for name, entry in manifest.values.items() if getattr(entry, "number", -1) == number)
+    asking = ".requires_grad_()" if entry.requires_grad else ""
+    return f"{text}{asking}{'' if entry.leaf else '.clone()'}"

@@ -16,14 +16,13 @@ HERE = Path(__file__).resolve().parent
 HEADER, DATA = {}, bytearray()  # of the file with the tensors
 MAKERS = {}  # name of a value -> function that makes it
 MADE = {}  # values and storages that this run has made
-SOURCE_NAMES = []
 
 
 def storage(name, device="cpu"):
     """The bytes of one storage, shared by all values of one run that live in it."""
     if name not in MADE:
         start, stop = HEADER[name]["data_offsets"]
-        data = torch.frombuffer(bytearray(DATA[start:stop]) or bytearray(1), dtype=torch.uint8)
+        data = torch.frombuffer(DATA[start:stop] or bytearray(1), dtype=torch.uint8)
         MADE[name] = data[: stop - start].to(device)
     return MADE[name].untyped_storage()
 
@@ -42,7 +41,7 @@ def kept(name):
     return torch.load(HERE / "values.pt", weights_only=True)[name]
 
 
-def value(name):
+def value_of(name):
     """One value of the bundle: an input, a constant of the graph or the state of a random generator."""
     if ("value", name) not in MADE:
         MADE["value", name] = MAKERS[name]()
@@ -50,7 +49,7 @@ def value(name):
 
 
 def _tensor(name):
-    return value(f"constant.source.{name}")
+    return value_of(f"constant.source.{name}")
 
 
 def reach(module, path):
@@ -78,32 +77,19 @@ def weights(tensor):
     return (octant * 2 - 7).to(tensor.dtype).div(8).reshape(tensor.shape)
 
 
-def run_backward(results):
-    terms = [
-        torch.view_as_real(item) if item.is_complex() else item
-        for item in results.values()
-        if isinstance(item, torch.Tensor) and item.requires_grad
-    ]
+def run_backward(outputs):
+    asking = [item for item in tensors_in(outputs) if item.requires_grad]
+    terms = [torch.view_as_real(item) if item.is_complex() else item for item in asking]
     if terms:
         sum((item * weights(item)).sum() if item.dim() else item for item in terms).backward()
 
 
-def leaves(item, path):
+def tensors_in(item):
     if isinstance(item, torch.Tensor):
-        yield path, item
-    elif isinstance(item, dict):
-        yield path, sorted(map(str, item))
-        for key, child in item.items():
-            attribute = hasattr(item, "__dataclass_fields__")
-            step = f".{key}" if attribute else f'["{key}"]' if isinstance(key, str) else f"[{key!r}]"
-            yield from leaves(child, path + step)
-    elif isinstance(item, (tuple, list)):
-        yield path, len(item)
-        for index, child in enumerate(item):
-            step = f".{item._fields[index]}" if hasattr(item, "_fields") else f"[{index}]"
-            yield from leaves(child, path + step)
-    elif item is not None:
-        yield path, item
+        yield item
+    elif isinstance(item, (tuple, list, dict)):
+        for child in item.values() if isinstance(item, dict) else item:
+            yield from tensors_in(child)
 
 
 def plain(item, depth=4):
@@ -115,9 +101,9 @@ def plain(item, depth=4):
     return item if isinstance(item, (bool, int, float, complex, str, bytes)) else None
 
 
-def python_state(function, module):
+def python_state(function, module, names):
     """Closure variables, attributes and globals of the user's code, as the run has left them."""
-    found = {f"globals.{name}": globals().get(name) for name in SOURCE_NAMES}
+    found = {f"globals.{name}": globals().get(name) for name in names}
     for path, child in module.named_modules():
         found.update({f"{path}.{name}" if path else name: item for name, item in vars(child).items()})
     cells = getattr(function, "__closure__", None) or ()
@@ -139,19 +125,42 @@ def run(compile_it):
     return copy.observe(compile_it)
 
 
+# Words of the graph's text.
+
+
+def call_method(name, owner, *args, **kwargs):
+    return getattr(owner, name)(*args, **kwargs)
+
+
+def named_tuple(kind, *items):
+    return kind(items)
+
+
+def set_item(owner, index, item):
+    """As a call of `operator.setitem` capture would break the graph."""
+    owner[index] = item
+
+
 # Whether the recorded failure shows again.
 
 
-def only_runs():
-    run(compile_it=False)
-    run(compile_it=True)
-    return False
+def comparable(item):
+    """Floats of eight bits cannot be compared with a tolerance."""
+    narrow = isinstance(item, torch.Tensor) and item.is_floating_point() and item.itemsize == 1
+    return item.float() if narrow else item
 
 
-def crashes():
-    run(compile_it=False)
-    print("if the next line is missing, the process has crashed: reproduced", flush=True)
-    run(compile_it=True)
+def fails(call, type_name="", words=()):
+    """Whether a call raises this; `words` stand in the message, what varies from run to run is left out."""
+    try:
+        call()
+    except Exception as error:
+        while isinstance(getattr(error, "inner_exception", None), BaseException):
+            error = error.inner_exception
+        print(f"{type(error).__name__}: {str(error)[:2000]}")
+        if type_name in ("", type(error).__name__) and all(word in str(error) for word in words):
+            return True
+        print("it fails, but in another way than recorded")
     return False
 
 
@@ -162,70 +171,9 @@ def hangs(limit):
         print(f"reproduced: not finished after {limit:g} s", flush=True)
         os._exit(1)
 
-    run(compile_it=False)
     watch = threading.Timer(limit, give_up)
     watch.daemon = True
     watch.start()
     run(compile_it=True)
     watch.cancel()
     return False
-
-
-def raises(type_name, words):
-    """`words` stand in the message of the exception; what varies from run to run is left out."""
-    run(compile_it=False)
-    try:
-        run(compile_it=True)
-    except Exception as error:
-        while isinstance(getattr(error, "inner_exception", None), BaseException):
-            error = error.inner_exception
-        message = str(error)
-        print(f"{type(error).__name__}: {message[:2000]}")
-        if type(error).__name__ == type_name and all(word in message for word in words):
-            return True
-        print("it fails, but in another way than recorded")
-    return False
-
-
-def misses_error():
-    try:
-        run(compile_it=False)
-    except Exception as error:
-        print(f"eager raises {type(error).__name__}: {error}")
-    else:
-        print("eager does not raise any more")
-        return False
-    try:
-        run(compile_it=True)
-    except Exception as error:
-        print(f"compiled raises as well: {type(error).__name__}")
-        return False
-    print("compiled does not raise")
-    return True
-
-
-def differs(eager, compiled, limit):
-    if not (isinstance(eager, torch.Tensor) and isinstance(compiled, torch.Tensor)):
-        return eager is not compiled and eager != compiled
-    if eager.shape != compiled.shape or eager.dtype != compiled.dtype or eager.device != compiled.device:
-        return True
-    if eager.layout != torch.strided:
-        eager, compiled = eager.to_dense(), compiled.to_dense()
-    if eager.is_quantized:
-        eager, compiled = eager.dequantize(), compiled.dequantize()
-    if not (eager.is_floating_point() or eager.is_complex()):
-        return not torch.equal(eager, compiled)
-    wide = torch.complex128 if eager.is_complex() else torch.float64
-    eager, compiled = eager.detach().to(wide), compiled.detach().to(wide)
-    return not torch.allclose(compiled, eager, rtol=0.0, atol=limit, equal_nan=True)
-
-
-def mismatches(limits):
-    """`limits`: what was found to differ, and half of the error that was seen there."""
-    eager, compiled = run(compile_it=False), run(compile_it=True)
-    found = [path for path, limit in limits.items() if differs(eager.get(path), compiled.get(path), limit)]
-    for path in found:
-        print(f"{path} differs")
-        print("  eager   ", str(eager.get(path))[:500])
-        print("  compiled", str(compiled.get(path))[:500])
-    return bool(found)

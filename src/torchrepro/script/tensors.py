@@ -1,24 +1,43 @@
 """An input of a repro as a line of code that makes the very same value: bits, layout, gradients.
 
-A line counts only once it has been evaluated and compared. What no line makes goes to a file next to the
-script.
+Lines are guesses, the one that a person would choose first. A line counts only once it has been evaluated and
+compared, so a wrong one costs microseconds. What no line makes goes to a file next to the script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
 
-from torchrepro.script.tensor_values import Line, lines_for
+from torchrepro.script.expressions import complex_text, float_text
+from torchrepro.script.layout import WIDTH
 from torchrepro.torch_api.names import NEG_VIEW, ZERO_TENSOR
 from torchrepro.torch_api.tensors import is_fake, neg_view, plain_torch
 
+LITERAL_ELEMENTS = 64
+"""Beyond this, numbers written out tell a reader nothing: they go to a file."""
+_RUNS = 6
+_PERIOD = 8
+_SEEDS = (0, 1, 42, 1234)
 _DENSE_LIMIT = 1 << 24
 _ALIGNMENT = 64
 """Bytes: the widest vector of a CPU. Compilers ask for no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An expression, and what it needs before it."""
+
+    text: str
+    drawn: bool = False
+    """Whether it draws random numbers."""
+    seed: int | None = None
+    """What `torch.manual_seed` must be given right before it; None: the draws go on where they were."""
 
 
 @dataclass(frozen=True)
@@ -36,63 +55,68 @@ def line_for(tensor: torch.Tensor, around: Surroundings | None = None) -> Line |
     if is_fake(tensor) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     with plain_torch():
-        for line in _guesses(tensor, around):
-            if _makes(line, tensor, around):
-                return line
-    return None
+        return next((line for line in _guesses(tensor, around) if _makes(line, tensor, around)), None)
+
+
+def after_drawing(line: Line, around: Surroundings) -> Surroundings:
+    """The surroundings of the next line."""
+    with plain_torch():
+        return replace(around, random_state=_evaluated(line, around)[1])
 
 
 def _guesses(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
     """Lines that may make the tensor. Checked on torch 2.11 to 2.15 (`_efficientzerotensor`, `_neg_view`)."""
+    default = around.default_dtype
     if _is_zero_tensor(tensor):
-        typed = "" if tensor.dtype is around.default_dtype else f", dtype={tensor.dtype}"
+        typed = "" if tensor.dtype is default else f", dtype={tensor.dtype}"
         yield Line(f"{ZERO_TENSOR}({tuple(tensor.shape)}{typed})")
         return
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return
-    for line in _without_gradients(tensor.detach(), around):
+    for line in _without_gradients(tensor.detach(), default):
         if not tensor.requires_grad:
             yield line
             continue
-        if _is_one_call(line):
+        if _is_one_call(line.text):
             yield replace(line, text=f"{line.text[:-1]}, requires_grad=True)")
         yield replace(line, text=f"{line.text}.requires_grad_()")
 
 
-def _is_one_call(line: Line) -> bool:
+def _is_one_call(text: str) -> bool:
     """Whether the last bracket closes the factory's own call, so that `requires_grad` can go there."""
     depth = 0
-    for position, character in enumerate(line.text):
+    for position, character in enumerate(text):
         depth += (character in "([") - (character in ")]")
         if depth == 0 and character == ")":
-            return position == len(line.text) - 1
+            return position == len(text) - 1
     return False
 
 
-def _without_gradients(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
+# How the elements are laid out.
+
+
+def _without_gradients(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Line]:
     if tensor.is_conj():
-        yield from _with(".conj()", _without_gradients(tensor.conj(), around))
+        yield from _with(".conj()", _without_gradients(tensor.conj(), default))
         return
     if tensor.is_neg():
-        yield from (
-            replace(line, text=f"{NEG_VIEW}({line.text})")
-            for line in _without_gradients(neg_view(tensor), around)
-        )
+        for line in _without_gradients(neg_view(tensor), default):
+            yield replace(line, text=f"{NEG_VIEW}({line.text})")
         return
     if tensor.numel() == 0:
-        typed = "" if tensor.dtype is around.default_dtype else f", dtype={tensor.dtype}"
-        typed += "" if tensor.device.type == "cpu" else f', device="{tensor.device}"'
-        yield from lines_for(tensor.contiguous(), default=around.default_dtype)
+        yield from _Elements(tensor, default).lines()
+        typed = _Elements(tensor, default).typed(default)
         yield Line(f"torch.empty_strided({tuple(tensor.shape)}, {tuple(tensor.stride())}{typed})")
         return
-    if tensor.stride() == _plain_stride(tensor) and not kept_offset(tensor):
-        yield from lines_for(tensor, default=around.default_dtype)
+    # The strides that factories give a tensor of this size; those of a dimension of 1 may be others.
+    if tensor.stride() == torch.empty(tensor.shape, device="meta").stride() and not kept_offset(tensor):
+        yield from _Elements(tensor, default).lines()
         return
-    yield from _rearranged(tensor, around)
-    yield from _within_a_larger(tensor, around)
+    yield from _rearranged(tensor, default)
+    yield from _within_a_larger(tensor, default)
 
 
-def _rearranged(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
+def _rearranged(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Line]:
     """A dense tensor whose dimensions stand in another order, or are repeated without memory."""
     repeated = [dim for dim, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[dim] > 1]
     if repeated:
@@ -101,46 +125,34 @@ def _rearranged(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
             kept = kept.narrow(dim, 0, 1)
         while kept.dim() > 1 and kept.shape[0] == 1 and 0 in repeated:
             kept, repeated = kept[0], [dim - 1 for dim in repeated]
-        sizes = ", ".join(map(str, tensor.shape))
-        yield from _with(f".expand({sizes})", lines_for(kept.contiguous(), default=around.default_dtype))
+        yield from _with(f".expand({_sizes(tensor.shape)})", _Elements(kept, default).lines())
         return
     order = sorted(range(tensor.dim()), key=lambda dim: (-int(tensor.stride()[dim]), dim))
     ordered = tensor.permute(order)
     if not ordered.is_contiguous():
         return
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        suffix = ".to(memory_format=torch.channels_last)"
-        yield from _with(suffix, lines_for(tensor.contiguous(), default=around.default_dtype))
+        yield from _with(".to(memory_format=torch.channels_last)", _Elements(tensor, default).lines())
     back = [order.index(dim) for dim in range(tensor.dim())]
     moved = [dim for dim, place in enumerate(back) if dim != place]
-    if tensor.dim() == 2:
-        suffix = ".t()"
-    elif len(moved) == 2:
-        suffix = f".transpose({moved[0]}, {moved[1]})"
-    else:
-        suffix = f".permute({', '.join(map(str, back))})"
-    yield from _with(suffix, lines_for(ordered.contiguous(), default=around.default_dtype))
+    suffix = f".permute({_sizes(back)})"
+    if len(moved) == 2:
+        suffix = ".t()" if tensor.dim() == 2 else f".transpose({_sizes(moved)})"
+    yield from _with(suffix, _Elements(ordered, default).lines())
 
 
-def _within_a_larger(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
+def _within_a_larger(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Line]:
     """A part of a larger memory: what lies between its elements is made up."""
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     offset = kept_offset(tensor)
     whole = offset + reach + 1
-    if tensor.numel() == 0 or whole > _DENSE_LIMIT:
+    if whole > _DENSE_LIMIT:
         return
-    first = tensor.reshape(-1)[:1].contiguous()
     memory = torch.empty(whole, dtype=tensor.dtype, device=tensor.device)
-    memory.copy_(first.expand(whole))
-    place = (tuple(tensor.shape), tuple(tensor.stride()), offset)
-    memory.as_strided(*place).copy_(tensor)
-    suffix = f".as_strided({place[0]}, {place[1]}{f', {place[2]}' if place[2] else ''})"
-    yield from _with(suffix, lines_for(memory, default=around.default_dtype))
-
-
-def _plain_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The strides that factories give a tensor of this size; those of a dimension of 1 may be others."""
-    return tuple(torch.empty(tensor.shape, device="meta").stride())
+    memory.copy_(tensor.reshape(-1)[:1].expand(whole))
+    place = (tuple(tensor.shape), tuple(tensor.stride()), *([offset] if offset else []))
+    memory.as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)
+    yield from _with(f".as_strided({_sizes(place)})", _Elements(memory, default).lines())
 
 
 def kept_offset(tensor: torch.Tensor) -> int:
@@ -153,6 +165,172 @@ def _with(suffix: str, lines: Iterator[Line]) -> Iterator[Line]:
     return (replace(line, text=line.text + suffix) for line in lines)
 
 
+# What the elements are.
+
+
+class _Elements:
+    """Guesses for the elements of a tensor, laid out one after the other."""
+
+    def __init__(self, tensor: torch.Tensor, default: torch.dtype) -> None:
+        self._flat = tensor.detach().cpu().reshape(-1)
+        self._size, self._dtype, self._default = tuple(tensor.shape), tensor.dtype, default
+        self._device = "" if tensor.device.type == "cpu" else f', device="{tensor.device}"'
+        self._shaped = "" if len(self._size) == 1 else f".reshape({_sizes(self._size) or '()'})"
+
+    def typed(self, natural: torch.dtype) -> str:
+        """The keyword arguments of a factory that makes `natural` by itself."""
+        return ("" if self._dtype is natural else f", dtype={self._dtype}") + self._device
+
+    def lines(self) -> Iterator[Line]:
+        count = self._flat.numel()
+        if count == 0:
+            yield Line(f"torch.empty({_sizes(self._size)}{self.typed(self._default)})")
+            return
+        if count <= 1 << 22:
+            yield from map(Line, self._constant())
+            if self._size:
+                yield from map(Line, self._progressions())
+                yield from self._draws()
+                yield from map(Line, self._repetitions())
+        if count <= LITERAL_ELEMENTS:
+            yield from map(Line, self._literals())
+
+    @property
+    def _natural(self) -> torch.dtype:
+        """What `torch.tensor` and `torch.full` make of a Python number like the first element."""
+        value = self._flat[0].item()
+        if isinstance(value, complex):
+            return torch.complex128 if self._default is torch.float64 else torch.complex64
+        return {bool: torch.bool, int: torch.int64}.get(type(value), self._default)
+
+    def _texts(self) -> list[str]:
+        return [number_text(value, self._dtype) for value in self._flat.tolist()]
+
+    def _constant(self) -> Iterator[str]:
+        if not (_bits(self._flat) == _bits(self._flat[:1])).all():
+            return
+        value, size, typed = self._flat[0].item(), self._size, self.typed(self._natural)
+        text = number_text(value, self._dtype)
+        if not size:
+            yield f"torch.tensor({text}{typed})"
+            return
+        for number, name in ((0, "zeros"), (1, "ones")):
+            if value == number and not isinstance(value, bool):
+                yield f"torch.{name}({_sizes(size)}{self.typed(self._default)})"
+        if size == (1,) and not isinstance(value, bool):
+            yield f"torch.tensor([{text}]{typed})"
+        yield f"torch.full({size}, {text}{typed})"
+        yield f"torch.full({size}, {text}{self._device}).to({self._dtype})"
+
+    def _progressions(self) -> Iterator[str]:
+        count = self._flat.numel()
+        if self._dtype.is_complex or self._dtype is torch.bool or count < 3:
+            return
+        start, second, last = self._flat[[0, 1, -1]].to(torch.float64).tolist()
+        step = second - start
+        if not math.isfinite(step + last) or step == 0:
+            return
+        if not math.isclose(start + step * (count - 1), last, rel_tol=0.1, abs_tol=abs(step)):
+            return
+        if start.is_integer() and step.is_integer():
+            whole = [int(start), int(start + step * count), int(step)]
+            if self._dtype is self._default:
+                yield from self._arange([f"{number}.0" for number in whole], self._default)
+            yield from self._arange([str(number) for number in whole], torch.int64)
+        else:
+            for stop in (start + step * count, start + step * (count - 0.5)):
+                numbers = (start, float(f"{stop:.4g}"), step)
+                yield from self._arange([_shortest(number, self._dtype) for number in numbers], self._default)
+        ends = ", ".join(_shortest(number, self._dtype) for number in (start, last))
+        yield f"torch.linspace({ends}, {count}{self.typed(self._default)}){self._shaped}"
+
+    def _arange(self, numbers: Sequence[str], natural: torch.dtype) -> Iterator[str]:
+        start, stop, step = numbers
+        one = float(step) == 1
+        given = stop if one and float(start) == 0 else ", ".join([start, stop] if one else numbers)
+        yield f"torch.arange({given}{self.typed(natural)}){self._shaped}"
+        yield f"torch.arange({given}{self._device}).to({self._dtype}){self._shaped}"
+
+    def _draws(self) -> Iterator[Line]:
+        """What a seed gives: models in reports start with `torch.manual_seed(0)`."""
+        if self._device or self._dtype.is_complex or self._flat.numel() <= _PERIOD:
+            return  # a few numbers tell more than a seed
+        calls = []
+        if self._dtype.is_floating_point:
+            end = f"({_sizes(self._size)}{self.typed(self._default)})"
+            calls = [f"torch.randn{end}", f"torch.rand{end}"]
+        elif self._dtype is not torch.bool:
+            bounds = [f"{int(self._flat.max()) + 1}", f"{int(self._flat.min())}, {int(self._flat.max()) + 1}"]
+            calls = [f"torch.randint({bound}, {self._size}{self.typed(torch.int64)})" for bound in bounds]
+        yield from (Line(call, True, seed) for seed in (None, *_SEEDS) for call in calls)
+
+    def _repetitions(self) -> Iterator[str]:
+        """`[1.0, 2.0] * 8` and `[1.0] * 15 + [nan]`."""
+        count, bits = self._flat.numel(), _bits(self._flat)
+        end = f"{self.typed(self._natural)}){self._shaped}"
+        for period in range(2, min(_PERIOD, count // 2) + 1):
+            if count % period == 0 and bool((bits == bits[:period].repeat(count // period, 1)).all()):
+                first = [number_text(value, self._dtype) for value in self._flat[:period].tolist()]
+                yield f"torch.tensor([{', '.join(first)}] * {count // period}{end}"
+                break
+        if 4 <= count <= 1 << 16:
+            changes = 1 + int((bits[1:] != bits[:-1]).any(1).sum())
+            if changes <= min(_RUNS, count // 2):
+                runs = [(key, len(list(group))) for key, group in groupby(self._texts())]
+                parts = [f"[{key}]" if length == 1 else f"[{key}] * {length}" for key, length in runs]
+                yield f"torch.tensor({' + '.join(parts)}{end}"
+
+    def _literals(self) -> Iterator[str]:
+        texts, typed = self._texts(), self.typed(self._natural)
+        nested = _nested(texts, self._size)
+        if len(nested) < WIDTH - 30 or len(self._size) == 1:
+            yield f"torch.tensor({nested}{typed})"
+            yield f"torch.tensor({nested}{self._device}).to({self._dtype})"
+        listed, shaped = f"torch.tensor([{', '.join(texts)}]", f".reshape({_sizes(self._size) or '()'})"
+        yield f"{listed}{typed}){shaped}"
+        yield f"{listed}{self._device}).to({self._dtype}){shaped}"
+
+
+def number_text(value: Any, dtype: torch.dtype) -> str:
+    """The shortest text that this dtype reads back as the value."""
+    if isinstance(value, complex):
+        return complex_text(value)
+    return _shortest(value, dtype) if isinstance(value, float) else str(value)
+
+
+def _shortest(value: float, dtype: torch.dtype) -> str:
+    if not math.isfinite(value):
+        return float_text(value)
+    digits = shortest_digits(value, dtype)
+    # `repr` writes 3e10 as 30000000000.0.
+    short = digits if abs(float(digits)) >= 1e7 else repr(float(digits))
+    return short.replace("e+", "e")
+
+
+def shortest_digits(value: float, dtype: torch.dtype) -> str:
+    """Return the fewest digits that mean this number in this dtype: `0.1` for the float32 next to it."""
+    for count in range(1, 18):
+        text = f"{value:.{count}g}"
+        if float(torch.tensor(float(text), dtype=torch.float64).to(dtype)) == value:
+            return text
+    return repr(value)
+
+
+def _nested(texts: Sequence[str], size: tuple[int, ...]) -> str:
+    if len(size) < 2:
+        return f"[{', '.join(texts)}]" if size else texts[0]
+    step = len(texts) // size[0]
+    rows = (texts[start : start + step] for start in range(0, len(texts), step))
+    return f"[{', '.join(_nested(row, size[1:]) for row in rows)}]"
+
+
+def _sizes(numbers: Sequence[object]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+# Whether a line makes the tensor.
+
+
 def _makes(line: Line, wanted: torch.Tensor, around: Surroundings) -> bool:
     """Whether the line evaluates to the very same tensor."""
     if line.drawn and line.seed is None and around.random_state is None:
@@ -162,12 +340,6 @@ def _makes(line: Line, wanted: torch.Tensor, around: Surroundings) -> bool:
     except (RuntimeError, TypeError, ValueError, OverflowError, NotImplementedError):
         return False  # a factory that does not know this dtype, a number that does not fit
     return same_tensor(made, wanted)
-
-
-def after_drawing(line: Line, around: Surroundings) -> Surroundings:
-    """The surroundings of the next line."""
-    with plain_torch():
-        return replace(around, random_state=_evaluated(line, around)[1])
 
 
 def _evaluated(line: Line, around: Surroundings) -> tuple[Any, torch.Tensor]:
@@ -196,8 +368,7 @@ def same_tensor(made: Any, wanted: torch.Tensor) -> bool:
         return False
     if made.requires_grad != wanted.requires_grad or not made.is_leaf:
         return False
-    bits, wanted_bits = _bits(made), _bits(wanted)
-    return torch.equal(bits, wanted_bits) or _same_but_payloads(made, wanted)
+    return torch.equal(_bits(made), _bits(wanted)) or _same_but_payloads(made, wanted)
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -217,8 +388,9 @@ def _same_but_payloads(made: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of each element, a row each: equal for equal bits, those of NaN and -0.0 included."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return flat.view(torch.uint8)
+    return flat.view(torch.uint8).reshape(flat.numel(), -1 if flat.numel() else 1)
 
 
 def _is_zero_tensor(tensor: torch.Tensor) -> bool:

@@ -39,9 +39,10 @@ _HEADER = """\
 RESERVED = re.findall(
     r"\w+",
     """
-    Path inf nan file HERE HEADER DATA MADE MAKERS SOURCE_NAMES OPERATORS torchrepro_operators
-    storage strided generated kept value reach attach Graph compiled_from weights run_backward leaves plain
-    python_state run observe only_runs crashes hangs raises misses_error differs mismatches reproduced _tensor
+    Path inf nan file source HERE HEADER DATA MAKERS MADE OPERATORS torchrepro_operators storage strided
+    generated kept value_of reach attach Graph compiled_from weights run_backward tensors_in plain
+    python_state run observe call_method named_tuple set_item comparable fails hangs eager compiled raised
+    reproduced _tensor
     """,
 )
 _IMPORTS_OF_THE_SCRIPT = frozenset({"os", "json", "math", "operator", "sys", "torch"})
