@@ -30,7 +30,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchrepro
-from torchrepro.catch.enable import disable, enable
+from torchrepro.catch.session import disable
+from torchrepro.catch.torch_hooks import enable
 
 ROUNDS = 40
 TURN = 0.02

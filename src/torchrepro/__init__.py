@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from torchrepro.catch.backend import dump_to_minify as dump_to_minify
     from torchrepro.catch.backend import save_graph_repro as save_graph_repro
     from torchrepro.catch.backend import wrap_compiler_debug as wrap_compiler_debug
-    from torchrepro.catch.enable import disable as disable
-    from torchrepro.catch.enable import enable as enable
-    from torchrepro.catch.enable import watch as watch
     from torchrepro.catch.hook import deferred_for_real_inputs as deferred_for_real_inputs
     from torchrepro.catch.save_repro import save_repro as save_repro
+    from torchrepro.catch.session import disable as disable
     from torchrepro.catch.settings import WatchSettings as WatchSettings
+    from torchrepro.catch.torch_hooks import enable as enable
+    from torchrepro.catch.torch_hooks import watch as watch
     from torchrepro.engine.check_bundle import check_bundle as check_bundle
     from torchrepro.engine.check_bundle import compare_model as compare_model
     from torchrepro.execute.judge_repro import repro_common as repro_common
@@ -100,9 +100,9 @@ _HOMES = {
     "Format": "report.formats",
     "Contents": "report.contents",
     # catching
-    "enable": "catch.enable",
-    "disable": "catch.enable",
-    "watch": "catch.enable",
+    "enable": "catch.torch_hooks",
+    "disable": "catch.session",
+    "watch": "catch.torch_hooks",
     "backend": "catch.backend",
     "save_repro": "catch.save_repro",
     "WatchSettings": "catch.settings",

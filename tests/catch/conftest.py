@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from torchrepro.catch.enable import current_session, disable
+from torchrepro.catch.session import current_session, disable
 from torchrepro.catch.settings import LAUNCHED
 
 # The failures are meant: no last words about them at the end of the tests.

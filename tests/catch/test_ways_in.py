@@ -13,7 +13,7 @@ from torchrepro import Compiler, Kind, Place
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch.caught import UNFINISHED
-from torchrepro.catch.enable import current_session
+from torchrepro.catch.session import current_session
 from torchrepro.nouns.errors import TorchReproError
 
 WRONG = "faulty_backends:wrong"

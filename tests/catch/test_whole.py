@@ -17,8 +17,8 @@ from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch import whole_calls
 from torchrepro.catch.backend import backend
-from torchrepro.catch.enable import watch
 from torchrepro.catch.session import Session
+from torchrepro.catch.torch_hooks import watch
 from torchrepro.nouns.errors import AccuracyError
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Kind

@@ -7,7 +7,7 @@ import json
 import pytest
 import typer
 
-from torchrepro.cli.failing import CANNOT_BE_TESTED, failures_as_lines
+from torchrepro.cli.options import CANNOT_BE_TESTED, failures_as_lines
 from torchrepro.nouns.errors import HarnessError
 
 

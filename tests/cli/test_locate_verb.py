@@ -109,9 +109,10 @@ def test_exit_codes_and_keys_are_those_of_the_contract() -> None:
 
 def test_in_a_pipe_each_question_is_a_line_once() -> None:
     file = io.StringIO()
-    lines = Lines(Console(file=file))
+    lines = Lines(Console(file=file), phases=True)
     for message in (
         {"phase": "load"},
+        {"phase": "locate"},
         {"step": "a [stage]"},
         {"step": "a [stage]"},
         {"other": 1},
@@ -119,6 +120,7 @@ def test_in_a_pipe_each_question_is_a_line_once() -> None:
     ):
         lines.show(message)
     assert file.getvalue().splitlines() == [
+        "torchrepro: loading the bundle",
         "torchrepro: a [stage]",
         "torchrepro: stopping: returning what was found so far (Ctrl-C again leaves at once)",
     ]

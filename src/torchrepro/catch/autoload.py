@@ -83,7 +83,7 @@ def start() -> None:
 
 def _enable(module: ModuleType) -> None:
     try:
-        from torchrepro.catch.enable import enable
+        from torchrepro.catch.torch_hooks import enable
 
         enable()
     except Exception as exc:

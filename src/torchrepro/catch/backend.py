@@ -14,9 +14,8 @@ import torch
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP
-from torchrepro.catch.enable import current_session, open_session
 from torchrepro.catch.hook import CompilerFn, watch_compiler
-from torchrepro.catch.session import CHECKPOINT_CAP
+from torchrepro.catch.session import CHECKPOINT_CAP, current_session, open_session
 from torchrepro.catch.settings import After, WatchSettings
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.catch.torch_hooks import install, watched_backend
@@ -43,7 +42,7 @@ class WatchedBackend:
         self.compiler = compiler
         self._inner = backend_function(compiler)
         self.__name__ = f"torchrepro({compiler})"
-        install(current_session)
+        install()
 
     def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Any:
         return watched_backend(self._inner, self._session, self.compiler)(graph, example_inputs, **kwargs)

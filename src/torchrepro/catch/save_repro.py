@@ -24,8 +24,7 @@ from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
 from torchrepro.bundle.load import load_bundle, trust_own
 from torchrepro.bundle.read import read_manifest
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.catch.enable import current_session
-from torchrepro.catch.session import looking_away
+from torchrepro.catch.session import current_session, looking_away
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.catch.torch_hooks import CompiledTarget, target_of
 from torchrepro.engine.processes.fork_safety import fork

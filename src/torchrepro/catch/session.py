@@ -6,7 +6,9 @@ were not watched.
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.catch.caught import UNFINISHED, write_summary
+from torchrepro.catch.caught import UNFINISHED, caught_in, closing_lines, write_summary
 from torchrepro.catch.settings import LAUNCHED, WatchSettings
 from torchrepro.execute.record_graphs import Origins
 from torchrepro.nouns.errors import BundleError, TorchReproError, say
@@ -56,6 +58,43 @@ def looking_away() -> Iterator[None]:
     finally:
         with _lock:
             _checks -= 1
+
+
+_sessions: list[Session] = []
+_at_exit: list[Session] = []
+
+
+def current_session() -> Session | None:
+    """Return the session of the innermost `watch` or latest `enable`."""
+    return _sessions[-1] if _sessions else None
+
+
+def open_session(settings: WatchSettings, *, current: bool = False) -> Session:
+    """Open a session that ends with the process at the latest; `current`: all that is compiled is watched."""
+    session = Session(settings)
+    if not _at_exit:
+        atexit.register(_finish)
+    _at_exit.append(session)
+    if current:
+        _sessions.append(session)
+    return session
+
+
+def disable(session: Session | None = None) -> None:
+    """Stop watching, also what has been compiled meanwhile; without a session the latest `enable` ends."""
+    session = session or current_session()
+    if session in _sessions:
+        _sessions.remove(session)
+        session.end()
+
+
+def _finish() -> None:
+    """At the end of the process: clean up, and say last what was caught."""
+    for session in _at_exit:
+        session.end()
+        if session.kept and session.pid == os.getpid() and LAUNCHED not in os.environ:
+            lines = closing_lines(caught_in(session.directory, session.run_id))
+            print("\n".join(lines), file=sys.stderr)
 
 
 T = TypeVar("T")

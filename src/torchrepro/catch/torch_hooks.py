@@ -4,7 +4,7 @@ After capture it is `OutputGraph.call_user_compiler`, through which every `torch
 backend it names and whenever it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch
 calls around its own compiler for this very purpose, and for other backends the compilers that AOT is given.
 Both are hooked when their modules are imported: a program that compiles nothing imports nothing. Whole calls
-are hooked where `torch.compile` makes something to call.
+are hooked where `torch.compile` makes something to call. `enable` and `watch` turn the hooks on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -22,32 +21,50 @@ import torch
 
 from torchrepro.catch.autoload import when_imported
 from torchrepro.catch.hook import WatchedGraph, deferred_for_real_inputs, watch_compiler
-from torchrepro.catch.session import Session
-from torchrepro.catch.settings import After
+from torchrepro.catch.session import Session, current_session, disable, open_session
+from torchrepro.catch.settings import After, WatchSettings
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
 from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, EVAL_FRAME, OUTPUT_GRAPH
 from torchrepro.torch_api.patching import closed_over
 
-CurrentSession = Callable[[], Session | None]
-
 _here = threading.local()
 _installed = False
 
 
-def install(current: CurrentSession) -> None:
-    """Hook torch once; whether anything is watched is for `current` to say, each time a graph is compiled."""
+def install() -> None:
+    """Hook torch once; whether anything is watched is asked each time a graph is compiled."""
     global _installed
     if _installed:
         return
     _installed = True
     hooks = (_hook_capture, _hook_inductor, _hook_aot, _hook_calls)
     for name, hook in zip((OUTPUT_GRAPH, COMPILE_FX, BACKENDS_COMMON, EVAL_FRAME), hooks, strict=True):
-        when_imported(name, partial(hook, current=current))
+        when_imported(name, hook)
 
 
-def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
+def enable(settings: WatchSettings | None = None, **options: Any) -> Session:
+    """Watch every `torch.compile` of this process from now on; options as in `WatchSettings`.
+
+    What has been compiled already stays as it is: call `torch.compiler.reset()` first to have it watched too.
+    """
+    session = open_session((settings or WatchSettings.from_environ()).changed(**options), current=True)
+    install()
+    return session
+
+
+@contextmanager
+def watch(settings: WatchSettings | None = None, **options: Any) -> Iterator[Session]:
+    """Watch what the body compiles and calls. The session that it gives has the bundles in `kept`."""
+    session = enable(settings, **options)
+    try:
+        yield session
+    finally:
+        disable(session)
+
+
+def _hook_capture(module: ModuleType) -> None:
     """Export, and a package of compiled code, want back what the compiler itself returned.
 
     Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`, `package`).
@@ -55,7 +72,7 @@ def _hook_capture(module: ModuleType, current: CurrentSession) -> None:
     original = module.OutputGraph.call_user_compiler
 
     def call_user_compiler(self: Any, gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
-        session = current()
+        session = current_session()
         given = self.compiler_fn
         if session is None or self.export or self.package is not None or watches_itself(given):
             return original(self, gm, example_inputs)
@@ -91,13 +108,13 @@ def watched_backend(
     return _named_like(backend, watch_compiler(backend_inside, session, take))
 
 
-def _hook_inductor(module: Any, current: CurrentSession) -> None:
+def _hook_inductor(module: Any) -> None:
     """Checked on torch 2.11 to 2.15 (`compile_fx.wrap_compiler_debug`)."""
     original = module.wrap_compiler_debug
 
     def wrap(compiler_fn: Callable[..., Any], compiler_name: str) -> Callable[..., Any]:
         wrapped: Callable[..., Any] = original(compiler_fn, compiler_name)
-        session = _session_of_graph(current)
+        session = _session_of_graph()
         if session is None:
             return wrapped
         return _watched_after_aot(wrapped, session, lambda: Compiler(compiler_name))
@@ -105,12 +122,12 @@ def _hook_inductor(module: Any, current: CurrentSession) -> None:
     module.wrap_compiler_debug = wrap
 
 
-def _hook_aot(module: Any, current: CurrentSession) -> None:
+def _hook_aot(module: Any) -> None:
     """Backends other than inductor. Checked on torch 2.11 to 2.15 (`aot_module_simplified`)."""
     original = module.aot_module_simplified
 
     def aot_module_simplified(gm: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
-        session, backend = _session_of_graph(current), getattr(_here, "backend", None)
+        session, backend = _session_of_graph(), getattr(_here, "backend", None)
         if session is not None and backend is not None:
             compiler, _ = compiler_of(backend)
             if compiler.name != "inductor":
@@ -124,7 +141,7 @@ def _hook_aot(module: Any, current: CurrentSession) -> None:
     module.aot_module_simplified = aot_module_simplified
 
 
-def _hook_calls(module: Any, current: CurrentSession) -> None:
+def _hook_calls(module: Any) -> None:
     """Whole calls, for what is compiled while `whole` is on. Modules and classes compile their methods one by
     one, each of which comes here. Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.__call__`).
     """
@@ -132,12 +149,12 @@ def _hook_calls(module: Any, current: CurrentSession) -> None:
 
     def compile_callable(self: Any, fn: Any) -> Any:
         compiled = original(self, fn)
-        session = current()
+        session = current_session()
         if session is None or not session.settings.whole or not _is_users_call(module, self, fn, compiled):
             return compiled
         from torchrepro.catch.whole_calls import compared_with_python
 
-        return compared_with_python(compiled, module.innermost_fn(fn), self, current)
+        return compared_with_python(compiled, module.innermost_fn(fn), self)
 
     module._TorchDynamoContext.__call__ = compile_callable
 
@@ -188,9 +205,9 @@ def _watched_after_aot(
     return only_backward
 
 
-def _session_of_graph(current: CurrentSession) -> Session | None:
+def _session_of_graph() -> Session | None:
     """The session that watches the graph being compiled, if what comes after AOT is to be watched at all."""
-    session: Session | None = getattr(_here, "session", None) or current()
+    session: Session | None = getattr(_here, "session", None) or current_session()
     return None if session is None or session.settings.after is After.DYNAMO else session
 
 

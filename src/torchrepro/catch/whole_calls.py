@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from torchrepro.bundle.user_calls import repro_of_call
-from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
+from torchrepro.catch.session import Sampler, Session, current_session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.torch_hooks import CompiledTarget
 from torchrepro.judge.clone import clone_inputs, is_lazy, precision_for
@@ -46,12 +46,11 @@ from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
 from torchrepro.nouns.verdict import Comparison, Kind, Signature, Verdict
 from torchrepro.state.ambient import capture_ambient
-from torchrepro.state.snapshot import Description, State, describe_state, in_state, running_in
+from torchrepro.state.snapshot import State, describe_state, in_state, running_in
 from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_states
 from torchrepro.torch_api.modes import runs_in_plain_python
 from torchrepro.torch_api.pytree import tree_flatten, tree_unflatten
 
-CurrentSession = Callable[[], Session | None]
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _EARLIER = 2
@@ -61,7 +60,7 @@ _here = threading.local()
 
 
 def compared_with_python(
-    compiled: types.FunctionType, function: Callable[..., Any], context: Any, current: CurrentSession
+    compiled: types.FunctionType, function: Callable[..., Any], context: Any
 ) -> Callable[..., Any]:
     """Compare each outermost call of what `torch.compile` returned for `function`.
 
@@ -77,12 +76,13 @@ def compared_with_python(
         nonlocal calls
         if getattr(_here, "inside", False) or not (runs_in_plain_python() and not is_checking()):
             return compiled(*args, **kwargs)
-        session = current()
+        session = current_session()
         if session is None or not session.active or not session.settings.whole:
             return compiled(*args, **kwargs)
         if calls is None or calls.session is not session:
-            of_context = partial(CompiledTarget.of, function, context)
-            target = session.shielded("watch a compiled function", of_context)
+            target = session.shielded(
+                "watch a compiled function", partial(CompiledTarget.of, function, context)
+            )
             if target is None:
                 return compiled(*args, **kwargs)
             calls = WholeCalls(session, target)
@@ -119,9 +119,9 @@ class WholeCalls:
             self._recent.append(None)
             return compiled(*args, **kwargs)
         started = time.monotonic()
-        before = self.session.shielded("copy a call's state", lambda: _Before.of(self._target, args, kwargs))
+        call = self.session.shielded("copy a call's state", lambda: WholeCall.of(self._target, args, kwargs))
         spent = time.monotonic() - started
-        if before is None:
+        if call is None:
             return compiled(*args, **kwargs)
         kept = len(self.session.kept)
         try:
@@ -129,36 +129,29 @@ class WholeCalls:
         except AccuracyError:
             raise  # our own, of a graph in this call
         except Exception as exc:
-            self._finish(before, kept, spent, raised=exc)
+            self._finish(call, kept, spent, None, exc)
             raise
-        verdict = self._finish(before, kept, spent, outputs=outputs)
+        verdict = self._finish(call, kept, spent, outputs, None)
         if verdict is not None and verdict.fails and self.session.settings.on_mismatch is OnMismatch.RAISE:
             raise AccuracyError(str(verdict), verdict)
         return outputs
 
     def _finish(
-        self,
-        before: _Before,
-        kept: int,
-        spent: float,
-        *,
-        outputs: Any = None,
-        raised: Exception | None = None,
+        self, call: WholeCall, kept: int, spent: float, outputs: Any, raised: Exception | None
     ) -> Verdict | None:
         """Judge the call and keep what failed; the program's own exception is never replaced."""
         started = time.monotonic()
 
-        def judge() -> tuple[FinishedCall, Verdict]:
-            call = before.finished(outputs, raised)
-            return call, judge_call(call)
+        def judged() -> Verdict:
+            call.finish(outputs, raised)
+            return judge_call(call)
 
         shielded = partial(self.session.shielded, from_interrupts=raised is not None)
         try:
             with looking_away():
-                found = shielded("compare a whole call", judge)
-                if found is None:
+                verdict = shielded("compare a whole call", judged)
+                if verdict is None:
                     return None
-                call, verdict = found
                 signature = Signature.of(verdict)
                 if len(self.session.kept) > kept:  # a graph in this call shows it
                     self._told.add(signature)
@@ -168,13 +161,13 @@ class WholeCalls:
                     say(f"{verdict}\n  bundle  {path}" if path else f"{verdict} ({self._target.name})")
                 return verdict
         finally:
-            self._recent.append(before.arguments)
+            self._recent.append(call.arguments)
             self._sampler.spent(spent + time.monotonic() - started)
 
-    def _keep(self, call: FinishedCall, verdict: Verdict) -> Path | None:
+    def _keep(self, call: WholeCall, verdict: Verdict) -> Path | None:
         """Keep the call as data, in the state from before it."""
         target, before = self._target, call.before
-        with in_state(before, call.after):
+        with in_state(before, call.live):
             ambient = replace(capture_ambient(), rng=call.rng.devices)
             as_data = partial(repro_of_call, target.users, compiler=target.compiler, ambient=ambient)
             found = as_data(before.args, before.kwargs)
@@ -185,22 +178,26 @@ class WholeCalls:
             return self.session.keep(repro, verdict, f"whole call of {target.name}")
 
 
-@dataclass(frozen=True, eq=False)
-class _Before:
-    """A call that is about to happen."""
+@dataclass(eq=False)
+class WholeCall:
+    """A compiled call: all that it can reach before it happens, and, once it is finished, what it did."""
 
     target: CompiledTarget
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     live: State
-    """The contents of what it can reach, as the user has them."""
-    cloned: State
+    """The contents of what it can reach, as the user has them; when it is finished, as it left them."""
+    before: State
+    """Clones of the same, from before it."""
     rng: RngState
     arguments: Arguments
     """Its arguments for a bundle of a later call: data is copied, other objects are themselves."""
+    outputs: Any = None
+    raised: Exception | None = None
 
     @classmethod
-    def of(cls, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Before | None:
+    def of(cls, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WholeCall | None:
+        """Take the state of a call that is about to happen; None where it cannot be compared."""
         _require_one_process()
         live = State.of(target.function, args, kwargs)
         if live.opaque:
@@ -212,17 +209,11 @@ class _Before:
             return None  # this call turns lazy modules into others for good; the next one can be compared
         return cls(target, args, kwargs, live, live.cloned(), capture_rng_state(), _data_of(args, kwargs))
 
-    def finished(self, outputs: Any, raised: Exception | None) -> FinishedCall:
-        return FinishedCall(
-            function=self.target.function,
-            before=self.cloned,
-            after=self.live.again(),
-            rng=self.rng,
-            rng_after=capture_rng_state(),
-            seen=describe_state(self.target.function, self.args, self.kwargs),
-            outputs=outputs,
-            raised=raised,
-        )
+    def finish(self, outputs: Any, raised: Exception | None) -> None:
+        self.live, self.rng_after = self.live.again(), capture_rng_state()
+        self.seen = describe_state(self.target.function, self.args, self.kwargs)
+        """What can be seen after it, objects that it made included."""
+        self.outputs, self.raised = outputs, raised
 
 
 def _data_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -246,25 +237,7 @@ def _require_one_process() -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class FinishedCall:
-    """A whole compiled call that has happened."""
-
-    function: Callable[..., Any]
-    """What was compiled."""
-    before: State
-    """Clones of all that it could reach, from before it."""
-    after: State
-    """The same objects as it left them."""
-    rng: RngState
-    rng_after: RngState
-    seen: Description
-    """What can be seen after it, objects that it made included."""
-    outputs: Any = None
-    raised: Exception | None = None
-
-
-def judge_call(call: FinishedCall) -> Verdict:
+def judge_call(call: WholeCall) -> Verdict:
     """Return whether the compiled call did what plain Python does. The compiled call is not repeated."""
     runs = _Runs(call)
     restore_rng_state(call.rng)
@@ -290,7 +263,7 @@ class _OutOfSight(TorchReproError):
 class _Runs:
     """The ways to run a call that has happened, reduced to the state on which plain Python differs."""
 
-    def __init__(self, call: FinishedCall) -> None:
+    def __init__(self, call: WholeCall) -> None:
         self._call = call
         self._first: Run | None = None
         self._rng: RngState | None = None
@@ -301,10 +274,10 @@ class _Runs:
         call = self._call
         state = call.before.cloned()
         # The compiled call has given the program its warnings already.
-        with running_in(state, call.after) as writes, around, warnings.catch_warnings():
+        with running_in(state, call.live) as writes, around, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                run = _observed(call.function, state)
+                run = _observed(call.target.function, state)
             finally:
                 if writes.out_of_sight:
                     raise _OutOfSight("it writes to tensors that the watch cannot follow", next_step="")
@@ -347,9 +320,11 @@ class _Runs:
             raise TorchReproError("the same as plain Python, bit for bit", next_step="")
         precision, notes = precision_for({tensor.device.type for tensor in call.before.tensors()})
         state = call.before.cloned(precision.real, precision.device)
-        with running_in(state, call.after), warnings.catch_warnings():
+        with running_in(state, call.live), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = run_in_fp64(lambda: _observed(call.function, state), draws=draws, precision=precision)
+            found = run_in_fp64(
+                lambda: _observed(call.target.function, state), draws=draws, precision=precision
+            )
         return found.value, notes + found.notes
 
     def steady_part_of(self, verdict: Verdict) -> Verdict:

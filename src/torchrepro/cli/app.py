@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli import capture, check, compare, locate, minify, report, run, show
-from torchrepro.cli.failing import CANNOT_BE_TESTED, INTERRUPTED
+from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
 app = typer.Typer(

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, ModelTarget, TimeLimit, Traceback
+from torchrepro.cli.options import Json, ModelTarget, TimeLimit, Traceback, failures_as_lines
 
 
 def capture(

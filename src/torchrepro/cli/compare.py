@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
 from torchrepro.cli.options import (
     FrontendOption,
     Json,
@@ -17,6 +16,7 @@ from torchrepro.cli.options import (
     TimeLimit,
     Tolerance,
     Traceback,
+    failures_as_lines,
     parse_settings,
 )
 

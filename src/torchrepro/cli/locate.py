@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Quiet, Traceback, Trust
+from torchrepro.cli.options import Json, Quiet, Traceback, Trust, failures_as_lines
 
 if TYPE_CHECKING:
     from torchrepro.nouns.results import Located
@@ -57,7 +56,10 @@ def locate(
     from torchrepro.cli.progress import progress
     from torchrepro.locate.settings import LocateSettings
 
-    with failures_as_lines(as_json=json_, show_traceback=traceback), progress(quiet=quiet) as shown:
+    with (
+        failures_as_lines(as_json=json_, show_traceback=traceback),
+        progress(quiet=quiet, phases=True) as shown,
+    ):
         settings = LocateSettings(jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()))
         located = pipeline.locate(
             target, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Quiet, Traceback, Trust
+from torchrepro.cli.options import Json, Quiet, Traceback, Trust, failures_as_lines
 
 if TYPE_CHECKING:
     from torchrepro.nouns.results import Minified

@@ -59,14 +59,24 @@ class Status:
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Bring it up to date."""
+        now = time.monotonic()
         self.passes = message.get("passes", self.passes)
         if "phase" in message:
             self.doing = _PHASES.get(message["phase"], message["phase"])
             if message["phase"] == "search":
-                self._searching_since = time.monotonic()
+                self._searching_since = now
         self.doing = str(message.get("step", self.doing))
         if "progress" in message:
-            self._take_progress(message["progress"])
+            progress = message["progress"]
+            self.start, self.best = progress["start"], progress["best"]
+            self.queries, self.known = progress["queries"], progress["known"]
+            name = progress["pass"]
+            if name and name != self.pass_name:
+                if self.pass_name:
+                    self._spent[self.pass_name] = now - self._pass_since
+                self._again = name in self._spent
+                self.pass_name, self._pass_since = name, now
+                self.doing = ": ".join(part for part in (name, self.passes.get(name, "")) if part)
         if message.get("stopping"):
             what = "verifying the best so far" if self.best else "returning what was found so far"
             self.stopping = f"stopping: {what} (Ctrl-C again leaves at once)"
@@ -106,18 +116,6 @@ class Status:
         found.append(f"elapsed {_clock(self.seconds)}" + (f", left {left}" if self.passes else ""))
         return found
 
-    def _take_progress(self, progress: Mapping[str, Any]) -> None:
-        self.start, self.best = progress["start"], progress["best"]
-        self.queries, self.known = progress["queries"], progress["known"]
-        name = progress["pass"]
-        if name and name != self.pass_name:
-            now = time.monotonic()
-            if self.pass_name:
-                self._spent[self.pass_name] = now - self._pass_since
-            self._again = name in self._spent
-            self.pass_name, self._pass_since = name, now
-            self.doing = ": ".join(part for part in (name, self.passes.get(name, "")) if part)
-
 
 class Silent:
     """Shows nothing."""
@@ -130,18 +128,22 @@ class Silent:
 
 
 class Lines(Silent):
-    """Prints a line for each step of a search, and for an improvement at most once a second."""
+    """Prints a line for each step of a search, and for an improvement at most once a second.
 
-    def __init__(self, console: Console) -> None:
+    `phases`: also one for each phase before the first step.
+    """
+
+    def __init__(self, console: Console, *, phases: bool = False) -> None:
         self._console = console
         self._status = Status()
+        self._told = {"step", "stopping", "phase"} if phases else {"step", "stopping"}
         self._shown = ""
         self._last = 0.0
 
     def show(self, message: Mapping[str, Any]) -> None:
         status = self._status
         status.take(message)
-        if message.keys() & {"step", "stopping"}:
+        if message.get("phase", "start") in _PHASES and message.keys() & self._told:
             self._print(status.stopping or status.doing)
         elif status.best != status.start and time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._print(status.size, f" ({status.queries} queries, {status.seconds:.0f} s)")
@@ -159,17 +161,14 @@ class Screen(Silent):
     def __init__(self, console: Console) -> None:
         self._status = Status()
         self._width = max(10, console.width - 1)
-        self._live = Live(get_renderable=self.__rich__, console=console, refresh_per_second=4, transient=True)
+        self.live = Live(get_renderable=self.__rich__, console=console, refresh_per_second=4, transient=True)
 
     def show(self, message: Mapping[str, Any]) -> None:
         self._status.take(message)
-        self._live.start()  # not before: a watched program may still be printing
+        self.live.start()  # not before: a watched program may still be printing
 
     def phase(self, name: str) -> None:
         self.show({"phase": name})
-
-    def stop(self) -> None:
-        self._live.stop()
 
     def __rich__(self) -> Text:
         """Draw each line cut to the width: one that wraps and unwraps would make the screen jump."""
@@ -180,19 +179,19 @@ class Screen(Silent):
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Silent]:
+def progress(*, quiet: bool, phases: bool = False) -> Iterator[Silent]:
     """Show progress on standard error in the form that fits where it goes."""
     console = error_console()
     if quiet:
         yield Silent()
     elif not console.is_terminal:
-        yield Lines(console)
+        yield Lines(console, phases=phases)
     else:
         screen = Screen(console)
         try:
             yield screen
         finally:
-            screen.stop()
+            screen.live.stop()
 
 
 def _clock(seconds: float) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, OptionalTimeLimit, Quiet, Traceback, Trust
+from torchrepro.cli.options import Json, OptionalTimeLimit, Quiet, Traceback, Trust, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.formats import Format
 

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Traceback
+from torchrepro.cli.options import Traceback, failures_as_lines
 
 CONTEXT = {"allow_interspersed_args": False}
 """What comes after the script belongs to the program."""

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli.failing import failures_as_lines
-from torchrepro.cli.options import Json, Traceback
+from torchrepro.cli.options import Json, Traceback, failures_as_lines
 
 _INPUTS_SHOWN = 12
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.processes.fresh_process import result_in_isolation
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Environment
 from torchrepro.nouns.verdict import as_data
@@ -43,17 +46,25 @@ def other_place(against: str) -> Surrounding:
     if against == HERE:
         return _here()
     path = Path(against)
-    if path.is_file() and path.suffix == ".json":
-        return _of_report(path)
-    from torchrepro.bundle.read import read_manifest
-
-    manifest = read_manifest(path)
-    return Surrounding(manifest.environment, settings_of(manifest), path.name)
+    if not path.is_file() or path.suffix != ".json":
+        manifest = read_manifest(path)
+        return Surrounding(manifest.environment, settings_of(manifest), path.name)
+    try:
+        data = json.loads(path.read_bytes())
+        environment = msgspec.convert(data["environment"], Environment)
+        return Surrounding(environment, dict(data.get("settings") or {}), path.name)
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as exc:
+        raise TorchReproError(
+            f"{path} is no report of torchrepro ({type(exc).__name__})",
+            next_step="write one with torchrepro report BUNDLE --format json",
+        ) from None
 
 
 def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]:
     """Return every line that differs, in the order of an environment, settings last."""
-    left, right = _lines(ours), _lines(other)
+    left, right = (
+        {**lines_of(place.environment), **settings_lines(place.settings)} for place in (ours, other)
+    )
     # Not every way to take a bundle notes the threads: then there is nothing to compare.
     unknown = {"threads"} - (left.keys() & right.keys())
     names = [name for name in dict.fromkeys((*left, *right)) if name not in unknown]
@@ -64,11 +75,11 @@ def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]
     )
 
 
-def lines_of(environment: Environment) -> dict[str, str]:
+def lines_of(environment: Environment | None) -> dict[str, str]:
     """Return what is known of an environment, a line each."""
     return {
         name: ", ".join(value) if isinstance(value, tuple) else str(value)
-        for name, value in asdict(environment).items()
+        for name, value in (asdict(environment) if environment is not None else {}).items()
         if value
     }
 
@@ -84,16 +95,8 @@ def settings_lines(settings: Mapping[str, Any] | None) -> dict[str, str]:
     return found
 
 
-def _lines(place: Surrounding) -> dict[str, str]:
-    return {**lines_of(place.environment), **{name: str(value) for name, value in place.settings.items()}}
-
-
 def _here() -> Surrounding:
     """Ask in a fresh process: importing torch takes seconds, and asking for GPUs starts CUDA."""
-    import os
-
-    from torchrepro.engine.processes.fresh_process import result_in_isolation
-
     told = result_in_isolation(
         "torchrepro.report.error_map:environment_here",
         {"environ": dict(shareable_environ(os.environ))},
@@ -103,15 +106,3 @@ def _here() -> Surrounding:
     )
     environment = msgspec.convert(told["environment"], Environment)
     return Surrounding(environment, told["settings"], "this machine")
-
-
-def _of_report(path: Path) -> Surrounding:
-    try:
-        data = json.loads(path.read_bytes())
-        environment = msgspec.convert(data["environment"], Environment)
-        return Surrounding(environment, dict(data.get("settings") or {}), path.name)
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as exc:
-        raise TorchReproError(
-            f"{path} is no report of torchrepro ({type(exc).__name__})",
-            next_step="write one with torchrepro report BUNDLE --format json",
-        ) from None

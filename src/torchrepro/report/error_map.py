@@ -19,6 +19,7 @@ import torch
 
 from torchrepro.bundle.load import load_bundle
 from torchrepro.execute.judge_repro import judge_repro
+from torchrepro.judge.clone import is_plain
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Phase
 from torchrepro.nouns.repro import Environment
@@ -115,9 +116,8 @@ def error_map(
     Without a truth it is the compiled result's distance to eager's.
     """
     target = eager if truth is None or truth.shape != eager.shape else truth
-    if eager.shape != compiled.shape or not all(map(_is_plain, (eager, compiled, target))):
-        return None
-    if compiled.numel() == 0:
+    comparable = eager.shape == compiled.shape and all(map(is_plain, (eager, compiled, target)))
+    if not comparable or compiled.numel() == 0:
         return None
     layout = _Layout(tuple(compiled.shape))
     cells = torch.full((layout.rows * layout.columns,), -1.0, dtype=torch.float64)
@@ -145,15 +145,6 @@ def error_map(
         ),
         dims=layout.names,
         non_finite=non_finite,
-    )
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and not tensor.is_quantized
     )
 
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.nouns.results import Located, Rung, Way
+from torchrepro.nouns.results import Located, Way
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, of_verdict
 from torchrepro.nouns.sentences import counted
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents
-from torchrepro.report.environments import lines_of
+from torchrepro.report.environments import lines_of, settings_lines
 from torchrepro.report.sections import Limits, sections_of
 from torchrepro.report.text import lines_of_sections, visible
 
@@ -82,8 +82,7 @@ def github_issue(contents: Contents) -> str:
 
     Of the user's machine it tells versions, hardware and torch's switches, no more (`privacy.py`).
     """
-    versions = lines_of(contents.environment) if contents.environment is not None else {}
-    versions |= {name: str(value) for name, value in (contents.settings or {}).items()}
+    versions = {**lines_of(contents.environment), **settings_lines(contents.settings)}
     sections = [
         contents.title,
         "### 🐛 Describe the bug",
@@ -108,8 +107,13 @@ def _culprit(located: Located | None) -> str:
         found[0] += f", {prose(located.part.kind)} {code(located.part.name)}"
     found[0] += f" ({located.confidence.value})."
     if located.rungs:
-        tried = ", ".join(f"{code(rung.backend)} {_did(rung)}" for rung in located.rungs)
-        found.append(f"Ablation: {tried}.")
+        tried = [
+            (rung.backend, "passes")
+            if rung.kind is Kind.PASS
+            else (rung.backend, f"fails ({rung.kind.value})" if rung.fails else "cannot be tested")
+            for rung in located.rungs
+        ]
+        found.append(f"Ablation: {', '.join(f'{code(backend)} {did}' for backend, did in tried)}.")
     if located.op is not None:
         place = f" at {code(located.op.source)}" if located.op.source else ""
         told = "It appears with" if located.op.way is Way.PIECE else "First wrong op:"
@@ -119,12 +123,6 @@ def _culprit(located: Located | None) -> str:
     if located.workaround is not None and located.workaround.code and located.workaround.verified:
         found.append(f"It goes away with {code(located.workaround.code)}.")
     return "\n".join(found)
-
-
-def _did(rung: Rung) -> str:
-    if rung.kind is Kind.PASS:
-        return "passes"
-    return f"fails ({rung.kind.value})" if rung.fails else "cannot be tested"
 
 
 def _script(contents: Contents) -> str:

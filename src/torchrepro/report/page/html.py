@@ -57,7 +57,7 @@ def page_of(contents: Contents) -> str:
         assets=assets(),
         pictures=pictures_of(contents),
         payload=Markup(payload_of(contents)),
-        environment=lines_of(contents.environment).items() if contents.environment else (),
+        environment=lines_of(contents.environment).items(),
         settings=settings_lines(contents.settings).items(),
         worst_growth=growth_rows(contents.located.growth if contents.located else ()),
     )
