@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchrepro.bundle.entries import ValueEntry
+from torchrepro.bundle.manifest import ValueEntry
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import pack_values, unpack_values
 

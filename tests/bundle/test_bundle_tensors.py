@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from value_roundtrip import geometry, loaded_again, storage_bytes, through_a_file
 
-from torchrepro.bundle.entries import (
+from torchrepro.bundle.manifest import (
     DeviceEntry,
     DictEntry,
     FloatEntry,

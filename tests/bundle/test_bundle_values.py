@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from value_roundtrip import assert_exactly_the_same, geometry, storage_bytes, through_a_file
 
-from torchrepro.bundle.storages import byte_span
+from torchrepro.bundle.storage_file import byte_span
 from torchrepro.bundle.values import pack_values
 
 QUANTISED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}

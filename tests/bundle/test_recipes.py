@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from value_roundtrip import loaded_again, storage_bytes, through_a_file
 
-from torchrepro.bundle.entries import Constant, Narrowed, Progression, RandomFloats
+from torchrepro.bundle.manifest import Constant, Narrowed, Progression, RandomFloats
 from torchrepro.bundle.recipes import follow, unknown_data
 from torchrepro.bundle.values import pack_values, unpack_values
 from torchrepro.nouns.errors import BundleError

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.bundle.entries import ValueEntry
+from torchrepro.bundle.manifest import ValueEntry
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import PackedValues, pack_values, unpack_values
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchrepro.bundle.entries import (
+from torchrepro.bundle.manifest import (
+    Manifest,
     NestedStridedEntry,
     RandomFloats,
     RandomIntegers,
@@ -15,7 +16,6 @@ from torchrepro.bundle.entries import (
     ValueEntry,
     ZeroTensorEntry,
 )
-from torchrepro.bundle.manifest import Manifest
 from torchrepro.nouns.repro import CustomOpEntry
 
 

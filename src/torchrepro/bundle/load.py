@@ -32,23 +32,25 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
         operators = text_of(files, OPERATORS) if OPERATORS in files else ""
         source_text = text_of(files, SOURCE) if SOURCE in files else ""
     constants = _under(values, "constant.")
-    source = _source(path, source_text, constants, trusted)
+    source = _source(path, source_text, constants, trusted) if source_text else None
     compiler, ambient, refused = _safe_state(manifest, trusted)
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
     try:
         inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
-        earlier = tuple(_inputs_of_earlier_call(values, call) for call in range(manifest.earlier))
+        calls = [_under(values, f"earlier.{call}.input.") for call in range(manifest.earlier)]
+        earlier = tuple(tuple(call[str(index)] for index in range(len(call))) for call in calls)
     except KeyError as exc:
         raise BundleError(
             f"{path}: the manifest does not describe {exc}", next_step="take the bundle again"
         ) from exc
-    require_registered(manifest.custom_ops, trusted, lambda: run_registrations(operators), path)
+    if manifest.custom_ops:
+        require_registered(manifest.custom_ops, trusted, lambda: run_registrations(operators), path)
     kernels = run_kernels(operators) if manifest.kernels and SOURCE_TRUST in trusted else {}
     return Repro(
         graph=read_graph(text, constants, trusted=trusted, kernels=kernels, source=source),
         inputs=inputs,
         place=manifest.place,
-        compiler=compiler_in(compiler, source),
+        compiler=compiler if source is None else compiler_in(compiler, source),
         ambient=replace(ambient, rng=_under(values, "rng.")),
         symbols=manifest.symbols,
         backward=manifest.backward,
@@ -61,12 +63,8 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
     )
 
 
-def _source(
-    path: Path, text: str, constants: dict[str, object], trusted: Collection[str]
-) -> ModuleType | None:
+def _source(path: Path, text: str, constants: dict[str, object], trusted: Collection[str]) -> ModuleType:
     """Run the user's code in the bundle, if it is trusted."""
-    if not text:
-        return None
     if SOURCE_TRUST not in trusted:
         raise BundleError(
             f"{path} runs code of its user, which it keeps in {SOURCE}",
@@ -126,11 +124,6 @@ def _require_known_words(ambient: Ambient) -> None:
         raise BundleError(
             "the manifest describes a state that torch does not have", next_step="do not trust it"
         )
-
-
-def _inputs_of_earlier_call(values: dict[str, object], call: int) -> tuple[object, ...]:
-    inputs = _under(values, f"earlier.{call}.input.")
-    return tuple(inputs[str(index)] for index in range(len(inputs)))
 
 
 def _under(values: dict[str, object], prefix: str) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from torchrepro.bundle.entries import Constant, Narrowed, Progression, RandomFloats, RandomIntegers, Recipe
+from torchrepro.bundle.manifest import Constant, Narrowed, Progression, RandomFloats, RandomIntegers, Recipe
 from torchrepro.nouns.errors import BundleError
 
 _CHUNK = 1 << 22

@@ -9,19 +9,24 @@ are copied when loaded.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import msgspec
 import torch
 
-from torchrepro.bundle.storages import ALIGNMENT, human_size
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.tensors import plain_torch
 
+ALIGNMENT = 64
+"""Cuts fall on torch's own alignment, so that no view becomes less aligned than it was."""
+
+
+_ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 _MAX_HEADER = 100_000_000
 """The limit of the `safetensors` package."""
 _PIECE = 1 << 30
@@ -34,6 +39,27 @@ class _Record(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[Count]
     data_offsets: tuple[Count, Count]
+
+
+def byte_span(size: Sequence[int], stride: Sequence[int], offset: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return first and last-plus-one byte that a strided view touches; equal where it has no elements."""
+    itemsize = dtype.itemsize
+    if 0 in size:
+        return offset * itemsize, offset * itemsize
+    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) + 1
+    if dtype in _ELEMENTS_PER_BYTE:
+        # torch packs these row by row in a contiguous tensor and knows no views of them.
+        return 0, -(-math.prod(size) // _ELEMENTS_PER_BYTE[dtype])
+    return offset * itemsize, last * itemsize
+
+
+def human_size(nbytes: int) -> str:
+    """1536 -> '1.5 KiB'."""
+    amount, units = float(nbytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.0f} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
 
 
 def write_storages(path: Path, storages: Mapping[str, torch.Tensor]) -> None:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from torchrepro.bundle.entries import RandomFloats, StorageEntry, StridedEntry
-from torchrepro.bundle.recipes import can_resemble, exact_recipe, follow, random_recipe, unknown_data
-from torchrepro.nouns.errors import BundleError
+from torchrepro.bundle.manifest import RandomFloats, StorageEntry
+from torchrepro.bundle.recipes import can_resemble, exact_recipe, random_recipe, unknown_data
+from torchrepro.bundle.storage_file import ALIGNMENT, byte_span, human_size
 from torchrepro.torch_api.tensors import hint, is_fake, storage_identity
 
 WASTE_WORTH_CUTTING = 1 << 20
 """A storage is kept whole unless more than this, and more than half of it, is outside all views.
 
 Keeping it whole is the safe choice: a graph may reach beyond its input with `as_strided`."""
-ALIGNMENT = 64
-"""Cuts fall on torch's own alignment, so that no view becomes less aligned than it was."""
-
-
-_ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 
 
 class NoHint(ValueError):
@@ -35,18 +27,6 @@ def known(number: int | torch.SymInt) -> int:
     if value is None:
         raise NoHint(f"its size {number} depends on data")
     return int(value)
-
-
-def byte_span(size: Sequence[int], stride: Sequence[int], offset: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return first and last-plus-one byte that a strided view touches; equal where it has no elements."""
-    itemsize = dtype.itemsize
-    if 0 in size:
-        return offset * itemsize, offset * itemsize
-    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) + 1
-    if dtype in _ELEMENTS_PER_BYTE:
-        # torch packs these row by row in a contiguous tensor and knows no views of them.
-        return 0, -(-math.prod(size) // _ELEMENTS_PER_BYTE[dtype])
-    return offset * itemsize, last * itemsize
 
 
 @dataclass
@@ -176,116 +156,3 @@ def _in_words(recipe: RandomFloats) -> str:
         f"replaced on loading by similar random values (mean {recipe.mean:.3g}, std {recipe.std:.3g}, "
         f"from {recipe.minimum:.3g} to {recipe.maximum:.3g}{extra})"
     )
-
-
-def human_size(nbytes: int) -> str:
-    """1536 -> '1.5 KiB'."""
-    amount, units = float(nbytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop(0)
-    return f"{amount:.0f} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
-
-
-DAMAGED = "the bundle is damaged: get a fresh copy, or capture the failure again"
-
-LoadStorage = Callable[[str], torch.Tensor]
-DeviceMap = Callable[[torch.device], torch.device]
-
-
-def available_device(wanted: torch.device) -> torch.device:
-    """Return the device itself where this machine has it, else the CPU."""
-    if wanted.type in ("cpu", "meta"):
-        return wanted
-    module = getattr(torch, wanted.type, None)
-    if module is None or not module.is_available():
-        return torch.device("cpu")
-    return wanted if (wanted.index or 0) < module.device_count() else torch.device(wanted.type, 0)
-
-
-def find_constant(name: str, *kinds: type) -> Any:
-    """torch.<name>, which must be a dtype, layout, ...; an older torch may not have it."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, kinds):
-        raise BundleError(
-            f"the bundle uses torch.{name}, which torch {torch.__version__} does not have",
-            next_step="use the torch version that the manifest names",
-        )
-    return found
-
-
-class StorageLoader:
-    """Loads each storage once, onto its device."""
-
-    def __init__(self, load: LoadStorage, device_map: DeviceMap) -> None:
-        self._load = load
-        self._device_map = device_map
-        self._loaded: dict[str, tuple[StorageEntry, torch.UntypedStorage]] = {}
-
-    def device(self, name: str) -> torch.device:
-        return self._device_map(parse_device(name))
-
-    def storage(self, entry: StorageEntry) -> torch.UntypedStorage:
-        known, storage = self._loaded.get(entry.name, (None, None))
-        if storage is None:
-            storage = self._fetch(entry)
-            self._loaded[entry.name] = (entry, storage)
-        elif known != entry:
-            raise BundleError(f"two descriptions of the storage {entry.name!r} differ", next_step=DAMAGED)
-        return storage
-
-    def _fetch(self, entry: StorageEntry) -> torch.UntypedStorage:
-        device = self.device(entry.device)
-        if entry.nbytes == 0 or device.type == "meta":
-            return torch.empty(entry.nbytes, dtype=torch.uint8, device=device).untyped_storage()
-        if entry.recipe is None:
-            flat = self._load(entry.name)
-        else:
-            flat = follow(entry.recipe, entry.nbytes, lambda: self._load(entry.name))
-        if flat.numel() != entry.nbytes:
-            raise BundleError(
-                f"the storage {entry.name!r} has {flat.numel()} bytes where the manifest says {entry.nbytes}",
-                next_step=DAMAGED,
-            )
-        if device.type != "cpu":
-            return flat.to(device).untyped_storage()
-        owns_all = flat.storage_offset() == 0 and flat.untyped_storage().nbytes() == entry.nbytes
-        # Kernels may assume the alignment that torch's own allocator gives.
-        return (flat if owns_all and flat.data_ptr() % ALIGNMENT == 0 else flat.clone()).untyped_storage()
-
-    def view(
-        self, entry: StridedEntry, empty: Callable[[torch.dtype, torch.device], torch.Tensor]
-    ) -> torch.Tensor:
-        """Return a tensor over the entry's storage. Checked first: torch would grow a short storage."""
-        dtype = find_constant(entry.dtype, torch.dtype)
-        kept = entry.storage
-        offset = entry.offset - kept.start // dtype.itemsize
-        sane = (
-            len(entry.size) == len(entry.stride)
-            and min((*entry.size, *entry.stride, offset, kept.nbytes)) >= 0
-        )
-        if sane:
-            low, high = byte_span(entry.size, entry.stride, offset, dtype)
-            freed = kept.nbytes == 0
-            sane = kept.start % dtype.itemsize == 0 and (freed or low == high or high <= kept.nbytes)
-        if not sane:
-            raise BundleError(
-                f"a tensor of size {entry.size} and stride {entry.stride} does not fit storage {kept.name!r}",
-                next_step=DAMAGED,
-            )
-        storage = self.storage(kept)
-        tensor = empty(dtype, self.device(kept.device))
-        return tensor.set_(storage, offset, entry.size, entry.stride)
-
-    def free_again(self) -> None:
-        """Storages that were freed under their tensors (as FSDP does) grew when these were made."""
-        for entry, storage in self._loaded.values():
-            if storage.nbytes() != entry.nbytes:
-                storage.resize_(entry.nbytes)
-
-
-def parse_device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise BundleError(f"{name!r} is no device that torch knows", next_step=DAMAGED) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from torchrepro.bundle.entries import (
+from torchrepro.bundle.manifest import (
     DimMark,
     MkldnnEntry,
     NestedStridedEntry,
@@ -17,6 +17,7 @@ from torchrepro.bundle.entries import (
     PerChannelQuantizer,
     PerTensorQuantizer,
     SparseEntry,
+    StorageEntry,
     StridedEntry,
     SubclassEntry,
     TensorEntry,
@@ -24,13 +25,9 @@ from torchrepro.bundle.entries import (
     ZeroTensorEntry,
     parts_of,
 )
-from torchrepro.bundle.storages import (
-    DAMAGED,
-    NoHint,
-    byte_span,
-    find_constant,
-    known,
-)
+from torchrepro.bundle.recipes import follow
+from torchrepro.bundle.storage_file import ALIGNMENT, byte_span
+from torchrepro.bundle.storages import NoHint, known
 from torchrepro.judge.exotic import inner_tensors, is_sparse, quantizer_of, sparse_parts
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.tensors import (
@@ -193,6 +190,110 @@ def find_subclass(name: str) -> type[torch.Tensor] | None:
     if not (isinstance(found, type) and issubclass(found, torch.Tensor)):
         return None
     return found if hasattr(found, "__tensor_flatten__") and hasattr(found, "__tensor_unflatten__") else None
+
+
+DAMAGED = "the bundle is damaged: get a fresh copy, or capture the failure again"
+
+LoadStorage = Callable[[str], torch.Tensor]
+DeviceMap = Callable[[torch.device], torch.device]
+
+
+def available_device(wanted: torch.device) -> torch.device:
+    """Return the device itself where this machine has it, else the CPU."""
+    if wanted.type in ("cpu", "meta"):
+        return wanted
+    module = getattr(torch, wanted.type, None)
+    if module is None or not module.is_available():
+        return torch.device("cpu")
+    return wanted if (wanted.index or 0) < module.device_count() else torch.device(wanted.type, 0)
+
+
+def find_constant(name: str, *kinds: type) -> Any:
+    """torch.<name>, which must be a dtype, layout, ...; an older torch may not have it."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, kinds):
+        raise BundleError(
+            f"the bundle uses torch.{name}, which torch {torch.__version__} does not have",
+            next_step="use the torch version that the manifest names",
+        )
+    return found
+
+
+class StorageLoader:
+    """Loads each storage once, onto its device."""
+
+    def __init__(self, load: LoadStorage, device_map: DeviceMap) -> None:
+        self._load = load
+        self._device_map = device_map
+        self._loaded: dict[str, tuple[StorageEntry, torch.UntypedStorage]] = {}
+
+    def device(self, name: str) -> torch.device:
+        return self._device_map(parse_device(name))
+
+    def storage(self, entry: StorageEntry) -> torch.UntypedStorage:
+        known, storage = self._loaded.get(entry.name, (None, None))
+        if storage is None:
+            storage = self._fetch(entry)
+            self._loaded[entry.name] = (entry, storage)
+        elif known != entry:
+            raise BundleError(f"two descriptions of the storage {entry.name!r} differ", next_step=DAMAGED)
+        return storage
+
+    def _fetch(self, entry: StorageEntry) -> torch.UntypedStorage:
+        device = self.device(entry.device)
+        if entry.nbytes == 0 or device.type == "meta":
+            return torch.empty(entry.nbytes, dtype=torch.uint8, device=device).untyped_storage()
+        if entry.recipe is None:
+            flat = self._load(entry.name)
+        else:
+            flat = follow(entry.recipe, entry.nbytes, lambda: self._load(entry.name))
+        if flat.numel() != entry.nbytes:
+            raise BundleError(
+                f"the storage {entry.name!r} has {flat.numel()} bytes where the manifest says {entry.nbytes}",
+                next_step=DAMAGED,
+            )
+        if device.type != "cpu":
+            return flat.to(device).untyped_storage()
+        owns_all = flat.storage_offset() == 0 and flat.untyped_storage().nbytes() == entry.nbytes
+        # Kernels may assume the alignment that torch's own allocator gives.
+        return (flat if owns_all and flat.data_ptr() % ALIGNMENT == 0 else flat.clone()).untyped_storage()
+
+    def view(
+        self, entry: StridedEntry, empty: Callable[[torch.dtype, torch.device], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return a tensor over the entry's storage. Checked first: torch would grow a short storage."""
+        dtype = find_constant(entry.dtype, torch.dtype)
+        kept = entry.storage
+        offset = entry.offset - kept.start // dtype.itemsize
+        sane = (
+            len(entry.size) == len(entry.stride)
+            and min((*entry.size, *entry.stride, offset, kept.nbytes)) >= 0
+        )
+        if sane:
+            low, high = byte_span(entry.size, entry.stride, offset, dtype)
+            freed = kept.nbytes == 0
+            sane = kept.start % dtype.itemsize == 0 and (freed or low == high or high <= kept.nbytes)
+        if not sane:
+            raise BundleError(
+                f"a tensor of size {entry.size} and stride {entry.stride} does not fit storage {kept.name!r}",
+                next_step=DAMAGED,
+            )
+        storage = self.storage(kept)
+        tensor = empty(dtype, self.device(kept.device))
+        return tensor.set_(storage, offset, entry.size, entry.stride)
+
+    def free_again(self) -> None:
+        """Storages that were freed under their tensors (as FSDP does) grew when these were made."""
+        for entry, storage in self._loaded.values():
+            if storage.nbytes() != entry.nbytes:
+                storage.resize_(entry.nbytes)
+
+
+def parse_device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise BundleError(f"{name!r} is no device that torch knows", next_step=DAMAGED) from error
 
 
 class _NonLeaf(torch.autograd.Function):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.bundle.entries import OpaqueEntry
+from torchrepro.bundle.manifest import OpaqueEntry
 from torchrepro.bundle.values import pack_values
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro

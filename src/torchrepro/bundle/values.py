@@ -5,42 +5,52 @@ Never a pickle: what has no description here is left out and said so.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from torchrepro.bundle.entries import (
+from torchrepro.bundle.manifest import (
+    BoolEntry,
+    BytesEntry,
+    ComplexEntry,
     DeviceEntry,
     DictEntry,
+    EllipsisEntry,
+    FloatEntry,
     GeneratorEntry,
+    IntEntry,
+    NoneEntry,
     OpaqueEntry,
     SameEntry,
     SequenceEntry,
     StorageEntry,
+    StrEntry,
     StridedEntry,
     SymbolEntry,
     TensorTraits,
     TorchConstantEntry,
     ValueEntry,
     ZeroTensorEntry,
-    pack_scalar,
     parts_of,
-    unpack_scalar,
 )
-from torchrepro.bundle.storages import (
+from torchrepro.bundle.storages import StorageTable
+from torchrepro.bundle.tensors import (
     DAMAGED,
     DeviceMap,
     LoadStorage,
     StorageLoader,
-    StorageTable,
     available_device,
     find_constant,
+    pack_tensor,
     parse_device,
+    rebuild_tensor,
+    type_name,
 )
-from torchrepro.bundle.tensors import pack_tensor, rebuild_tensor, type_name
-from torchrepro.nouns.errors import BundleError, CannotSerialise
+from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError
 from torchrepro.torch_api.tensors import expression, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
@@ -161,7 +171,7 @@ class Packer:
             self._depth -= 1
 
     def _pack(self, value: Any, where: str) -> ValueEntry:
-        scalar = pack_scalar(value)
+        scalar = _pack_scalar(value)
         if scalar is not None:
             return scalar
         match value:
@@ -294,7 +304,7 @@ class Unpacker:
                     f"{self.current} holds a {type_}, which the bundle could not keep: {reason}",
                     next_step="capture again without it, or give the value by hand",
                 )
-        return unpack_scalar(entry)
+        return _unpack_scalar(entry)
 
     def _impossible(self, kind: str) -> BundleError:
         return BundleError(f"{self.current} holds an impossible {kind}", next_step=DAMAGED)
@@ -311,3 +321,76 @@ class Unpacker:
                     f"the generator state of {self.current} is damaged", next_step=DAMAGED
                 ) from error
         return generator
+
+
+# Scalars: exact in JSON, which by itself has no NaN, no big integers and no bytes.
+
+
+def _pack_scalar(value: Any) -> ValueEntry | None:
+    """Return the entry of a value of exactly one of the built-in scalar types; None for anything else."""
+    if value is None:
+        return NoneEntry()
+    if value is ...:
+        return EllipsisEntry()
+    # Exact types: an enum or a numpy number is an int or float too, and would come back as less.
+    kind = type(value)
+    if kind is bool:
+        return BoolEntry(value)
+    if kind is int:
+        return IntEntry(value if -(1 << 63) <= value < 1 << 63 else hex(value))
+    if kind is float:
+        return FloatEntry(_float_to_text(value))
+    if kind is complex:
+        return ComplexEntry(_float_to_text(value.real), _float_to_text(value.imag))
+    if kind is str:
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            return StrEntry(value.encode("unicode_escape").decode("ascii"), escaped=True)
+        return StrEntry(value)
+    if kind is bytes:
+        return BytesEntry(value)
+    return None
+
+
+def _unpack_scalar(entry: ValueEntry) -> Any:
+    """Return the value of an entry that `_pack_scalar` made, or of a symbolic number."""
+    try:
+        match entry:
+            case NoneEntry():
+                return None
+            case EllipsisEntry():
+                return ...
+            case BoolEntry(value=value) | BytesEntry(value=value):
+                return value
+            case IntEntry(value=value):
+                return int(value, 16) if isinstance(value, str) else value
+            case FloatEntry(value=value):
+                return _text_to_float(value)
+            case ComplexEntry(real=real, imag=imag):
+                return complex(_text_to_float(real), _text_to_float(imag))
+            case StrEntry(value=value, escaped=escaped):
+                return value.encode("ascii").decode("unicode_escape") if escaped else value
+            case SymbolEntry(value=value, type=type_):
+                return float(value) if type_ == "float" else value
+    except ValueError as error:
+        raise BundleError(
+            f"the manifest has a value that is none: {error}",
+            next_step="the bundle is damaged: get a fresh copy",
+        ) from error
+    raise HarnessError(f"no reader for {type(entry).__name__}")
+
+
+def _float_to_text(value: float) -> str:
+    """Write a float exactly: the shortest decimal, and for NaN its bits (sign and payload)."""
+    return f"nan:{struct.pack('>d', value).hex()}" if math.isnan(value) else repr(value)
+
+
+def _text_to_float(text: str) -> float:
+    if text.startswith("nan:"):
+        try:
+            (value,) = struct.unpack(">d", bytes.fromhex(text[4:]))
+        except struct.error as error:
+            raise ValueError(f"{text!r} is no NaN") from error
+        return float(value)
+    return float(text)

@@ -23,7 +23,7 @@ import msgspec
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.bundle.entries import StorageEntry
+from torchrepro.bundle.manifest import StorageEntry
 from torchrepro.bundle.storage_digests import digest_of_storage
 from torchrepro.bundle.storages import StorageTable, known
 from torchrepro.bundle.values import describe_values

@@ -19,9 +19,10 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Node
 
 from torchrepro.graph_text import resolver, triton_kernels
+from torchrepro.graph_text.allowed import MODULES
 from torchrepro.graph_text.annotations import SYMBOL_KINDS
 from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
-from torchrepro.graph_text.syntax import dotted_name
+from torchrepro.graph_text.syntax import NUMPY_WORDS, dotted_name
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
@@ -175,7 +176,22 @@ _WORDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, LiteralWriter], An
 }
 """What is written as the call of a word: which values, the arguments, and what reads them back."""
 _BUILDERS = {word: build for word, (_, _, build) in _WORDS.items()} | {"set": set, "frozenset": frozenset}
+# A node with one of these names is written by another one: they mean something else to the reader.
+RESERVED = frozenset(
+    {
+        *("torch", "operator", "math", "builtins", "self", "inf", "nan", "named", "arg", "user"),
+        *("source", "sym", "symfloat", "symbool", "call_method", "call_module", "get_attr", "node"),
+        *("call", "bytes", "getattr", "parameter", "buffer", "temporary_buffer", "at", "same_as"),
+        *NUMPY_WORDS,
+        *_BUILDERS,
+        *MODULES["builtins"],  # type: ignore[misc]
+    }
+)
 _WRONG_ARGUMENTS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
+
+
+def is_placeholder_target(target: str) -> bool:
+    return bool(resolver.IDENTIFIER.match(target.lstrip("*"))) and target.count("*") <= 2
 
 
 class LiteralReader:
@@ -185,7 +201,7 @@ class LiteralReader:
         self,
         constants: Mapping[str, Any],
         trusted: Sequence[str],
-        symbols: Symbols,
+        symbols: Callable[[], Symbols],
         source: ModuleType | None = None,
         kernels: Mapping[str, Any] | None = None,
     ) -> None:
@@ -270,7 +286,7 @@ class LiteralReader:
         try:
             if symbolic:
                 hints = {item.arg: self.read(item.value) for item in tree.keywords if item.arg}
-                return self._symbols.number(word, tree.args[0], hints)
+                return self._symbols().number(word, tree.args[0], hints)
             values = [self.read(arg) for arg in tree.args]
             if word == "const":
                 return self._constants[values[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,8 +19,7 @@ from torchrepro.graph_text import resolver
 from torchrepro.graph_text.allowed import ATTRIBUTES
 from torchrepro.graph_text.annotations import NOTE_KEY, read_note
 from torchrepro.graph_text.leaf_modules import build_leaf_module
-from torchrepro.graph_text.literals import LiteralReader
-from torchrepro.graph_text.printer import RESERVED, is_placeholder_target
+from torchrepro.graph_text.literals import RESERVED, LiteralReader, is_placeholder_target
 from torchrepro.graph_text.source_lines import annotations_of
 from torchrepro.graph_text.symbols import Symbols
 from torchrepro.graph_text.syntax import (
@@ -55,7 +55,7 @@ def read_graph(
     `trusted` names modules whose code the graph may call; they are imported when it does. `kernels` are the
     user's Triton kernels (`GraphText.kernels`), `source` the bundle's own code, if somebody vouches for it.
     """
-    symbols = Symbols()
+    symbols = functools.cache(Symbols)  # few graphs name one
 
     def literals() -> LiteralReader:
         return LiteralReader(constants, tuple(trusted), symbols, source, kernels)

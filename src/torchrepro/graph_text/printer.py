@@ -15,13 +15,12 @@ from torch.fx import GraphModule
 from torch.fx.node import Node
 
 from torchrepro.graph_text import resolver
-from torchrepro.graph_text.allowed import ATTRIBUTES, MODULES
+from torchrepro.graph_text.allowed import ATTRIBUTES
 from torchrepro.graph_text.annotations import note_of_node, note_of_value, write_note
 from torchrepro.graph_text.leaf_modules import leaf_module_arguments
-from torchrepro.graph_text.literals import LiteralWriter, quote
+from torchrepro.graph_text.literals import RESERVED, LiteralWriter, is_placeholder_target, quote
 from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
-from torchrepro.graph_text.syntax import HEADER, INFIX, NUMPY_WORDS, PREFIX
-from torchrepro.graph_text.triton_kernels import WORDS as triton_words
+from torchrepro.graph_text.syntax import HEADER, INFIX, PREFIX
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.fake import PyTreeCodeGen
@@ -29,18 +28,6 @@ from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 _INDENT = "    "
 _WIDTH = 110
-
-# A node with one of these names is written by another one: they mean something else to the reader.
-RESERVED = frozenset(
-    {
-        *("torch", "operator", "math", "builtins", "self", "inf", "nan", "named", "arg", "const", "user"),
-        *("source", "enum"),
-        *("sym", "symfloat", "symbool", "named_tuple", "call_method", "call_module", "get_attr", "node"),
-        *("call", "slice", "range", "complex", "set", "frozenset", "bytes", "getattr", "parameter", "buffer"),
-        *("temporary_buffer", "at", "same_as", *NUMPY_WORDS, *triton_words),
-        *MODULES["builtins"],  # type: ignore[misc]
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -353,10 +340,6 @@ class _GraphPrinter:
 
 def _annotation(note: Any) -> str:
     return "" if note is None else f": {write_note(note)}"
-
-
-def is_placeholder_target(target: str) -> bool:
-    return bool(resolver.IDENTIFIER.match(target.lstrip("*"))) and target.count("*") <= 2
 
 
 def _is_dotted(path: str) -> bool:

@@ -18,7 +18,6 @@ from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.repro import SOURCE_TRUST
 from torchrepro.torch_api.ops import HigherOrderOperator, kernel_side_table
 
-WORDS = ("triton_kernel", "triton_constants", "triton_function", "triton_dtype")
 _WRAPPERS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
 _KERNEL, _CONSTANTS = "kernel_idx", "constant_args_idx"
 

@@ -18,8 +18,14 @@ import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
-from torchrepro.bundle.entries import OpaqueEntry, SameEntry, TensorTraits, ValueEntry
-from torchrepro.bundle.manifest import Manifest, encode_manifest
+from torchrepro.bundle.manifest import (
+    Manifest,
+    OpaqueEntry,
+    SameEntry,
+    TensorTraits,
+    ValueEntry,
+    encode_manifest,
+)
 from torchrepro.bundle.read import (
     GRAPH,
     OPERATORS,

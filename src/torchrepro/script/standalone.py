@@ -17,10 +17,11 @@ from functools import cache, cached_property
 
 import torch
 
-from torchrepro.bundle.entries import (
+from torchrepro.bundle.manifest import (
     BoolEntry,
     FloatEntry,
     IntEntry,
+    Manifest,
     NoneEntry,
     RandomFloats,
     SameEntry,
@@ -29,7 +30,6 @@ from torchrepro.bundle.entries import (
     ValueEntry,
     ZeroTensorEntry,
 )
-from torchrepro.bundle.manifest import Manifest
 from torchrepro.graph_text.syntax import dynamic_dimensions
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place

@@ -61,12 +61,10 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Compiler]:
     return written, compiler
 
 
-def compiler_in(compiler: Compiler, source: types.ModuleType | None) -> Compiler:
+def compiler_in(compiler: Compiler, source: types.ModuleType) -> Compiler:
     """Return the compiler under the name by which it is imported here, if the source text defines it."""
     place, _, name = compiler.name.partition(":")
-    if source is None or place != SOURCE_TRUST:
-        return compiler
-    return replace(compiler, name=f"{source.__name__}:{name}")
+    return replace(compiler, name=f"{source.__name__}:{name}") if place == SOURCE_TRUST else compiler
 
 
 def read_with_source(
