@@ -17,15 +17,15 @@ WASTE_WORTH_CUTTING = 1 << 20
 Keeping it whole is the safe choice: a graph may reach beyond its input with `as_strided`."""
 
 
-class NoHint(ValueError):
-    """A symbolic size depends on data that does not exist yet."""
+class NotKept(ValueError):
+    """A tensor that cannot be described, with the reason."""
 
 
 def known(number: int | torch.SymInt) -> int:
     """Return a size as a plain integer: the hint of a symbolic one."""
     value = hint(number)
     if value is None:
-        raise NoHint(f"its size {number} depends on data")
+        raise NotKept(f"its size {number} depends on data")
     return int(value)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -27,7 +26,7 @@ from torchrepro.bundle.manifest import (
 )
 from torchrepro.bundle.recipes import follow
 from torchrepro.bundle.storage_file import ALIGNMENT, byte_span
-from torchrepro.bundle.storages import NoHint, known
+from torchrepro.bundle.storages import NotKept, known
 from torchrepro.judge.exotic import inner_tensors, is_sparse, quantizer_of, sparse_parts
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.tensors import (
@@ -44,16 +43,17 @@ from torchrepro.torch_api.tensors import (
 if TYPE_CHECKING:
     from torchrepro.bundle.values import Packer, Unpacker
 
+Part = Callable[[str, Any], ValueEntry]
+"""Packs a part of a tensor, which has a name."""
 
-def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packer) -> TensorEntry | OpaqueEntry:
-    """Describe a tensor; one that cannot be described becomes opaque, with the reason."""
+
+def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packer) -> TensorEntry:
+    """Describe a tensor; `NotKept` with the reason for one that cannot be described."""
     try:
         return _pack_known_kind(tensor, number, where, packing)
-    except NoHint as error:
-        return OpaqueEntry(type_name(tensor), str(error))
     except (RuntimeError, NotImplementedError) as error:
         # Backends without storages, and layouts that torch adds, refuse in their own words.
-        return OpaqueEntry(type_name(tensor), str(error).split("\n", 1)[0])
+        raise NotKept(str(error).split("\n", 1)[0]) from error
 
 
 def type_name(value: Any) -> str:
@@ -61,11 +61,9 @@ def type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _pack_known_kind(
-    tensor: torch.Tensor, number: int, where: str, packing: Packer
-) -> TensorEntry | OpaqueEntry:
+def _pack_known_kind(tensor: torch.Tensor, number: int, where: str, packing: Packer) -> TensorEntry:
     if is_functorch_wrapped(tensor):
-        return OpaqueEntry(type_name(tensor), "it only exists inside a function transform (vmap, grad)")
+        raise NotKept("it only exists inside a function transform (vmap, grad)")
     traits: dict[str, Any] = {
         "number": number,
         "requires_grad": tensor.requires_grad,
@@ -74,29 +72,43 @@ def _pack_known_kind(
         "inference": tensor.is_inference(),
         "marks": read_marks(tensor),
     }
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_fake(tensor):
-        return _pack_subclass(tensor, traits, where, packing)
 
     def part(name: str, tensor: Any) -> ValueEntry:
         return packing.pack(tensor, f"{where}.{name}")
 
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_fake(tensor):
+        return _pack_subclass(tensor, traits, part)
+    dtype, layout = (str(constant).removeprefix("torch.") for constant in (tensor.dtype, tensor.layout))
     if tensor._is_zerotensor():
-        size, stride = tuple(tensor.size()), tensor.stride()
-        return ZeroTensorEntry(
-            **traits, dtype=_name(tensor.dtype), device=str(tensor.device), size=size, stride=stride
-        )
+        traits |= {"size": tuple(tensor.size()), "stride": tensor.stride()}
+        return ZeroTensorEntry(**traits, dtype=dtype, device=str(tensor.device))
     if tensor.layout is torch.strided and tensor.is_nested:
         names = ("buffer", "sizes", "strides", "offsets")
         parts = (tensor.values(), *nested_geometry(tensor))
         traits |= dict(zip(names, map(part, names, parts), strict=True))
         return NestedStridedEntry(**traits)
     if tensor.layout is torch.strided:
-        return _pack_strided(tensor, traits, where, packing)
+        size, stride = tuple(map(known, tensor.size())), tuple(map(known, tensor.stride()))
+        offset = known(tensor.storage_offset())
+        available = known(tensor.untyped_storage().nbytes())
+        if 0 < available < byte_span(size, stride, offset, tensor.dtype)[1]:
+            raise NotKept("its storage is smaller than its size says")
+        return StridedEntry(
+            **traits,
+            storage=packing.storages.entry_for(tensor, where),
+            dtype=dtype,
+            size=size,
+            stride=stride,
+            offset=offset,
+            conj=tensor.is_conj(),
+            neg=tensor.is_neg(),
+            quantizer=_pack_quantizer(tensor, part) if tensor.is_quantized else None,
+        )
     if is_sparse(tensor):
         indices, values = sparse_parts(tensor)
         return SparseEntry(
             **traits,
-            layout=_name(tensor.layout),
+            layout=layout,
             size=tuple(tensor.size()),
             indices=tuple(map(part, indices, indices.values())),
             values=part("values", values),
@@ -104,75 +116,37 @@ def _pack_known_kind(
         )
     if tensor.is_mkldnn:
         return MkldnnEntry(**traits, dense=part("dense", tensor.to_dense()))
-    return OpaqueEntry(type_name(tensor), f"its layout {tensor.layout} is unknown")
+    raise NotKept(f"its layout {tensor.layout} is unknown")
 
 
-def _name(constant: torch.dtype | torch.layout) -> str:
-    return str(constant).removeprefix("torch.")
+def _pack_quantizer(tensor: torch.Tensor, part: Part) -> PerTensorQuantizer | PerChannelQuantizer | None:
+    match quantizer_of(tensor):
+        case {"q_scale": scale, "q_zero_point": zero_point}:
+            return PerTensorQuantizer(repr(scale), zero_point)
+        case {
+            "q_per_channel_scales": scales,
+            "q_per_channel_zero_points": zero_points,
+            "q_per_channel_axis": axis,
+        }:
+            return PerChannelQuantizer(part("scales", scales), part("zero_points", zero_points), axis)
+    return None
 
 
-def _pack_strided(
-    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packer
-) -> StridedEntry | OpaqueEntry:
-    size, stride = tuple(map(known, tensor.size())), tuple(map(known, tensor.stride()))
-    offset = known(tensor.storage_offset())
-    available = known(tensor.untyped_storage().nbytes())
-    if 0 < available < byte_span(size, stride, offset, tensor.dtype)[1]:
-        return OpaqueEntry(type_name(tensor), "its storage is smaller than its size says")
-    return StridedEntry(
-        **traits,
-        storage=packing.storages.entry_for(tensor, where),
-        dtype=_name(tensor.dtype),
-        size=size,
-        stride=stride,
-        offset=offset,
-        conj=tensor.is_conj(),
-        neg=tensor.is_neg(),
-        quantizer=_pack_quantizer(tensor, where, packing) if tensor.is_quantized else None,
-    )
-
-
-def _pack_quantizer(
-    tensor: torch.Tensor, where: str, packing: Packer
-) -> PerTensorQuantizer | PerChannelQuantizer | None:
-    found = quantizer_of(tensor)
-    if not found:
-        return None
-    if "q_scale" in found:
-        return PerTensorQuantizer(repr(found["q_scale"]), found["q_zero_point"])
-    return PerChannelQuantizer(
-        packing.pack(found["q_per_channel_scales"], f"{where}.scales"),
-        packing.pack(found["q_per_channel_zero_points"], f"{where}.zero_points"),
-        found["q_per_channel_axis"],
-    )
-
-
-def _pack_subclass(
-    tensor: torch.Tensor, traits: dict[str, Any], where: str, packing: Packer
-) -> SubclassEntry | OpaqueEntry:
+def _pack_subclass(tensor: torch.Tensor, traits: dict[str, Any], part: Part) -> SubclassEntry:
     name = type_name(tensor)
     if find_subclass(name) is not type(tensor):
-        return OpaqueEntry(
-            name, "only tensor subclasses of torch itself that define __tensor_flatten__ are kept"
-        )
+        raise NotKept("only tensor subclasses of torch itself that define __tensor_flatten__ are kept")
     inner, context = inner_tensors(tensor)
-    entry = SubclassEntry(
-        **traits,
-        type=name,
-        context=packing.pack(context, f"{where}.context"),
-        inner={attribute: packing.pack(part, f"{where}.{attribute}") for attribute, part in inner.items()},
-        size=_outer(tensor.size()),
-        stride=_outer(tensor.stride()),
+    size, stride = (
+        tuple(-1 if number is None else int(number) for number in map(hint, numbers))
+        for numbers in (tensor.size(), tensor.stride())
     )
-    for part in parts_of(entry):
-        if isinstance(part, OpaqueEntry):
-            return OpaqueEntry(name, f"its {part.type} cannot be kept")
-    return entry
-
-
-def _outer(numbers: Any) -> tuple[int, ...]:
-    hints = map(hint, numbers)
-    return tuple(-1 if number is None else int(number) for number in hints)
+    packed: dict[str, Any] = {"context": part("context", context)}
+    packed["inner"] = {name: part(name, tensor) for name, tensor in inner.items()}
+    for found in parts_of(packed):
+        if isinstance(found, OpaqueEntry):
+            raise NotKept(f"its {found.type} cannot be kept")
+    return SubclassEntry(**traits, type=name, size=size, stride=stride, **packed)
 
 
 def find_subclass(name: str) -> type[torch.Tensor] | None:
@@ -187,9 +161,8 @@ def find_subclass(name: str) -> type[torch.Tensor] | None:
         found = getattr(importlib.import_module(module_name), class_name, None)
     except ImportError:
         return None
-    if not (isinstance(found, type) and issubclass(found, torch.Tensor)):
-        return None
-    return found if hasattr(found, "__tensor_flatten__") and hasattr(found, "__tensor_unflatten__") else None
+    own = isinstance(found, type) and issubclass(found, torch.Tensor)
+    return found if own and {"__tensor_flatten__", "__tensor_unflatten__"} <= set(dir(found)) else None
 
 
 DAMAGED = "the bundle is damaged: get a fresh copy, or capture the failure again"
@@ -258,9 +231,7 @@ class StorageLoader:
         # Kernels may assume the alignment that torch's own allocator gives.
         return (flat if owns_all and flat.data_ptr() % ALIGNMENT == 0 else flat.clone()).untyped_storage()
 
-    def view(
-        self, entry: StridedEntry, empty: Callable[[torch.dtype, torch.device], torch.Tensor]
-    ) -> torch.Tensor:
+    def view(self, entry: StridedEntry, quantizer: dict[str, Any]) -> torch.Tensor:
         """Return a tensor over the entry's storage. Checked first: torch would grow a short storage."""
         dtype = find_constant(entry.dtype, torch.dtype)
         kept = entry.storage
@@ -279,7 +250,7 @@ class StorageLoader:
                 next_step=DAMAGED,
             )
         storage = self.storage(kept)
-        tensor = empty(dtype, self.device(kept.device))
+        tensor = empty_quantized(dtype, self.device(kept.device), **quantizer)
         return tensor.set_(storage, offset, entry.size, entry.stride)
 
     def free_again(self) -> None:
@@ -315,11 +286,8 @@ def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
         bare = _build(entry, unpacking)
         return bare.requires_grad_(False) if bare.requires_grad else bare
 
-    def mode() -> AbstractContextManager[Any]:
-        return torch.inference_mode(entry.inference)
-
     try:
-        with mode():
+        with torch.inference_mode(entry.inference):
             if entry.parameter:
                 tensor: torch.Tensor = torch.nn.Parameter(make(), requires_grad=entry.requires_grad)
             elif entry.requires_grad and not entry.leaf:
@@ -341,9 +309,7 @@ def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
 def _build(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
     match entry:
         case StridedEntry():
-            tensor = unpacking.storages.view(
-                entry, lambda dtype, device: _empty(entry, dtype, device, unpacking)
-            )
+            tensor = unpacking.storages.view(entry, _quantizer(entry, unpacking))
             set_lazy_bits(tensor, conj=entry.conj, neg=entry.neg)
             return tensor
         case ZeroTensorEntry():
@@ -369,22 +335,14 @@ def _build(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
             return cast(torch.Tensor, found.__tensor_unflatten__(inner, context, entry.size, entry.stride))
 
 
-def _empty(
-    entry: StridedEntry, dtype: torch.dtype, device: torch.device, unpacking: Unpacker
-) -> torch.Tensor:
+def _quantizer(entry: StridedEntry, unpacking: Unpacker) -> dict[str, Any]:
     match entry.quantizer:
-        case None:
-            return empty_quantized(dtype, device)
         case PerTensorQuantizer(scale=scale, zero_point=zero_point):
-            return empty_quantized(dtype, device, scale=float(scale), zero_point=zero_point)
+            return {"scale": float(scale), "zero_point": zero_point}
         case PerChannelQuantizer(scales=scales, zero_points=zero_points, axis=axis):
-            return empty_quantized(
-                dtype,
-                device,
-                scales=unpacking.unpack(scales),
-                zero_points=unpacking.unpack(zero_points),
-                axis=axis,
-            )
+            parts = {"scales": unpacking.unpack(scales), "zero_points": unpacking.unpack(zero_points)}
+            return {**parts, "axis": axis}
+    return {}
 
 
 def _build_sparse(entry: SparseEntry, unpacking: Unpacker) -> torch.Tensor:
@@ -401,6 +359,15 @@ def _build_sparse(entry: SparseEntry, unpacking: Unpacker) -> torch.Tensor:
     return torch.sparse_compressed_tensor(compressed, plain, values, layout=layout, **options)
 
 
+_MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], tuple[str, str]] = {
+    "dynamic": ("_dynamo_dynamic_indices", "mark_dynamic"),
+    "maybe_dynamic": ("_dynamo_weak_dynamic_indices", "maybe_mark_dynamic"),
+    "unbacked": ("_dynamo_unbacked_indices", "mark_unbacked"),
+    "static": ("_dynamo_static_indices", "mark_static"),
+}
+"""The attribute in which torch keeps each mark, and the function with which a user sets it."""
+
+
 def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
     """Return the marks that `mark_dynamic` and its siblings left on a tensor: they change what is compiled.
 
@@ -413,17 +380,9 @@ def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
     ranges = {item.dim: (item.min, item.max) for item in attributes.get("_dynamo_dynamic_range", ())}
     return tuple(
         DimMark(mark, dim, *(ranges.get(dim, ()) if mark == "dynamic" else ()))
-        for mark, attribute in _MARKS.items()
+        for mark, (attribute, _) in _MARKS.items()
         for dim in sorted(attributes.get(attribute, ()))
     )
-
-
-_MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], str] = {
-    "dynamic": "_dynamo_dynamic_indices",
-    "maybe_dynamic": "_dynamo_weak_dynamic_indices",
-    "unbacked": "_dynamo_unbacked_indices",
-    "static": "_dynamo_static_indices",
-}
 
 
 def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
@@ -431,8 +390,5 @@ def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
     for mark in marks:
         from torchrepro.torch_api.dynamo import decorators as dynamo  # takes a second; few tensors have marks
 
-        if mark.mark == "dynamic":
-            dynamo.mark_dynamic(tensor, mark.dim, min=mark.minimum, max=mark.maximum)
-        else:
-            name = "maybe_mark_dynamic" if mark.mark == "maybe_dynamic" else f"mark_{mark.mark}"
-            getattr(dynamo, name)(tensor, mark.dim)
+        span = {"min": mark.minimum, "max": mark.maximum} if mark.mark == "dynamic" else {}
+        getattr(dynamo, _MARKS[mark.mark][1])(tensor, mark.dim, **span)

@@ -37,7 +37,7 @@ from torchrepro.bundle.manifest import (
     ZeroTensorEntry,
     parts_of,
 )
-from torchrepro.bundle.storages import StorageTable
+from torchrepro.bundle.storages import NotKept, StorageTable
 from torchrepro.bundle.tensors import (
     DAMAGED,
     DeviceMap,
@@ -54,23 +54,18 @@ from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError
 from torchrepro.torch_api.tensors import expression, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
+_Kind = Literal["tuple", "list", "size", "set", "frozenset", "slice", "range"]
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
-_IMMUTABLE: dict[type, Literal["tuple", "size", "frozenset", "slice", "range"]] = {
-    tuple: "tuple",
-    torch.Size: "size",
-    frozenset: "frozenset",
-    slice: "slice",
-    range: "range",
-}
-_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
+_SEQUENCES: dict[_Kind, Callable[..., Any]] = {
     "tuple": tuple,
-    "list": list,
     "size": torch.Size,
-    "set": set,
     "frozenset": frozenset,
-    "slice": lambda parts: slice(*parts),
-    "range": lambda parts: range(*parts),
+    "slice": slice,
+    "range": range,
+    "list": list,
+    "set": set,
 }
+_KINDS: dict[Any, _Kind] = {type_: kind for kind, type_ in _SEQUENCES.items()}
 _MAX_DEPTH = 64
 
 
@@ -162,76 +157,67 @@ class Packer:
         return tuple(notes)
 
     def pack(self, value: Any, where: str) -> ValueEntry:
-        if self._depth > _MAX_DEPTH:
-            return self._opaque(value, where, "it is nested too deeply, or contains itself")
         self._depth += 1
         try:
-            return self._pack(value, where)
+            if self._depth > _MAX_DEPTH:
+                raise NotKept("it is nested too deeply, or contains itself")
+            return _pack_scalar(value) or self._pack(value, where)
+        except NotKept as reason:
+            self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
+            return OpaqueEntry(type_name(value), str(reason))
         finally:
             self._depth -= 1
 
     def _pack(self, value: Any, where: str) -> ValueEntry:
-        scalar = _pack_scalar(value)
-        if scalar is not None:
-            return scalar
         match value:
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
                 return self._pack_symbol(value, where)
             case torch.device():
                 return DeviceEntry(str(value))
             case tuple() | slice() | range() | frozenset():
-                return self._pack_immutable(value, where)
+                if type(value) not in _KINDS:
+                    raise NotKept("named tuples and other subclasses of tuple are not kept")
+                return self._pack_sequence(value, where)
         if isinstance(value, _TORCH_CONSTANTS):
             return TorchConstantEntry(str(value).removeprefix("torch."))
         if not isinstance(value, torch.Tensor | torch.Generator | list | dict | set):
-            return self._opaque(
-                value, where, "only tensors, numbers, strings and containers of them are kept"
-            )
+            raise NotKept("only tensors, numbers, strings and containers of them are kept")
         if id(value) in self._numbers:
             return SameEntry(self._numbers[id(value)])
         self._alive.append(value)
-        return self._pack_object(value, where)
-
-    def _pack_object(self, value: Any, where: str) -> ValueEntry:
-        """Pack a value with an identity, known only once the whole is packed: no value contains itself."""
         number = len(self._alive) - 1
-        entry: ValueEntry
+        entry = self._pack_object(value, where, number)
+        self._numbers[id(value)] = number  # known only now: no value contains itself
+        return entry
+
+    def _pack_object(self, value: Any, where: str, number: int) -> ValueEntry:
+        """Pack a value with an identity."""
         if isinstance(value, torch.Tensor):
             entry = pack_tensor(value, number, where, self)
-            if isinstance(entry, OpaqueEntry):
-                return self._opaque(value, where, entry.reason)
             self._note_left_out(value, entry, where)
-        elif isinstance(value, torch.Generator):
+            return entry
+        if isinstance(value, torch.Generator):
             state = value.get_state().cpu().numpy().tobytes()
-            entry = GeneratorEntry(number, str(value.device), value.initial_seed(), state)
-        elif type(value) is dict:
+            return GeneratorEntry(number, str(value.device), value.initial_seed(), state)
+        if type(value) is dict:
             items = [
                 (self.pack(key, f"{where}.key"), self.pack(item, f"{where}[{key!r}]"))
                 for key, item in value.items()
             ]
-            entry = DictEntry(number, tuple(items))
-        elif type(value) in (list, set):
-            kind: Literal["list", "set"] = "list" if type(value) is list else "set"
-            entry = SequenceEntry(kind, self._pack_items(value, where), number)
-        else:
-            return self._opaque(value, where, "subclasses of list, dict and set are not kept")
-        self._numbers[id(value)] = number
-        return entry
+            return DictEntry(number, tuple(items))
+        if type(value) not in _KINDS:
+            raise NotKept("subclasses of list, dict and set are not kept")
+        return self._pack_sequence(value, where, number)
 
-    def _pack_immutable(self, value: Any, where: str) -> ValueEntry:
-        kind = _IMMUTABLE.get(type(value))
-        if kind is None:
-            return self._opaque(value, where, "named tuples and other subclasses of tuple are not kept")
-        parts = (value.start, value.stop, value.step) if kind in ("slice", "range") else value
-        return SequenceEntry(kind, self._pack_items(parts, where))
-
-    def _pack_items(self, items: Any, where: str) -> tuple[ValueEntry, ...]:
-        return tuple(self.pack(item, f"{where}[{index}]") for index, item in enumerate(items))
+    def _pack_sequence(self, value: Any, where: str, number: int = -1) -> SequenceEntry:
+        parts = (value.start, value.stop, value.step) if isinstance(value, slice | range) else value
+        items = tuple(self.pack(item, f"{where}[{index}]") for index, item in enumerate(parts))
+        return SequenceEntry(_KINDS[type(value)], items, number)
 
     def _pack_symbol(self, value: Any, where: str) -> ValueEntry:
         known = hint(value)
         if known is None:
-            return self._opaque(value, where, "it is a symbolic number whose value depends on data")
+            raise NotKept("it is a symbolic number whose value depends on data")
         self.notes.append(f"{where}: the symbolic number {expression(value)} is kept as its value {known}")
         match value:
             case torch.SymFloat():
@@ -239,10 +225,6 @@ class Packer:
             case torch.SymBool():
                 return SymbolEntry(bool(known), expression(value), "bool")
         return SymbolEntry(int(known), expression(value))
-
-    def _opaque(self, value: Any, where: str, reason: str) -> OpaqueEntry:
-        self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
-        return OpaqueEntry(type_name(value), reason)
 
     def _note_left_out(self, tensor: torch.Tensor, entry: ValueEntry, where: str) -> None:
         left_out = {
@@ -282,17 +264,10 @@ class Unpacker:
                     )
                 return self._objects[number]
             case SequenceEntry(type=kind, items=items):
-                unpacked = [self.unpack(item) for item in items]
-                try:
-                    return _SEQUENCES[kind](unpacked)
-                except (TypeError, ValueError) as error:
-                    raise self._impossible(kind) from error
+                parts = [self.unpack(item) for item in items]
+                return self._made(kind, *(parts if kind in ("slice", "range") else [parts]))
             case DictEntry(items=pairs):
-                unpacked_pairs = [(self.unpack(key), self.unpack(item)) for key, item in pairs]
-                try:
-                    return dict(unpacked_pairs)
-                except TypeError as error:
-                    raise self._impossible("dict") from error
+                return self._made("dict", [(self.unpack(key), self.unpack(item)) for key, item in pairs])
             case DeviceEntry(name=name):
                 return parse_device(name)
             case TorchConstantEntry(name=name):
@@ -306,8 +281,11 @@ class Unpacker:
                 )
         return _unpack_scalar(entry)
 
-    def _impossible(self, kind: str) -> BundleError:
-        return BundleError(f"{self.current} holds an impossible {kind}", next_step=DAMAGED)
+    def _made(self, kind: _Kind | Literal["dict"], *parts: Any) -> Any:
+        try:
+            return dict(*parts) if kind == "dict" else _SEQUENCES[kind](*parts)
+        except (TypeError, ValueError) as error:
+            raise BundleError(f"{self.current} holds an impossible {kind}", next_step=DAMAGED) from error
 
     def _unpack_generator(self, entry: GeneratorEntry) -> torch.Generator:
         device = self.storages.device(entry.device)
