@@ -7,6 +7,7 @@ meaning again. Size-less tensors are `f32[()]`, since Python has no empty subscr
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,8 +73,8 @@ def note_of_value(value: Any) -> Note | None:
             text = expression_of(value)
             return SymbolNote(kind, text) if isinstance(text, str) else None
     if type(value).__name__ == "TensorMetadata" and hasattr(value, "dtype"):
-        shape = tuple(dimension_of(size) for size in value.shape)
-        return TensorNote(value.dtype, tuple(size for size in shape if size is not None))
+        shape = _dimensions(value.shape)
+        return None if shape is None else TensorNote(value.dtype, shape)
     if isinstance(value, tuple | list):
         notes = tuple(note_of_value(item) for item in value)
         return notes if any(note is not None for note in notes) else None
@@ -114,22 +115,24 @@ def dimension_of(size: Any) -> Dimension | None:
     return found if isinstance(found, int | str) else None
 
 
+def _dimensions(sizes: Iterable[Any]) -> tuple[Dimension, ...] | None:
+    found = [dimension_of(size) for size in sizes]
+    known = tuple(size for size in found if size is not None)
+    return known if len(known) == len(found) else None
+
+
 def _note_of_tensor(tensor: torch.Tensor) -> TensorNote | None:
-    shape = tuple(dimension_of(size) for size in tensor.shape)
-    if any(size is None for size in shape):
+    shape = _dimensions(tensor.shape)
+    if shape is None:
         return None
-    note = TensorNote(
+    strided = tensor.layout is torch.strided and not tensor.is_nested and not _is_contiguous(tensor)
+    return TensorNote(
         dtype=tensor.dtype,
-        shape=tuple(size for size in shape if size is not None),
+        shape=shape,
+        stride=_dimensions(tensor.stride()) if strided else None,
         device=str(tensor.device),
         layout=str(tensor.layout).removeprefix("torch."),
     )
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return note
-    stride = tuple(dimension_of(step) for step in tensor.stride())
-    if any(step is None for step in stride) or _is_contiguous(tensor):
-        return note
-    return replace(note, stride=tuple(step for step in stride if step is not None))
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:
@@ -138,15 +141,12 @@ def _is_contiguous(tensor: torch.Tensor) -> bool:
     for size, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if _sympy(step) != expected:
             return False
-        size = _sympy(size)
-        expected = expected * (size if not (isinstance(size, int) and size == 0) else 1)
+        expected = expected * (_sympy(size) or 1)  # only a size of 0 is false
     return True
 
 
 def _sympy(size: Any) -> Any:
-    if isinstance(size, int):
-        return size
-    constant = expression_of(size)
+    constant = size if isinstance(size, int) else expression_of(size)
     return constant if isinstance(constant, int) else size.node.expr
 
 

@@ -106,17 +106,15 @@ class _FakeInputs:
 
     def learn(self, note: Note | None, value: Any) -> None:
         """Defines the symbols that stand alone as a size of this input, by the size it has."""
-        if isinstance(note, SymbolNote):
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._define(note.expression, value)
+        if isinstance(note, SymbolNote) and type(value) in (int, float):
+            self._define(note.expression, value)
         elif (
             isinstance(note, TensorNote)
             and isinstance(value, torch.Tensor)
             and not isinstance(value, FakeTensor)
         ):
             for size, actual in zip(note.shape, value.shape, strict=False):
-                if isinstance(size, str):
-                    self._define(size, actual)
+                self._define(str(size), actual)
 
     def _define(self, name: str, value: int | float | None) -> None:
         if not name.isidentifier() or name in self.symbols:
@@ -141,22 +139,14 @@ class _FakeInputs:
         if isinstance(value, FakeTensor):
             return value
         if isinstance(note, SymbolNote) and not isinstance(value, torch.Tensor):
-            return self._number(note, value)
-        if isinstance(value, torch.Tensor):
-            if isinstance(note, TensorNote) and _is_symbolic(note) and len(note.shape) == value.dim():
+            return self._number(note.kind, note.expression, value)
+        if isinstance(note, TensorNote):
+            symbolic = any(isinstance(size, str) for size in (*note.shape, *(note.stride or ())))
+            if value is None or (
+                symbolic and isinstance(value, torch.Tensor) and len(note.shape) == value.dim()
+            ):
                 return self._symbolic_tensor(note, value)
-            return self.mode.from_tensor(value, static_shapes=True)
-        if value is None and isinstance(note, TensorNote):
-            return self._symbolic_tensor(note, None)
-        return value
-
-    def _number(self, note: SymbolNote, value: Any) -> Any:
-        if note.expression.isidentifier():
-            self._define(note.expression, value)
-        expression = self._parse(note.expression)
-        if value is not None and not self._fits(expression, value):
-            return value
-        return symbolic_number(self.symbols.env, note.kind, expression)
+        return self.mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
 
     def _symbolic_tensor(self, note: TensorNote, value: torch.Tensor | None) -> torch.Tensor:
         shape = self._dimensions(note.shape, None if value is None else tuple(value.shape))
@@ -176,30 +166,21 @@ class _FakeInputs:
         return fake.requires_grad_(value.requires_grad)
 
     def _dimensions(self, sizes: Sequence[Dimension], actual: Sequence[int] | None) -> list[Any]:
-        made: list[Any] = []
-        for position, size in enumerate(sizes):
-            number = None if actual is None else actual[position]
-            if isinstance(size, int):
-                made.append(size if number is None else number)
-                continue
-            expression = self._parse(size)
-            fits = number is None or self._fits(expression, number)
-            made.append(symbolic_number(self.symbols.env, "sym", expression) if fits else number)
-        return made
+        numbers = [None] * len(sizes) if actual is None else actual
+        return [
+            self._number("sym", size, number) if isinstance(size, str) else size if number is None else number
+            for size, number in zip(sizes, numbers, strict=True)
+        ]
 
-    def _parse(self, text: str) -> Any:
+    def _number(self, kind: str, text: str, value: Any) -> Any:
+        """The symbolic number of an expression; the value itself where the expression has another one."""
         for name in symbol_names(ast.parse(text, mode="eval").body):
-            self._define(name, None)
-        return self.symbols.parse(text)
-
-    def _fits(self, expression: Any, value: Any) -> bool:
-        """Whether the expression has this value (or none that is known before the graph runs)."""
+            self._define(name, value if name == text else None)
+        expression = self.symbols.parse(text)
         known = expression.xreplace(self.symbols.env.backed_var_to_val)
-        return not getattr(known, "is_number", False) or bool(sympy.Eq(known, value))
-
-
-def _is_symbolic(note: TensorNote) -> bool:
-    return any(isinstance(size, str) for size in (*note.shape, *(note.stride or ())))
+        if value is not None and getattr(known, "is_number", False) and not sympy.Eq(known, value):
+            return value
+        return symbolic_number(self.symbols.env, kind, expression)
 
 
 class _Propagation(FakeInterpreter):
@@ -223,7 +204,14 @@ class _Propagation(FakeInterpreter):
             if self._captured:
                 n.meta["example_value"] = value
             if any(isinstance(item, torch.Tensor) for item in tree_leaves(value)):
-                n.meta["tensor_meta"] = torch.fx.node.map_aggregate(value, _tensor_metadata)
+                n.meta["tensor_meta"] = torch.fx.node.map_aggregate(
+                    value,
+                    lambda item: (
+                        extract_tensor_metadata(item)
+                        if isinstance(item, torch.Tensor) and not item.is_sparse
+                        else item
+                    ),
+                )
             bindings = compute_unbacked_bindings(self.mode.shape_env, result)
             if bindings:
                 n.meta["unbacked_bindings"] = bindings
@@ -331,8 +319,3 @@ def _is_captured(node: Node) -> bool:
         operators = isinstance(node.target, OpOverload | HigherOrderOperator)
         return not operators and getattr(node.target, "__module__", "") not in ("_operator", "math")
     return node.op in ("call_method", "call_module")
-
-
-def _tensor_metadata(item: Any) -> Any:
-    """What compilers expect as `tensor_meta` of a tensor; other values stay."""
-    return extract_tensor_metadata(item) if isinstance(item, torch.Tensor) and not item.is_sparse else item

@@ -67,12 +67,13 @@ def read_graph(
 
 
 class _ModuleReader:
-    """Builds one GraphModule; a reader of its own for each nested one."""
+    """Builds one GraphModule, its state first, then node by node; a reader of its own for each nested one."""
 
     def __init__(self, constants: Mapping[str, Any], literals: Callable[[], LiteralReader]) -> None:
         self._constants = constants
         self._new_literals = literals
         self._literals = literals()
+        self._graph = Graph()
         self._module = GraphModule(torch.nn.Module(), Graph())
 
     def module(self, graph: GraphSyntax) -> GraphModule:
@@ -85,37 +86,32 @@ class _ModuleReader:
             else:
                 nested = _ModuleReader(self._constants, self._new_literals)
                 self._assign(item.path, nested.module(item), item.tree)
-        nodes = _NodeReader(self._literals, self._known)
         for line in graph.lines:
             with _at_line(line.tree):
-                nodes.read(line)
-        return _with_graph(self._module, nodes.graph)
+                self._line(line)
+        return _with_graph(self._module, self._graph)
 
     def _state(self, state: State) -> None:
         path, value = state.path, state.value
         if state.note is not None:
             read_note(state.note)
+        other, kind = own_path(value), "const"
         match value:
-            case ast.Call(func=ast.Name(id=kind), args=[ast.Constant(value=str(key))], keywords=[]) if (
-                kind in _KINDS
+            case ast.Call(func=ast.Name(id=word), args=[ast.Constant(value=str(key))], keywords=[]) if (
+                word in _KINDS
             ):
                 if key not in self._constants:
                     raise error(value, f"the bundle has no tensor {key!r}", "it is incomplete: take it again")
-                self._assign(path, self._constants[key], value, kind)
-                return
-        other = own_path(value)
-        if other is not None:
-            self._assign(path, self._reach(other, value), value)
-            return
-        match value:
+                made, kind = self._constants[key], word
+            case _ if other is not None:
+                made = self._reach(other, value)
             case ast.Call(func=ast.Attribute(value=ast.Call() as call, attr="eval"), args=[], keywords=[]):
-                self._assign(path, self._leaf(call).eval(), value)
-            case ast.Call(func=ast.Attribute() as function) if (dotted_name(function) or "").startswith(
-                "torch.nn."
-            ):
-                self._assign(path, self._leaf(value), value)
+                made = self._leaf(call).eval()
+            case ast.Call(func=function) if (dotted_name(function) or "").startswith("torch.nn."):
+                made = self._leaf(value)
             case _:
-                self._assign(path, self._literals.read(value), value)
+                made = self._literals.read(value)
+        self._assign(path, made, value, kind)
 
     def _leaf(self, call: ast.Call) -> torch.nn.Module:
         path = dotted_name(call.func) or ""
@@ -157,20 +153,9 @@ class _ModuleReader:
             raise error(tree, f"{path!r} is no attribute path", "use letters, digits, _ and .")
         return path
 
-    def _known(self, path: str, tree: ast.AST) -> str:
-        self._reach(path, tree)
-        return path
+    # Nodes
 
-
-class _NodeReader:
-    """Builds the nodes of one graph, line by line."""
-
-    def __init__(self, literals: LiteralReader, known_attribute: Callable[[str, ast.AST], str]) -> None:
-        self.graph = Graph()
-        self._literals = literals
-        self._known_attribute = known_attribute
-
-    def read(self, line: Line) -> None:
+    def _line(self, line: Line) -> None:
         if not line.variable:
             assert line.value is not None
             self._create(line, "output", "output", (self._literals.read(line.value),))
@@ -191,7 +176,8 @@ class _NodeReader:
         args = tuple(self._literals.read(arg) for arg in found.args)
         kwargs = {str(item.arg): self._literals.read(item.value) for item in found.keywords}
         if found.op in ("get_attr", "call_module"):
-            return self._create(line, found.op, self._known_attribute(target, line.tree), args, kwargs)
+            self._reach(target, line.tree)
+            return self._create(line, found.op, target, args, kwargs)
         if found.op == "call_method":
             if not resolver.is_method(target):
                 fact = f".{target}(...) is no method of tensors that a graph may call"
@@ -239,7 +225,7 @@ class _NodeReader:
         # FX writes names into the code it generates, so only identifiers may pass.
         if not resolver.IDENTIFIER.match(line.name) or keyword.iskeyword(line.name):
             raise error(line.tree, f"{line.name!r} is no name for a node")
-        node = self.graph.create_node(op, target, args, kwargs or {}, name=line.name)
+        node = self._graph.create_node(op, target, args, kwargs or {}, name=line.name)
         if node.name != line.name:
             node.name = line.name
         return node
