@@ -50,7 +50,7 @@ def test_a_wrong_lowering_is_named_in_few_questions(culprit: str) -> None:
     found, inquiry = part_of(wrong_unless({f"lowerings:{culprit}": 1}))
     assert found is not None
     assert (found.part.kind, found.part.name) == ("lowering", culprit)
-    assert inquiry.compiles <= 9
+    assert inquiry.asked <= 9
 
 
 def test_a_lowering_that_the_error_names_costs_one_question() -> None:
@@ -61,7 +61,7 @@ def test_a_lowering_that_the_error_names_costs_one_question() -> None:
     )
     assert found is not None
     assert found.part.name == LOWERED[7]
-    assert inquiry.compiles == 1
+    assert inquiry.asked == 1
 
 
 def test_an_op_that_another_step_suspects_is_asked_about_first() -> None:
@@ -69,7 +69,7 @@ def test_an_op_that_another_step_suspects_is_asked_about_first() -> None:
     found = find_part(inquiry, Stage.BACKEND, suspects=["torch.op33"])
     assert found is not None
     assert found.part.name == LOWERED[33]
-    assert inquiry.compiles == 2
+    assert inquiry.asked == 2
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_option_of_code_generation_is_named_and_a_suspected_lowering_told_bes
     assert (found.part.kind, found.part.name) == (kind, option)
     assert found.off.settings == {"inductor": {option: value}}
     assert "aten.op3.default" in found.part.detail
-    assert inquiry.compiles <= 9
+    assert inquiry.asked <= 9
 
 
 @pytest.mark.parametrize("kind", ["patterns", "passes"])
@@ -100,7 +100,7 @@ def test_a_wrong_pass_is_named(kind: str) -> None:
         found, inquiry = part_of(wrong_unless({f"{kind}:{name}": 1}))
         assert found is not None
         assert (found.part.kind, found.part.name) == ("pass", name)
-        assert inquiry.compiles <= 8
+        assert inquiry.asked <= 8
 
 
 def test_two_passes_that_do_it_together_are_both_named() -> None:
@@ -177,4 +177,4 @@ def test_a_setting_of_aot_is_named() -> None:
 def test_of_a_compiler_that_is_not_known_nothing_is_asked() -> None:
     found, inquiry = part_of(lambda question: Kind.MISMATCH, repro=small_repro(compiler=Compiler("a.b:c")))
     assert found is None
-    assert inquiry.compiles == 0
+    assert inquiry.asked == 0

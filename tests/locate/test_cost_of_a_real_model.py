@@ -52,4 +52,4 @@ def test_stage_and_op_of_a_thousand_ops() -> None:
     assert stage is Stage.BACKEND
     assert op is not None
     assert op.op.endswith("amin")
-    assert inquiry.compiles <= 2 * math.log2(repro.ops) + 6
+    assert inquiry.asked <= 2 * math.log2(repro.ops) + 6

@@ -31,7 +31,7 @@ def test_the_error_begins_at_the_wrong_op() -> None:
         True,
         True,
     ]
-    assert watching.inquiry.compiles == 1
+    assert watching.inquiry.asked == 1
 
 
 def test_a_large_graph_is_seen_in_at_most_four_compiles_and_evenly() -> None:

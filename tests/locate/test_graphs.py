@@ -13,7 +13,7 @@ import torch
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.execute.record_graphs import save_graphs
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.graphs import graph_in_call, graph_of
+from torchrepro.locate.stages import graph_in_call, graph_of
 from torchrepro.nouns.repro import Origin, Place, Repro
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 
@@ -84,7 +84,7 @@ def test_the_first_guilty_graph_of_a_call_is_kept_and_none_after_it_is_compiled(
     assert (found.graph.number, found.graph.count, found.graph.name) == (2, 4, "graph 2 of 4")
     assert found.verdict.kind is Kind.MISMATCH
     assert (tmp_path / "graph" / "manifest.json").exists()
-    assert (oracle.judged, asked.compiles) == (3, 3)
+    assert (oracle.judged, asked.asked) == (3, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["graph"], "nothing temporary is left"
     assert asked.notes == ["one graph could not be kept"]
 

@@ -29,7 +29,7 @@ def case(tmp_path: Path) -> Case:
 
 
 def stage(case: Case, found: Located) -> dict[str, Any]:
-    case.inquiry.queries.count(queries=2)
+    case.inquiry.count(queries=2)
     return {"stage": Stage.BACKEND}
 
 

@@ -154,7 +154,7 @@ def test_a_missing_error_is_put_down_to_the_op_that_raises_it_in_eager() -> None
     op = find_op(inquiry, None)
     assert op is not None
     assert (op.node, op.op, op.way) == ("view", ".view", Way.ERROR)
-    assert inquiry.compiles == 0
+    assert inquiry.asked == 0
 
 
 def test_of_a_whole_call_no_op_is_named_and_a_note_says_why() -> None:

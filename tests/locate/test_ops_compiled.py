@@ -52,7 +52,7 @@ def test_a_wrong_relu_among_two_hundred_ops_is_found_in_two_compiles() -> None:
         assert (op.node, op.op, op.way) == ("relu", "torch.relu", Way.WINDOW)
         growth = error_growth(watching)
         found = find_sensitivity(watching, op)
-        assert inquiry.compiles == 2
+        assert inquiry.asked == 2
     assert len(growth) == repro.ops > 200
     assert all(point.compiled is not None for point in growth)
     assert found is not None

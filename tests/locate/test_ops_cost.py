@@ -29,7 +29,7 @@ def found_in(repro: Repro, oracle: CountingOracle, at_a_time: int = 1 << 30) -> 
     watching = watching_on(repro, oracle, at_a_time)
     op = find_op(watching.inquiry, watching)
     # What was cancelled, because an earlier candidate failed, counts as a compile.
-    assert oracle.asked <= watching.inquiry.compiles <= FOR_THE_OP
+    assert oracle.asked <= watching.inquiry.asked <= FOR_THE_OP
     return (None, None) if op is None else (op.node, op.way)
 
 

@@ -81,7 +81,7 @@ def test_only_backends_that_can_tell_something_are_asked(
     ladder = find_stage(inquiry)
     assert tuple(rung.backend for rung in ladder.rungs) == (*asked, compiler.name)
     assert ladder.stage is last_stage_of(compiler.name)
-    assert inquiry.compiles == len(asked)
+    assert inquiry.asked == len(asked)
 
 
 def test_a_simpler_backend_is_asked_without_the_options_of_the_compiler() -> None:

@@ -54,7 +54,8 @@ def harmless() -> list[tuple[str, Attributes]]:
 MARKUP = ["<", ">", "&", '"', "'", "</script>", "<!--", "-->", "<script>", "]]>", "{{", "}}", "{%", "\u2028"]
 NASTY = ["onerror=alert(1)", "<img src=x onerror=1>", "&lt;", "javascript:", "</title>", "</style>"]
 PIECES = st.sampled_from([*MARKUP, *NASTY, "\\", "\n", "\x00", "\ud800"])
-TEXTS = st.lists(PIECES | st.text(max_size=8), min_size=1, max_size=8).map("".join).filter(bool)
+# Rows without a value are left out of every format.
+TEXTS = st.lists(PIECES | st.text(max_size=8), min_size=1, max_size=8).map("".join).filter(str.strip)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

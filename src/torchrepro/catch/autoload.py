@@ -53,20 +53,16 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             self._looking.discard(fullname)
         if spec is not None and spec.loader is not None:
-            _act_after(spec.loader, fullname)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                while fullname in _waiting:  # an action may ask for another
+                    for action in _waiting.pop(fullname):
+                        action(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-def _act_after(loader: importlib.abc.Loader, name: str) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        while name in _waiting:  # an action may ask for another
-            for action in _waiting.pop(name):
-                action(module)
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 _waiting: dict[str, list[Action]] = {}

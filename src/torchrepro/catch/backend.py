@@ -15,7 +15,7 @@ import torch
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP
 from torchrepro.catch.hook import CompilerFn, watch_compiler
-from torchrepro.catch.session import CHECKPOINT_CAP, current_session, open_session
+from torchrepro.catch.session import CHECKPOINT_CAP, Session, current_session, open_session
 from torchrepro.catch.settings import After, WatchSettings
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.catch.torch_hooks import install, watched_backend
@@ -29,42 +29,34 @@ from torchrepro.script.save_bundle import save_bundle
 _WATCH_OPTIONS = frozenset(field.name for field in fields(WatchSettings))
 
 
-class WatchedBackend:
-    """A backend of `torch.compile` that hands graphs to another one and watches it.
-
-    Without options of its own it joins the watch of the process, if there is one.
-    """
-
-    def __init__(self, compiler: Compiler, settings: WatchSettings, **options: Any) -> None:
-        joined = current_session() if not options else None
-        self._session = joined or open_session(settings.changed(**options))
-        setattr(self, WATCHES, True)
-        self.compiler = compiler
-        self._inner = backend_function(compiler)
-        self.__name__ = f"torchrepro({compiler})"
-        install()
-
-    def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Any:
-        return watched_backend(self._inner, self._session, self.compiler)(graph, example_inputs, **kwargs)
-
-    def reset(self) -> None:
-        """Called when Dynamo is reset."""
-        reset = getattr(self._inner, "reset", None)
-        if reset is not None:
-            reset()
-
-
-def backend(name: str = "inductor", *, mode: str | None = None, **options: Any) -> WatchedBackend:
+def backend(name: str = "inductor", *, mode: str | None = None, **options: Any) -> Callable[..., Any]:
     """Return a watched backend: `torch.compile(model, backend=torchrepro.backend("inductor", level=3))`.
 
     Options of the watch are those of `WatchSettings`; `options` and `dynamic` go to the compiler, as `mode`
-    does.
+    does. Without options of the watch it joins the watch of the process, if there is one.
     """
     compiler = Compiler(name, mode, options.pop("options", {}), options.pop("dynamic", None))
-    return WatchedBackend(compiler, WatchSettings.from_environ(), **options)
+    session, inner = _session_for(None, options), backend_function(compiler)
+    install()
+
+    def watched(graph: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Any:
+        return watched_backend(inner, session, compiler)(graph, example_inputs, **kwargs)
+
+    made: Any = watched
+    made.__name__, made.compiler = f"torchrepro({compiler})", compiler
+    if hasattr(inner, "reset"):
+        made.reset = inner.reset  # called when Dynamo is reset
+    setattr(made, WATCHES, True)
+    return watched
 
 
-_made: dict[str, WatchedBackend] = {}
+def _session_for(settings: WatchSettings | None, options: Mapping[str, Any]) -> Session:
+    """Open a session; without settings and options, return that of the process if there is one."""
+    joined = current_session() if settings is None and not options else None
+    return joined or open_session((settings or WatchSettings.from_environ()).changed(**options))
+
+
+_made: dict[str, Callable[..., Any]] = {}
 
 
 def torchrepro(
@@ -86,7 +78,8 @@ def torchrepro(
     asked = repr((name, mode, sorted(given.items()), sorted(ours.items())))
     if asked not in _made:
         _made[asked] = backend(name, mode=mode, options=given, **ours)
-    return _made[asked](graph, example_inputs)  # type: ignore[no-any-return]
+    compiled: Callable[..., Any] = _made[asked](graph, example_inputs)
+    return compiled
 
 
 setattr(torchrepro, WATCHES, True)
@@ -109,18 +102,11 @@ def wrap_compiler_debug(
     `package.module:function`. `repro_after` says what its graphs are: captured ("dynamo") or as handed to a
     backend by AOT ("aot"). Without settings and options it joins the watch of the process, if there is one.
     """
-    joined = current_session() if settings is None and not options else None
-    session = joined or open_session((settings or WatchSettings.from_environ()).changed(**options))
-    place = _place(repro_after)
+    session, place = _session_for(settings, options), _place(repro_after)
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
-        return Snapshot.take(
-            graph,
-            place,
-            Compiler(compiler_name),
-            backward=bool(kwargs.get("is_backward", False)),
-            origins=session.origins,
-        )
+        backward, compiler = bool(kwargs.get("is_backward", False)), Compiler(compiler_name)
+        return Snapshot.take(graph, place, compiler, backward=backward, origins=session.origins)
 
     return watch_compiler(unconfigured_compiler_fn, session, take)
 

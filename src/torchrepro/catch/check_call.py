@@ -26,14 +26,6 @@ from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.torch_api.generators import capture_rng_state, same_states
 
 
-@dataclass(frozen=True, eq=False)
-class FinishedCall:
-    """A compiled call: what it returned, and its inputs afterwards."""
-
-    outputs: Any
-    inputs_after: tuple[Any, ...]
-
-
 @dataclass(eq=False)
 class Checker:
     """Checks the calls of one compiled function."""
@@ -43,12 +35,15 @@ class Checker:
     """Eager has agreed with itself in an earlier check."""
     _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
 
-    def check(self, repro: Repro, call: FinishedCall) -> tuple[Repro, Verdict]:
+    def check(self, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
         """Return the verdict on a call, and the repro in the form in which it was judged.
 
-        `repro` has the graph, the inputs from before the call and the generators' states from before it.
+        `repro` has the graph, the inputs from before the call and the generators' states from before it;
+        `after` are the same inputs after it.
         """
-        with_grad = self._wants_backward(repro, call)
+        # Never through the user's own parameters, whose gradients would change.
+        own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
+        with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
         repro = replace(repro, backward=None if with_grad else False)
         prepared = Prepared(repro)
         random = False
@@ -72,8 +67,13 @@ class Checker:
 
         def compiled(around: AbstractContextManager[Any]) -> Run:
             if not random and not with_grad:
-                outputs = without_tokens(repro.graph, call.outputs)
-                return Run(outputs=outputs, inputs=_after(repro, call, written))
+                seen = after
+                if repro.place is Place.AFTER_AOT:
+                    # There a compiler may use the memory of inputs that nobody reads again, so only those
+                    # count that the graph is meant to write to.
+                    pairs = enumerate(zip(repro.inputs, after, strict=True))
+                    seen = tuple(now if index in written else former for index, (former, now) in pairs)
+                return Run(outputs=without_tokens(repro.graph, outputs), inputs=seen)
             graph: torch.nn.Module = _fresh(prepared)
             function = self.compiled
             with around:
@@ -89,28 +89,12 @@ class Checker:
             verdict = judge(subject, rng=repro.ambient.rng)  # nothing is reported on an old proof
         return repro, verdict
 
-    def _wants_backward(self, repro: Repro, call: FinishedCall) -> bool:
-        """Whether to go on to backward; never through the user's own parameters, whose gradients change."""
-        if repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters()):
-            return False
-        return any(tensor.requires_grad for _, tensor in tensors_in(call.outputs))
-
 
 def _fresh(prepared: Prepared) -> torch.nn.Module:
     """Return the graph, or a copy of it where it has state that a run could change."""
     graph = prepared.repro.graph
     has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
     return prepared.graph() if has_state else graph
-
-
-def _after(repro: Repro, call: FinishedCall, written: set[int]) -> tuple[Any, ...]:
-    """The inputs after the call. Below AOT a compiler may use the memory of inputs that nobody reads again,
-    so there only those count that the graph is meant to write to.
-    """
-    if repro.place is not Place.AFTER_AOT:
-        return call.inputs_after
-    pairs = zip(repro.inputs, call.inputs_after, strict=True)
-    return tuple(after if index in written else before for index, (before, after) in enumerate(pairs))
 
 
 def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:

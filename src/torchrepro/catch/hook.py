@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.catch.check_call import Checker, FinishedCall
+from torchrepro.catch.check_call import Checker
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot, concrete
@@ -110,10 +110,9 @@ class WatchedGraph:
         self._number = session.graphs
         session.graphs += 1
         self._sampler = Sampler(session)
-        self._pending = PendingBundle(session, snapshot) if session.settings.level >= 3 else None
+        self._pending = PendingBundle(session, snapshot)
         self._checker: Checker | None = None
-        if self._pending is not None:
-            session.at_end(self._pending.discard)
+        session.endings.append(self._pending.discard)
 
     def compile(self, compile_fn: Callable[[], Any]) -> Any:
         """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
@@ -158,11 +157,9 @@ class WatchedGraph:
             return compiled(*args)
         rng = capture_rng_state().devices
         started = time.monotonic()
-        before: tuple[Any, ...] | None = None
-        held: tuple[Any, ...] = ()
-        if checked:
-            held = tuple(inputs)
-            before = self.session.shielded("copy the inputs", lambda: clone_inputs(tuple(inputs)))
+        held = tuple(inputs) if checked else ()
+        copy = partial(clone_inputs, held)
+        before = self.session.shielded("copy the inputs", copy) if checked else None
         self._prepare(inputs, rng, "run")
         spent = time.monotonic() - started
         with self._watching(before if before is not None else inputs, rng, compiling=False):
@@ -173,15 +170,15 @@ class WatchedGraph:
         if before is not None:
             started = time.monotonic()
             try:
-                self._check(compiled, before, rng, FinishedCall(outputs, held))
+                self._check(compiled, before, rng, outputs, held)
             finally:
                 self._sampler.spent(spent + time.monotonic() - started)
         return outputs
 
     def _prepare(self, inputs: Sequence[Any], rng: Rng, phase: str) -> None:
-        if self._pending is not None:
-            pending = self._pending
-            self.session.shielded("write the bundle ahead", lambda: pending.update(inputs, rng, phase))
+        if self.session.settings.level >= 3:
+            write = partial(self._pending.update, inputs, rng, phase)
+            self.session.shielded("write the bundle ahead", write)
 
     @contextmanager
     def _watching(self, inputs: Sequence[Any], rng: Rng, *, compiling: bool) -> Iterator[None]:
@@ -193,12 +190,16 @@ class WatchedGraph:
             self._failed(exc, tuple(inputs), rng, compiling=compiling)
             raise
         except KeyboardInterrupt:
-            doing = "compiling" if compiling else "running the compiled function"
-            self._interrupted(started, tuple(inputs), rng, doing)
+            seconds = time.monotonic() - started
+            if seconds >= HANG_SECONDS:
+                doing = "compiling" if compiling else "running the compiled function"
+                summary = f"interrupted after {seconds:.0f} s ({doing})"
+                verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
+                keep = partial(self._keep, verdict, tuple(inputs), rng)
+                self.session.shielded("write a bundle", keep, from_interrupts=True)
             raise
         finally:
-            if self._pending is not None:
-                self.session.shielded("finish the bundle", self._pending.idle)
+            self.session.shielded("finish the bundle", self._pending.idle)
 
     def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
         links = (exc, innermost(exc), exc.__cause__)
@@ -229,19 +230,9 @@ class WatchedGraph:
         if event and self.session.active:
             self.session.keep_step(event)
 
-    def _interrupted(self, started: float, inputs: tuple[Any, ...], rng: Rng, doing: str) -> None:
-        """Ctrl-C. After a while without an answer it means a hang."""
-        seconds = time.monotonic() - started
-        if seconds < HANG_SECONDS:
-            return
-        summary = f"interrupted after {seconds:.0f} s ({doing})"
-        verdict = Verdict(Kind.HANG, Stage.BACKEND, summary=summary, seconds=seconds)
-        keep = partial(self._keep, verdict, inputs, rng)
-        self.session.shielded("write a bundle", keep, from_interrupts=True)
-
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
         """Save a bundle with the inputs from before the call if they were kept, else as they are now."""
-        unfinished = self._pending.path if self._pending is not None else None
+        unfinished = self._pending.path
         if unfinished is not None:
             finish = partial(finish_bundle, unfinished, verdict=verdict, earlier=len(self._earlier(())))
             return self.session.keep_as(finish, verdict, self.snapshot.key)
@@ -264,7 +255,7 @@ class WatchedGraph:
         """
         if is_out_of_memory(exc) or is_device_fault(innermost(exc)) or self.snapshot.collective:
             return False
-        if self._pending is not None and self._pending.path is not None:
+        if self._pending.path is not None:
             prepared = Prepared(self._pending.load())
         elif inputs or not self._example:
             prepared = Prepared(self.snapshot.repro(inputs, rng=rng))
@@ -287,25 +278,24 @@ class WatchedGraph:
         return (inputs,) * min(self._calls - 1, 2)
 
     def _check(
-        self, compiled: Callable[..., Any], before: tuple[Any, ...], rng: Rng, call: FinishedCall
+        self, compiled: Callable[..., Any], before: tuple[Any, ...], rng: Rng, outputs: Any, after: Any
     ) -> None:
+        session = self.session
+
         def check() -> tuple[Repro, Verdict]:
             self._checker = self._checker or Checker(compiled)
             repro = self.snapshot.repro(before, rng=rng, earlier=self._earlier(before))
-            return self._checker.check(repro, call)
-
-        def keep(repro: Repro, verdict: Verdict) -> None:
-            path = self.session.keep(repro, verdict, self.snapshot.key)
-            if path is not None:
-                say(f"{verdict}\n  bundle  {path}")
+            return self._checker.check(repro, outputs, after)
 
         with looking_away():
-            found = self.session.shielded("check a call", check)
+            found = session.shielded("check a call", check)
             if found is None or not found[1].fails:
                 return
-            self.session.shielded("write a bundle", lambda: keep(*found))
-        if self.session.settings.on_mismatch is OnMismatch.RAISE:
-            self.session.tell_ranks(found[1], self.session.kept[-1] if self.session.kept else None)
+            path = session.shielded("write a bundle", lambda: session.keep(*found, self.snapshot.key))
+            if path is not None:
+                say(f"{found[1]}\n  bundle  {path}")
+        if session.settings.on_mismatch is OnMismatch.RAISE:
+            session.tell_ranks(found[1], session.kept[-1] if session.kept else None)
             raise AccuracyError(str(found[1]), found[1])
 
 

@@ -122,16 +122,9 @@ class _Signals:
 
 def _in_foreground() -> bool:
     """Return whether a terminal sends its signals to our process group."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _start(arguments: Sequence[str], settings: WatchSettings, *, own_group: bool) -> subprocess.Popen[bytes]:

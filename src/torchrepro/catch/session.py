@@ -123,18 +123,15 @@ class Session:
         self._seen: set[tuple[str, Signature]] = set()
         self._lock = threading.RLock()
         self._complained = False
-        self._endings: list[Callable[[], None]] = []
-
-    def at_end(self, ending: Callable[[], None]) -> None:
-        """Do something when the session ends."""
-        self._endings.append(ending)
+        self.endings: list[Callable[[], None]] = []
+        """What is done when the session ends."""
 
     def end(self) -> None:
         """Clean up: nothing unfinished is left behind by a process that ends by itself."""
         self.active = False
-        for ending in self._endings:
+        for ending in self.endings:
             self.shielded("clean up", ending)
-        self._endings.clear()
+        self.endings.clear()
 
     def keep(self, repro: Repro, verdict: Verdict, key: str) -> Path | None:
         """Save a bundle for a failure, unless the same graph failed in the same way before.

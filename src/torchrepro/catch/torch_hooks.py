@@ -117,7 +117,7 @@ def _hook_inductor(module: Any) -> None:
         session = _session_of_graph()
         if session is None:
             return wrapped
-        return _watched_after_aot(wrapped, session, lambda: Compiler(compiler_name))
+        return _watched_after_aot(wrapped, session, Compiler(compiler_name))
 
     module.wrap_compiler_debug = wrap
 
@@ -133,9 +133,8 @@ def _hook_aot(module: Any) -> None:
             if compiler.name != "inductor":
                 for name in ("fw_compiler", "bw_compiler", "inference_compiler"):
                     if callable(kwargs.get(name)):
-                        kwargs[name] = _watched_after_aot(
-                            kwargs[name], session, lambda: compiler, backward=name == "bw_compiler"
-                        )
+                        backward = name == "bw_compiler"
+                        kwargs[name] = _watched_after_aot(kwargs[name], session, compiler, backward=backward)
         return original(gm, args, *more, **kwargs)
 
     module.aot_module_simplified = aot_module_simplified
@@ -150,7 +149,11 @@ def _hook_calls(module: Any) -> None:
     def compile_callable(self: Any, fn: Any) -> Any:
         compiled = original(self, fn)
         session = current_session()
-        if session is None or not session.settings.whole or not _is_users_call(module, self, fn, compiled):
+        # For the user to call: not for export, and not by torch for itself.
+        wanted = isinstance(self, module.OptimizeContext) and not self.export
+        own = isinstance(fn, FunctionType) and (fn.__module__ or "").startswith("torch.")
+        wanted = wanted and isinstance(compiled, FunctionType) and (not own or hasattr(fn, "__wrapped__"))
+        if session is None or not session.settings.whole or not wanted:
             return compiled
         from torchrepro.catch.whole_calls import compared_with_python
 
@@ -159,17 +162,10 @@ def _hook_calls(module: Any) -> None:
     module._TorchDynamoContext.__call__ = compile_callable
 
 
-def _is_users_call(module: Any, context: Any, fn: Any, compiled: Any) -> bool:
-    """Whether a function is compiled for the user to call: not for export, and not by torch for itself."""
-    wanted = isinstance(context, module.OptimizeContext) and not context.export
-    own = isinstance(fn, FunctionType) and (fn.__module__ or "").startswith("torch.")
-    return wanted and isinstance(compiled, FunctionType) and (not own or hasattr(fn, "__wrapped__"))
-
-
 def _watched_after_aot(
     compiler_fn: Callable[..., Any],
     session: Session,
-    compiler: Callable[[], Compiler],
+    compiler: Compiler,
     *,
     backward: bool = False,
 ) -> Callable[..., Any]:
@@ -178,13 +174,9 @@ def _watched_after_aot(
     """
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
-        return Snapshot.take(
-            graph,
-            Place.AFTER_AOT,
-            compiler(),
-            backward=backward or bool(kwargs.get("is_backward")),
-            origins=session.origins,
-        )
+        of_backward = backward or bool(kwargs.get("is_backward"))
+        place, origins = Place.AFTER_AOT, session.origins
+        return Snapshot.take(graph, place, compiler, backward=of_backward, origins=origins)
 
     watched = watch_compiler(compiler_fn, session, take)
     if session.settings.after is After.AOT:

@@ -165,7 +165,7 @@ class Trials:
         if self.inquiry.is_gone(verdict):
             chosen = narrow(group, lambda some: self.goes_away(all_off(some)), weight=attrgetter("weight"))
             return Found.of(chosen)
-        usual = Failure.of(self.inquiry.queries.verdict_on(self.repro))
+        usual = Failure.of(self.inquiry.verdict_on(self.repro))
         if usual.shown_by(verdict) or len(group) == 1 or not halvings:
             return None
         halves = group[: len(group) // 2], group[len(group) // 2 :]
@@ -183,7 +183,7 @@ class Trials:
         with tempfile.TemporaryDirectory(prefix="torchrepro-met-") as directory:
             path = Path(directory) / "met.jsonl"
             path.touch()
-            verdict = self.inquiry.queries.verdict_on(
+            verdict = self.inquiry.verdict_on(
                 off.applied_to(self.repro), job=_JOB, extra={"met": str(path)}, off=dict(off.parts)
             )
             for line in path.read_text().splitlines(keepends=True):

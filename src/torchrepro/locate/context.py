@@ -6,8 +6,7 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchrepro.engine.oracle import IsolatedOracle
@@ -17,42 +16,31 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
 
-@dataclass(eq=False)
-class Inquiry:
-    """A failing repro whose culprit is looked for."""
+class Inquiry(Queries):
+    """Questions about a failing repro whose culprit is looked for.
 
-    repro: Repro
-    verdict: Verdict
-    oracle: IsolatedOracle
-    repeats: int = 1
-    """How often something is run before it counts as passing: more than once where the failure is flaky."""
-    on_step: Callable[[str], None] = lambda words: None
-    """Told in a few words what is looked at: for the progress that a user sees."""
-    asked: InitVar[int] = 0
-    """Compiles before this inquiry began."""
-    notes: list[str] = field(default_factory=list)
+    `repeats` is how often something is run before it counts as passing: more than once where the failure is
+    flaky. `on_step` is told in a few words what is looked at, for the progress that a user sees. `asked` are
+    the compiles before this inquiry began.
+    """
 
-    def __post_init__(self, asked: int) -> None:
-        self.queries = Queries(
-            self.repro, self.verdict, self.oracle, observer=self.oracle, repeats=self.repeats, asked=asked
-        )
-        self.failure = self.queries.failure
-
-    @property
-    def compiles(self) -> int:
-        return self.queries.asked
-
-    def verdicts(self, candidates: Sequence[Repro]) -> list[Verdict]:
-        """Return a verdict on each, several at a time; equal ones are run once."""
-        return self.queries.verdicts(candidates)
-
-    def fails(self, candidate: Repro) -> bool:
-        """Whether it fails as the original does."""
-        return self.queries.fails(candidate)
+    def __init__(
+        self,
+        repro: Repro,
+        verdict: Verdict,
+        oracle: IsolatedOracle,
+        *,
+        repeats: int = 1,
+        on_step: Callable[[str], None] = lambda words: None,
+        asked: int = 0,
+        notes: Iterable[str] = (),
+    ) -> None:
+        super().__init__(repro, verdict, oracle, observer=oracle, repeats=repeats, asked=asked)
+        self.repro, self.oracle, self.on_step, self.notes = repro, oracle, on_step, list(notes)
 
     def passes(self, candidate: Repro) -> bool:
         """Whether the failure is gone."""
-        return self.is_gone(self.queries.verdict_on(candidate))
+        return self.is_gone(self.verdict_on(candidate))
 
     def is_gone(self, verdict: Verdict) -> bool:
         """Whether a verdict shows that the failure is gone, and no other one has come in its place.
@@ -66,5 +54,5 @@ class Inquiry:
 
     def ran(self, job: str, repro: Repro, *, compiles: int = 1, **payload: Any) -> Outcome:
         """Run `package.module:function(repro, payload, phase)` in a child process; plain data comes back."""
-        self.queries.count(queries=compiles)
+        self.count(queries=compiles)
         return self.oracle.ran(job, repro, **payload)

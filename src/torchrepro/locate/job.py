@@ -23,12 +23,11 @@ from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.graphs import graph_in_call, graph_of
 from torchrepro.locate.kernels import find_kernel
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
-from torchrepro.locate.stages import Ladder, find_stage
+from torchrepro.locate.stages import Ladder, find_stage, graph_in_call, graph_of
 from torchrepro.locate.watched_graph import Watching, error_growth, find_birth
 from torchrepro.locate.workaround import find_workaround
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
@@ -106,7 +105,7 @@ class Case:
 
     @property
     def compiles(self) -> int:
-        return sum(one.compiles for one in (*self._former, self.inquiry))
+        return sum(one.asked for one in (*self._former, self.inquiry))
 
     @property
     def notes(self) -> list[str]:

@@ -36,7 +36,7 @@ def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
     """The op, or None with a note that says why there is none. At most 2·log2(ops) compiles."""
     if watching is None:
         return _raising_in_eager(inquiry) if inquiry.verdict.kind is Kind.MISSING_ERROR else None
-    limit = inquiry.compiles + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
+    limit = inquiry.asked + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
     search = _Search(watching, limit)
     if inquiry.verdict.kind not in OF_VALUES:
         return search.by_failure()
@@ -55,7 +55,7 @@ class _Search:
         self._gradients_alone = self._inquiry.failure.places == {"grad"}
 
     def left(self) -> int:
-        return self._limit - self._inquiry.compiles
+        return self._limit - self._inquiry.asked
 
     def by_failure(self) -> GuiltyOp | None:
         """An exception, a crash or a hang."""
@@ -174,7 +174,7 @@ class _Search:
         found: list[str] = []
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
             if self.left() > 0:
-                pairs = wrong_ones(*self._cut, group, self._inquiry.queries.rounds)
+                pairs = wrong_ones(*self._cut, group, self._inquiry.rounds)
                 found += [unit.name for unit, _ in pairs]
         return sorted(found, key=list(self._watching.nodes).index)
 
@@ -183,7 +183,7 @@ class _Search:
         self._inquiry.on_step("looking for an op that fails alone")
 
         def first_failing(candidates: Sequence[Repro | None]) -> int | None:
-            found = self._inquiry.queries.first_failing(candidates)
+            found = self._inquiry.first_failing(candidates)
             return None if found is None else found.index
 
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:

@@ -1,18 +1,30 @@
-"""The stage: which of the steps from eager to the compiler under test brings the failure in."""
+"""The stage and the graph: which step from eager to the compiler fails, and which of a program's graphs.
+
+A bundle of one graph says itself which one it is: the graphs before it were judged when it was caught. Of a
+whole call the graphs are recorded first, in one run that compiles nothing; then each is judged on its own,
+and none twice. Where none fails alone, what is wrong is between them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
+from torchrepro.bundle.load import load_bundle
+from torchrepro.engine.baseline import Failure
+from torchrepro.engine.check_bundle import first_failing
 from torchrepro.execute.backends import culprit_step, last_stage_of, simpler_backends
 from torchrepro.locate.context import Inquiry
-from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.results import Rung
+from torchrepro.nouns.repro import Origin, Place, Repro
+from torchrepro.nouns.results import GuiltyGraph, Rung
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 # Nothing is said about the compiler: neither a failure nor the absence of one.
 _SAYS_NOTHING = frozenset({Kind.INVALID, Kind.NOT_COMPARABLE})
+_RECORD = "torchrepro.execute.record_graphs:record_call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,12 @@ def find_stage(inquiry: Inquiry) -> Ladder:
     own = repro.compiler.name
     backends = [*((step.backend, step.stage) for step, _ in asked), (own, last_stage_of(own))]
     answers = zip(backends, (*verdicts, inquiry.verdict), strict=True)
-    return Ladder(tuple(_rung(inquiry, *backend, verdict) for backend, verdict in answers))
+    rungs = []
+    for (backend, stage), verdict in answers:
+        raises_as_eager = inquiry.is_gone(verdict) and verdict.kind is not Kind.PASS
+        seen = (Kind.PASS, "raises as eager does") if raises_as_eager else (verdict.kind, verdict.summary)
+        rungs.append(Rung(backend, stage, *seen))
+    return Ladder(tuple(rungs))
 
 
 def captures(repro: Repro) -> bool:
@@ -58,7 +75,65 @@ def culprit_rung(rungs: Sequence[Rung]) -> Rung | None:
     return None if place is None else rungs[place]
 
 
-def _rung(inquiry: Inquiry, backend: str, stage: Stage, verdict: Verdict) -> Rung:
-    if inquiry.is_gone(verdict) and verdict.kind is not Kind.PASS:
-        return Rung(backend, stage, Kind.PASS, "raises as eager does")
-    return Rung(backend, stage, verdict.kind, verdict.summary)
+class FoundGraph(NamedTuple):
+    """The culprit graph of a whole call, as a repro of its own."""
+
+    graph: GuiltyGraph
+    repro: Repro
+    verdict: Verdict
+
+
+def graph_of(inquiry: Inquiry, bundle: str) -> GuiltyGraph | None:
+    """What a bundle of one graph says of itself; None where that is not known, or of a whole call."""
+    origin = inquiry.repro.origin
+    if origin is None or inquiry.repro.place is Place.BEFORE_CAPTURE:
+        return None
+    return _culprit(origin, bundle, inquiry.failure)
+
+
+def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> FoundGraph | None:
+    """The first graph of a whole call that fails by itself as the call does; its bundle is kept."""
+    scratch = keep_in.with_name(f".{keep_in.name}s")
+    scratch.mkdir()
+    try:
+        recorded = _recorded(inquiry, scratch)
+        repros = {path: load_bundle(path, trusted=tuple(trusted)) for path in recorded}
+
+        def judged() -> Iterator[tuple[Path, Verdict]]:
+            """Judge as many at a time as there are workers."""
+            for start in range(0, len(recorded), inquiry.oracle.workers):
+                some = recorded[start : start + inquiry.oracle.workers]
+                yield from zip(some, inquiry.verdicts([repros[path] for path in some]), strict=True)
+
+        culprit = first_failing(judged(), inquiry.verdict.kind)
+        if culprit is None:
+            suspect = "capture, or what is between them, is the suspect"
+            inquiry.notes.append(
+                {
+                    0: "no graph is named: none could be recorded",
+                    1: "its one graph does not fail by itself: capture is the suspect",
+                }.get(len(recorded), f"none of its {len(recorded)} graphs fails by itself: {suspect}")
+            )
+            return None
+        path, verdict = culprit
+        origin = repros[path].origin or Origin(recorded.index(path), len(recorded))
+        path.rename(keep_in)  # its tensors stay mapped
+        return FoundGraph(_culprit(origin, str(keep_in), Failure.of(verdict)), repros[path], verdict)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _recorded(inquiry: Inquiry, directory: Path) -> list[Path]:
+    outcome = inquiry.ran(_RECORD, inquiry.repro, compiles=0, directory=str(directory))
+    if outcome.result is None:
+        inquiry.notes.append("its graphs could not be recorded: the run did not finish")
+        return []
+    inquiry.notes.extend(outcome.result["problems"])
+    return [Path(path) for path in outcome.result["bundles"]]
+
+
+def _culprit(origin: Origin, bundle: str, failure: Failure) -> GuiltyGraph:
+    """Right results next to wrong gradients: what is wrong was made for backward."""
+    of_gradients = failure.places == {"grad"} and not origin.backward
+    name = f"backward of {origin}" if of_gradients else str(origin)
+    return GuiltyGraph(origin.number, origin.seen, bundle, name, origin.source)

@@ -271,7 +271,7 @@ def turned_off(names: Mapping[str, Sequence[str]], note: Note) -> Iterator[None]
     """Leave out what is named, in the body. A spawned worker goes on to other questions afterwards."""
     from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
-    from torchrepro.torch_api.inductor import CompilerBisector
+    from torchrepro.torch_api.inductor import CompilerBisector, V
 
     def is_off(kind: str, name: str) -> bool:
         return name in names.get(kind, ())
@@ -281,7 +281,7 @@ def turned_off(names: Mapping[str, Sequence[str]], note: Note) -> Iterator[None]
         if subsystem.endswith("_passes"):
             return is_off(PASSES, described)
         if subsystem == LOWERINGS:
-            kind, name = LOWERINGS, _lowered_now()
+            kind, name = LOWERINGS, str(V.graph.current_node.target)  # about to be lowered
         elif subsystem == "decomposition":
             # `<OpOverload(op='aten.gelu', overload='default')>` is `aten.gelu.default`.
             found = _OVERLOAD.search(described)
@@ -300,13 +300,6 @@ def turned_off(names: Mapping[str, Sequence[str]], note: Note) -> Iterator[None]
             stack.enter_context(replaced(observer, name, noting))
         stack.enter_context(_checking_rewrites(is_off, note))
         yield
-
-
-def _lowered_now() -> str:
-    """The operator that inductor is about to lower."""
-    from torchrepro.torch_api.inductor import V
-
-    return str(V.graph.current_node.target)
 
 
 def _noting_changes(apply: Callable[..., Any], note: Note) -> Callable[..., Any]:

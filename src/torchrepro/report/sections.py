@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from torchrepro.nouns.results import Adoption, Growth, Located
+from torchrepro.nouns.results import Adoption, Located
 from torchrepro.nouns.sections import (
     Code,
     Facts,
@@ -64,7 +64,7 @@ def sections_of(contents: Contents, limits: Limits) -> Iterator[Section]:
         if picture is not None:
             yield _graph(picture, limits.nodes)
     if contents.steps:
-        yield Section("how it became smaller", (_steps(contents.steps, limits.rows),))
+        yield Section("how it became smaller", (steps_table(contents.steps, limits.rows),))
     printed = verdict.stderr_tail if verdict is not None else ""
     if contents.traceback.strip() or printed.strip():
         title = "traceback" if contents.traceback.strip() else "last output of the process"
@@ -97,23 +97,6 @@ def growth_table(located: Located, limit: int) -> Table:
     head = ("node", "op", "eager", "compiled", "module", "source")
     table = Table.of(head, rows, limit=limit, marked=marked)
     return _with_range(table, first, len(shown), len(names))
-
-
-def growth_rows(growth: Sequence[Growth], count: int = 8) -> list[Growth]:
-    """Return the nodes at which compiled is worst against eager, in the order of the graph."""
-    known = [point for point in growth if point.eager is not None and point.compiled is not None]
-    worst = {id(point) for point in sorted(known, key=_excess, reverse=True)[:count]}
-    return [point for point in known if id(point) in worst]
-
-
-def _excess(point: Growth) -> float:
-    """By how much compiled is further from the truth; a NaN counts most, errors below 1e-20 as that."""
-    eager, compiled = point.eager or 0.0, point.compiled or 0.0
-    if compiled != compiled:
-        return float("inf")
-    if eager != eager or eager == float("inf"):
-        return -1.0
-    return max(compiled, 1e-20) / max(eager, 1e-20)
 
 
 def _script(contents: Contents, limits: Limits) -> Code | Lines:
@@ -152,9 +135,9 @@ def _graph(picture: Picture, limit: int) -> Section:
     return Section(title, (_with_range(table, first, len(shown), len(ops)),))
 
 
-def _steps(steps: Sequence[Adoption], limit: int) -> Table:
+def steps_table(steps: Sequence[Adoption], limit: int) -> Table:
     """Show the first step, the last, and some in between."""
-    chosen = sorted({round(index * (len(steps) - 1) / (limit - 1)) for index in range(limit)})
+    chosen = sorted({round(index * (len(steps) - 1) / (limit - 1)) for index in range(limit if steps else 0)})
     rows = (
         (
             f"{step.query:,}",

@@ -26,11 +26,14 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 
-from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS, error
+from torchrepro.nouns.results import Located
+from torchrepro.nouns.sections import Facts, culprit_facts, ladder_table, values_table
+from torchrepro.nouns.sentences import KINDS, error
+from torchrepro.nouns.verdict import Comparison, Kind
 from torchrepro.report.contents import Contents, Picture
 from torchrepro.report.environments import lines_of, settings_lines
 from torchrepro.report.graph_picture import grouped
-from torchrepro.report.sections import growth_rows
+from torchrepro.report.sections import differences_table, growth_table, steps_table
 
 _LEXERS = {
     "python": PythonLexer(stripnl=False, ensurenl=False),
@@ -38,6 +41,7 @@ _LEXERS = {
     "cpp": CppLexer(stripnl=False, ensurenl=False),
 }
 _FORMATTER: HtmlFormatter[str] = HtmlFormatter(nowrap=True)
+_ROWS = 50
 _LIMIT = 60_000
 """Characters: 0.1 s. Each coloured word costs an element."""
 
@@ -51,7 +55,9 @@ def highlighted(source: str, language: str) -> Markup:
 
 
 def page_of(contents: Contents) -> str:
-    """Return the whole page, valid as UTF-8."""
+    """Return the whole page, valid as UTF-8; its tables are those of the other formats."""
+    located, verdict = contents.located or Located(bundle="", kind=Kind.PASS), contents.verdict
+    comparison = verdict.comparison if verdict is not None else None
     page = _template().render(
         report=contents,
         assets=assets(),
@@ -59,7 +65,12 @@ def page_of(contents: Contents) -> str:
         payload=Markup(payload_of(contents)),
         environment=lines_of(contents.environment).items(),
         settings=settings_lines(contents.settings).items(),
-        worst_growth=growth_rows(contents.located.growth if contents.located else ()),
+        differences=differences_table(contents),
+        values=values_table(comparison or Comparison(()), limit=_ROWS),
+        culprit=Facts.of(culprit_facts(located)),
+        ladder=ladder_table(located),
+        growth=growth_table(located, _ROWS),
+        steps=steps_table(contents.steps, _ROWS),
     )
     # A file name that is no UTF-8 is a lone surrogate in a text; a NUL is an error in any HTML.
     return page.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -79,30 +90,10 @@ def _template() -> jinja2.Template:
         "error": error,
         "begun": lambda text: text[:1].upper() + text[1:],
         "count": "{:,}".format,
-        "duration": duration,
         "shortened": shortened,
     }
-    environment.globals |= {
-        "kind_words": KINDS,
-        "stage_words": STAGES,
-        "confidence_words": CONFIDENCES,
-        "way_words": WAYS,
-        "times_worse": times_worse,
-    }
+    environment.globals |= {"kind_words": KINDS}
     return environment.get_template("page.html")
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-
-
-def times_worse(eager: float | None, compiled: float | None) -> str:
-    """Write a ratio as `4,000 times`; empty if there is none."""
-    if not eager or not compiled or not math.isfinite(compiled / eager) or compiled <= eager:
-        return ""
-    return f"{float(f'{compiled / eager:.2g}'):,.0f} times"
 
 
 def shortened(text: str, limit: int = 200_000) -> str:
