@@ -19,7 +19,7 @@ from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.script.expressions import Unwritable
-from torchrepro.script.spelling import SameCall, Speller
+from torchrepro.script.spelling import Speller
 from torchrepro.state.fake_run import run_on_fakes
 
 
@@ -147,7 +147,7 @@ def test_an_operator_that_nobody_can_register_is_not_written() -> None:
         library.define("twice(Tensor x) -> Tensor")
         node.target = torch.ops.polish_tests.twice.default
         with pytest.raises(Unwritable, match="whose source is not known"):
-            Speller(found, SameCall(found)).spelling(node)
+            Speller(found).spelling(node)
 
 
 _STEPS: dict[str, Callable[..., Any]] = {

@@ -153,7 +153,7 @@ class _Call:
 
     def judged(self, repro: Repro) -> _Judged:
         """Judge in a process of its own; what the program itself saw of it has the last word."""
-        bundle = save_bundle(repro, self.scratch / "call")
+        bundle = save_bundle(repro, self.scratch / "call", script=False)
         try:
             checked = _checked(bundle)
         except TorchReproError as exc:
@@ -191,7 +191,7 @@ class _Call:
         from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated
 
         repro = self.whole()
-        bundle = save_bundle(repro, self.scratch / "to_record", size_cap=ANY_SIZE)
+        bundle = save_bundle(repro, self.scratch / "to_record", size_cap=ANY_SIZE, script=False)
         outcome = run_isolated(
             "torchrepro.execute.jobs:record_call",
             {"bundle": str(bundle), "trusted": list(trust_own(read_manifest(bundle)))},

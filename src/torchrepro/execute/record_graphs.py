@@ -141,7 +141,7 @@ def record_call(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> dict[
 def save_graphs(repros: Sequence[Repro], directory: Path, *, size_cap: int = ANY_SIZE) -> list[str]:
     """Write recorded graphs, a bundle each, and return their paths."""
     return [
-        str(save_bundle(repro, directory / f"graph_{index}", size_cap=size_cap))
+        str(save_bundle(repro, directory / f"graph_{index}", size_cap=size_cap, script=False))
         for index, repro in enumerate(repros)
     ]
 

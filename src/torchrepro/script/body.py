@@ -7,6 +7,7 @@ evaluates everything in the order of the graph.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from torch.amp import autocast_mode
 from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text.syntax import AUGMENTED
+from torchrepro.script.document import autocast_text
 from torchrepro.script.expressions import Text, Unwritable, Writer, nodes_in
 from torchrepro.script.layout import INDENT, laid_out
 from torchrepro.script.names import Names, base_name, names_of_inputs
@@ -49,29 +51,28 @@ class BodyWriter:
         *,
         sizes: dict[Node, tuple[Node, int]] | None = None,
         owner: str = "",
+        nested: bool = False,
     ) -> None:
         self._module, self._speller = module, speller
         self._values = speller.traced.values
         self._sizes = sizes or {}
         self._owner = owner
         """What attributes of the graph are found on: `self` in a module."""
+        self._is_nested = nested
+        """Whether an operator calls the graph: it returns a tuple then, however short."""
         self._names = Names()
         self._texts: dict[Node, Text] = {}
         self._pending: list[Node] = []
         self._depth = 0
-        self._uses: dict[Node, int] = {}
+        self._uses = Counter(nodes_in([(node.args, node.kwargs) for node in module.graph.nodes]))
         self.body = Body()
 
     def write(self) -> Body:
-        nodes = list(self._module.graph.nodes)
-        for node in nodes:
-            for used in nodes_in((node.args, node.kwargs)):
-                self._uses[used] = self._uses.get(used, 0) + 1
         self.body.parameters = names_of_inputs(self._module, self._sizes, self._names)
         self._texts |= {node: Text(name) for node, name in self.body.parameters.items()}
         for node, (owner, dim) in self._sizes.items():
             self._texts[node] = Text(f"{self._texts[owner]}.shape[{dim}]")
-        for node in nodes:
+        for node in self._module.graph.nodes:
             self._node(node)
         return self.body
 
@@ -89,7 +90,8 @@ class BodyWriter:
             raise Unwritable(f"the module {node.target} inside the graph")
         elif node.target is autocast_mode._enter_autocast:
             self._flush()
-            self._line(f"with {_autocast(node)}:")
+            device, dtype, enabled, *_ = (*node.args, None, None, None)
+            self._line(f"with {autocast_text(device, dtype, enabled=enabled is not False)}:")
             self._depth += 1
             if node.next.target is autocast_mode._exit_autocast:
                 self._line("pass")
@@ -135,17 +137,13 @@ class BodyWriter:
         """Give those that wait a line and a name each."""
         waiting, self._pending = self._pending, []
         for node in waiting:
-            if (
-                node is unless_returned
-                and set(node.users) == {_output_of(self._module)}
-                and self._uses[node] == 1
-            ):
+            returned = [user.op for user in node.users] == ["output"] and self._uses[node] == 1
+            if node is unless_returned and returned:
                 self._pending.insert(0, node)
                 continue
-            text = self._texts[node]
             name = self._names.of_result(node)
+            self._line(f"{name} = {self._texts[node]}")
             self._texts[node] = Text(name)
-            self._line(f"{name} = {text}")
 
     def _line(self, statement: str) -> None:
         self.body.lines += laid_out(statement, self._depth, margin=2 if self._owner else 1)
@@ -187,7 +185,7 @@ class BodyWriter:
         """A graph that an operator is given: a function inside the function."""
         self._flush()
         name = self._names.fresh(str(node.target).rpartition(".")[2])
-        inner = _NestedBodyWriter(graph, self._speller, owner=self._owner).write()
+        inner = BodyWriter(graph, self._speller, owner=self._owner, nested=True).write()
         if inner.state:
             raise Unwritable("tensors of its own in a nested graph")
         placeholders = [child for child in graph.graph.nodes if child.op == "placeholder"]
@@ -206,7 +204,8 @@ class BodyWriter:
         plain = isinstance(value, tuple | list)
         items = list(enumerate(value)) if plain else [(0, value)]
         kept = [(index, item) for index, item in items if item is not None or not plain]
-        operands = [item for _, item in kept if item in self._pending] if _are_nodes(kept) else []
+        all_nodes = all(isinstance(item, Node) for _, item in kept)
+        operands = [item for _, item in kept if item in self._pending] if all_nodes else []
         if operands != self._pending:
             self._flush()
         line = self._returned([item for _, item in kept])
@@ -222,8 +221,10 @@ class BodyWriter:
             self.body.results[f"out[{index}]" if plain else "out"] = suffix
 
     def _returned(self, values: Sequence[Any]) -> str:
-        texts = [str(Writer(self._texts).write(value)) for value in values]
-        return f"return {', '.join(texts)}" if texts else "return None"
+        writer = Writer(self._texts)
+        if self._is_nested:
+            return f"return {writer.write(tuple(values))}"
+        return f"return {writer.arguments(values) or None}"
 
     # Questions.
 
@@ -266,13 +267,6 @@ class BodyWriter:
         )
 
 
-class _NestedBodyWriter(BodyWriter):
-    """Writes a graph that an operator calls: it returns a tuple, however short."""
-
-    def _returned(self, values: Sequence[Any]) -> str:
-        return f"return {Writer(self._texts).write(tuple(values))}"
-
-
 def _names_of_parts(node: Node) -> Sequence[str]:
     """What the operator calls its results, `values, indices`; empty where it does not say."""
     target: Any = node.target
@@ -282,22 +276,3 @@ def _names_of_parts(node: Node) -> Sequence[str]:
     if not isinstance(target, OpOverload):
         return ()
     return [result.name or "" for result in target._schema.returns]
-
-
-def _autocast(node: Node) -> str:
-    device, dtype, enabled, *_ = (*node.args, None, None, None)[:4]
-    words = [str(Writer({}).write(device))]
-    if dtype is not None:
-        words.append(f"dtype={dtype}")
-    if enabled is False:
-        words.append("enabled=False")
-    return f"torch.autocast({', '.join(words)})"
-
-
-def _output_of(module: GraphModule) -> Node:
-    found: Node = next(node for node in reversed(module.graph.nodes) if node.op == "output")
-    return found
-
-
-def _are_nodes(kept: Sequence[tuple[int, Any]]) -> bool:
-    return all(isinstance(item, Node) for _, item in kept)

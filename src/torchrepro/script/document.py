@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.graph_text.literals import quote
-from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Autocast, Compiler, Repro
+from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro
 from torchrepro.script.assertions import shortened
 from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out
@@ -121,11 +122,7 @@ def setting_lines(ambient: Ambient) -> list[str]:
 
 def config_modules(lines: Sequence[str]) -> set[str]:
     """Modules of configs that lines name: `import torch` does not load them all."""
-    found = set()
-    for line in lines:
-        if line.startswith("torch._") and ".config." in line:
-            found.add(line[: line.index(".config.")] + ".config")
-    return found
+    return {f"{found[1]}.config" for line in lines if (found := re.match(r"(torch\._\S*?)\.config\.", line))}
 
 
 def contexts(ambient: Ambient) -> list[str]:
@@ -135,7 +132,12 @@ def contexts(ambient: Ambient) -> list[str]:
         found.append("torch.inference_mode()")
     elif not ambient.grad_enabled:
         found.append("torch.no_grad()")
-    return found + [_autocast(cast) for cast in ambient.autocast]
+    return found + [
+        autocast_text(
+            cast.device, f"torch.{cast.dtype}", enabled=cast.enabled, cache_enabled=cast.cache_enabled
+        )
+        for cast in ambient.autocast
+    ]
 
 
 def within(around: Sequence[str], calls: Sequence[str]) -> list[str]:
@@ -172,10 +174,11 @@ def compiler_module(compiler: Compiler) -> str:
     return module if colon and module != SOURCE_TRUST else ""
 
 
-def _autocast(cast: Autocast) -> str:
-    words = [quote(cast.device), f"dtype=torch.{cast.dtype}"]
-    words += [] if cast.enabled else ["enabled=False"]
-    words += [] if cast.cache_enabled else ["cache_enabled=False"]
+def autocast_text(device: object, dtype: object, *, enabled: bool = True, cache_enabled: bool = True) -> str:
+    """The context manager of an autocast; `dtype` is None where it is the device's own."""
+    words = [quote(str(device)), *([] if dtype is None else [f"dtype={dtype}"])]
+    words += [] if enabled else ["enabled=False"]
+    words += [] if cache_enabled else ["cache_enabled=False"]
     return f"torch.autocast({', '.join(words)})"
 
 

@@ -12,24 +12,29 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.literals import quote
 from torchrepro.graph_text.syntax import INFIX, PREFIX
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.names import C_MODULE
-from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.ops import HigherOrderOperator
 from torchrepro.torch_api.tensors import hint
 
 ATOM = 20
 """Binds tighter than any operator: a name, a call, a number in brackets."""
-NEGATIVE = 13
+_UNARY = 13
+_BINDING = {"<": 6, "<=": 6, ">": 6, ">=": 6, "==": 6, "!=": 6, "|": 7, "^": 8, "&": 9, "<<": 10, ">>": 10}
+_BINDING |= {"+": 11, "-": 11, "*": 12, "/": 12, "//": 12, "%": 12, "@": 12, "**": 14}
+_SIMPLE_OPERAND = re.compile(r"-?[\w.]+")
 
 
 class Unwritable(Exception):
@@ -61,26 +66,23 @@ class Writer:
         if isinstance(value, Node):
             return self.nodes[value]
         if isinstance(value, tuple | list):
-            return Text(self._sequence(value))
+            if hasattr(value, "_fields"):
+                raise Unwritable(f"a {type(value).__name__} among the arguments")
+            return Text(listed([str(self.write(item)) for item in value], type(value)))
         if isinstance(value, dict):
             items = (f"{self.write(key)}: {self.write(item)}" for key, item in value.items())
             return Text("{" + ", ".join(items) + "}")
         if isinstance(value, slice):
             parts = [value.start, value.stop, value.step]
-            while len(parts) > 1 and parts[-1] is None:
+            while len(parts) > 2 and parts[-1] is None:
                 parts.pop()
-            whole = [None, *parts] if len(parts) == 1 else parts
-            return Text(f"slice({', '.join(str(self.write(part)) for part in whole)})")
+            return Text(f"slice({self.arguments(parts)})")
         return plain(value)
 
-    def _sequence(self, value: Sequence[Any]) -> str:
-        items = [str(self.write(item)) for item in value]
-        if isinstance(value, list):
-            return f"[{', '.join(items)}]"
-        fields = getattr(value, "_fields", None)
-        if fields is not None:
-            raise Unwritable(f"a {type(value).__name__} among the arguments")
-        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> str:
+        """What stands between the brackets of a call."""
+        named = [f"{name}={self.write(value)}" for name, value in (kwargs or {}).items()]
+        return ", ".join([*(str(self.write(value)) for value in args), *named])
 
     def index(self, value: Any) -> str:
         """What stands between the square brackets of `x[...]`."""
@@ -90,13 +92,18 @@ class Writer:
         return self._place(value)
 
     def _place(self, value: Any) -> str:
-        if value is ...:
-            return "..."
         if not isinstance(value, slice):
             return str(self.write(value))
         ends = ["" if part is None else str(self.write(part)) for part in (value.start, value.stop)]
         step = "" if value.step is None else f":{self.write(value.step)}"
         return f"{ends[0]}:{ends[1]}{step}"
+
+
+def listed(items: Sequence[str], type_: type) -> str:
+    """A list or a tuple of these."""
+    if issubclass(type_, list):
+        return f"[{', '.join(items)}]"
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def plain(value: Any) -> Text:
@@ -111,7 +118,7 @@ def plain(value: Any) -> Text:
     if writer is None:
         raise Unwritable(f"a value of type {type(value).__name__} among the arguments")
     text = writer(value)
-    return Text(text, NEGATIVE if text.startswith("-") else ATOM)
+    return Text(text, _UNARY if text.startswith("-") else ATOM)
 
 
 def float_text(value: float) -> str:
@@ -126,21 +133,12 @@ def complex_text(value: complex) -> str:
     return f"complex({float_text(value.real)}, {float_text(value.imag)})"
 
 
-def _device(value: torch.device) -> str:
-    return quote(str(value))
-
-
 _PLAIN: dict[type, Callable[[Any], str]] = {
-    type(None): str,
-    bool: str,
-    int: str,
+    **dict.fromkeys((type(None), bool, int, torch.dtype, torch.layout, torch.memory_format), str),
     float: float_text,
     complex: complex_text,
     str: quote,
-    torch.device: _device,
-    torch.dtype: str,
-    torch.layout: str,
-    torch.memory_format: str,
+    torch.device: lambda value: quote(str(value)),
     type(...): lambda value: "...",
 }
 
@@ -148,11 +146,6 @@ _PLAIN: dict[type, Callable[[Any], str]] = {
 # Calls.
 
 Spelling = Callable[[Writer], Text]
-
-_BINDING = {"<": 6, "<=": 6, ">": 6, ">=": 6, "==": 6, "!=": 6, "|": 7, "^": 8, "&": 9, "<<": 10, ">>": 10}
-_BINDING |= {"+": 11, "-": 11, "*": 12, "/": 12, "//": 12, "%": 12, "@": 12, "**": 14}
-_UNARY = 13
-_SIMPLE_OPERAND = re.compile(r"-?[\w.]+")
 
 
 def infix(sign: str, left: Any, right: Any) -> Spelling:
@@ -173,28 +166,16 @@ def prefix(sign: str, operand: Any) -> Spelling:
     return lambda writer: Text(sign + writer.write(operand).within(_BINDING["**"] + 1), binding)
 
 
-def function(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Spelling:
-    return lambda writer: Text(f"{name}({_arguments(writer, args, kwargs)})")
+def function(name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Spelling:
+    return lambda writer: Text(f"{name}({writer.arguments(args, kwargs)})")
 
 
-def method(name: str, owner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Spelling:
-    return lambda writer: Text(
-        f"{writer.write(owner).within(ATOM)}.{name}({_arguments(writer, args, kwargs)})"
-    )
+def method(name: str, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Spelling:
+    return lambda writer: Text(f"{writer.write(owner).within(ATOM)}.{name}({writer.arguments(args, kwargs)})")
 
 
-def attribute(owner: Any, name: str) -> Spelling:
-    return lambda writer: Text(f"{writer.write(owner).within(ATOM)}.{name}")
-
-
-def subscript(owner: Any, index: Any) -> Spelling:
-    return lambda writer: Text(f"{writer.write(owner).within(ATOM)}[{writer.index(index)}]")
-
-
-def _arguments(writer: Writer, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    texts = [str(writer.write(value)) for value in args]
-    texts += [f"{name}={writer.write(value)}" for name, value in kwargs.items()]
-    return ", ".join(texts)
+def subscript(owner: Any, index: Any, attribute: str = "") -> Spelling:
+    return lambda writer: Text(f"{writer.write(owner).within(ATOM)}{attribute}[{writer.index(index)}]")
 
 
 def torch_level(node: Node) -> tuple[Spelling, str]:
@@ -207,39 +188,22 @@ def torch_level(node: Node) -> tuple[Spelling, str]:
     if target in PREFIX and len(args) == 1:
         return prefix(PREFIX[target], *args), ""
     if target is operator.getitem:
-        return subscript(*args), ""
+        return subscript(args[0], args[1]), ""
     if target is getattr and len(args) == 2 and isinstance(args[1], str):
-        return attribute(args[0], args[1]), ""
+        return lambda writer: Text(f"{writer.write(args[0]).within(ATOM)}.{args[1]}"), ""
     name, module = _name_of(target)
-    args, kwargs = _without_defaults(target, args, kwargs)
-    return function(name, args, kwargs), module
-
-
-def operator_call(node: Node) -> Spelling:
-    """The call by the operator's own name: always the same."""
-    target = node.target
-    assert isinstance(target, OpOverload)
-    return function(f"torch.ops.{target}", list(node.args), dict(node.kwargs))
+    return function(name, *_without_defaults(target, args, kwargs)), module
 
 
 @functools.cache
 def _public_names() -> dict[int, str]:
     """The shortest public name of each function, by identity."""
-    import torch.nn.functional as functional
-
     found: dict[int, str] = {}
-    places: list[tuple[str, Any]] = [
-        ("torch", torch),
-        ("F", functional),
-        ("torch.special", torch.special),
-        ("torch.linalg", torch.linalg),
-        ("torch.fft", torch.fft),
-        ("math", math),
-    ]
-    for prefix_, module in places:
+    places = {"torch": torch, "F": functional, "torch.special": torch.special, "torch.linalg": torch.linalg}
+    for place, module in {**places, "torch.fft": torch.fft, "math": math}.items():
         for name, value in vars(module).items():
             if callable(value) and not name.startswith("_") and not inspect.isclass(value):
-                found.setdefault(id(value), f"{prefix_}.{name}")
+                found.setdefault(id(value), f"{place}.{name}")
     return found
 
 
@@ -293,15 +257,8 @@ def same_value(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
 
 
-def nodes_in(value: Any) -> Iterator[Node]:
+def nodes_in(value: Any) -> list[Node]:
     """All nodes among arguments, in the order in which Python evaluates them, repeated ones again."""
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from nodes_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from nodes_in(item)
-    elif isinstance(value, slice):
-        yield from nodes_in((value.start, value.stop, value.step))
+    found: list[Node] = []
+    map_arg(value, found.append)
+    return found

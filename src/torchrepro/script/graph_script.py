@@ -34,7 +34,7 @@ from torchrepro.script.document import (
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
-from torchrepro.script.spelling import SameCall, Speller
+from torchrepro.script.spelling import Speller
 from torchrepro.script.tensors import Surroundings
 from torchrepro.script.user_lines import operator_lines, parameter_text, source_lines
 from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
@@ -224,7 +224,7 @@ class GraphScript:
         lowered = repro.place is Place.AFTER_AOT and repro.compiler.name == "inductor"
         speller = Speller(
             self.traced,
-            SameCall(self.traced, inductor_decompositions() if lowered else None),
+            inductor_decompositions() if lowered else {},
             self.modules,
             frozenset(
                 entry.op.partition(".")[0]

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torchrepro.bundle.tensors import read_marks
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.judge.compare import tensors_in
-from torchrepro.script.expressions import Unwritable, Writer
+from torchrepro.script.expressions import Unwritable, Writer, listed
 from torchrepro.script.layout import WIDTH, filled, top_level_items
 from torchrepro.script.tensors import Line, Surroundings, after_drawing, line_for
 from torchrepro.torch_api.names import DYNAMO
@@ -24,6 +24,12 @@ from torchrepro.torch_api.tensors import storage_identity
 
 SIDE_FILE = "inputs.pt"
 _LIST = "torch.tensor(["
+_MARKS = {
+    "dynamic": "mark_dynamic",
+    "maybe_dynamic": "maybe_mark_dynamic",
+    "unbacked": "mark_unbacked",
+    "static": "mark_static",
+}
 
 
 @dataclass
@@ -60,17 +66,15 @@ class Inputs:
     def _argument(self, name: str, value: Any, shared: Mapping[tuple[str, int], torch.Tensor]) -> str:
         if not isinstance(value, torch.Tensor):
             return self._collection(name, value)
-        known = self._made.get(id(value))
-        if known is not None:
-            return known
-        self._made[id(value)] = name
-        place = storage_identity(value) if _has_memory(value) else None
-        if place is not None and place in shared:
-            self._view(name, value, place, shared[place])
-        else:
-            self._tensor(name, value)
-        self._marks(name, value)
-        return name
+        if id(value) not in self._made:
+            self._made[id(value)] = name
+            place = storage_identity(value) if _has_memory(value) else None
+            if place is not None and place in shared:
+                self._view(name, value, place, shared[place])
+            else:
+                self._tensor(name, value)
+            self._marks(name, value)
+        return self._made[id(value)]
 
     def _tensor(self, name: str, value: torch.Tensor) -> None:
         line = line_for(value, self.around)
@@ -92,9 +96,7 @@ class Inputs:
             else self._collection(f"{name}{number}", item)
             for number, item in enumerate(value)
         ]
-        if isinstance(value, list):
-            return f"[{', '.join(items)}]"
-        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+        return listed(items, type(value))
 
     def _view(self, name: str, value: torch.Tensor, place: tuple[str, int], memory: torch.Tensor) -> None:
         """A tensor on memory that it shares with others."""
@@ -113,15 +115,10 @@ class Inputs:
 
     def _marks(self, name: str, value: torch.Tensor) -> None:
         """What `mark_dynamic` and its siblings have said about dimensions."""
-        functions = {"dynamic": "mark_dynamic", "maybe_dynamic": "maybe_mark_dynamic"}
-        functions |= {"unbacked": "mark_unbacked", "static": "mark_static"}
         for mark in read_marks(value):
-            limits = [
-                f", {word}={limit}"
-                for word, limit in (("min", mark.minimum), ("max", mark.maximum))
-                if limit is not None
-            ]
-            self.lines.append(f"{DYNAMO}.{functions[mark.mark]}({name}, {mark.dim}{''.join(limits)})")
+            limits = {"min": mark.minimum, "max": mark.maximum}
+            given = "".join(f", {word}={limit}" for word, limit in limits.items() if limit is not None)
+            self.lines.append(f"{DYNAMO}.{_MARKS[mark.mark]}({name}, {mark.dim}{given})")
 
 
 def _assignment(name: str, line: Line) -> str:

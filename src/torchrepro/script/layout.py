@@ -6,14 +6,15 @@ everything inside on one line, then with one item a line.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
 WIDTH = 100
 INDENT = "    "
 
-_OPENING = {"(": ")", "[": "]", "{": "}"}
-_QUOTES = ("'", '"')
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^'"]""")
+"""A string or one character."""
 
 
 def laid_out(statement: str, depth: int = 0, *, margin: int = 0) -> list[str]:
@@ -24,21 +25,20 @@ def laid_out(statement: str, depth: int = 0, *, margin: int = 0) -> list[str]:
         statement, depth = statement.removeprefix(INDENT), depth + 1
     indent, width = INDENT * depth, WIDTH - len(INDENT) * margin
     code, _, _ = statement.partition("  #")
-    if len(indent) + len(code) <= width:
-        return [indent + statement]  # a comment may stand out: no formatter breaks one
-    start, end = _last_brackets(statement)
+    start, end = (-1, -1) if len(indent) + len(code) <= width else _last_brackets(statement)
     if start < 0:
-        return [indent + statement]
+        return [indent + statement]  # a comment may stand out: no formatter breaks one
     head, inside, tail = statement[: start + 1], statement[start + 1 : end], statement[end:]
     names, equals, value = statement.partition(" = ")
     if len(indent) + len(head) > width and equals and len(names) < start:
         return [f"{indent}{names} = (", *laid_out(value, depth + 1, margin=margin), f"{indent})"]
-    if len(indent) + len(INDENT) + len(inside) <= width and not _is_call_of_one(inside):
+    items = list(top_level_items(inside))
+    # `[...]` or `{...}` alone inside brackets is split itself.
+    alone = len(items) == 1 and inside[:1] in ("[", "{")
+    if len(indent) + len(INDENT) + len(inside) <= width and not alone:
         return [indent + head, indent + INDENT + inside, indent + tail]
-    items = [
-        line for item in top_level_items(inside) for line in laid_out(item + ",", depth + 1, margin=margin)
-    ]
-    return [indent + head, *items, indent + tail]
+    split = [line for item in items for line in laid_out(item + ",", depth + 1, margin=margin)]
+    return [indent + head, *split, indent + tail]
 
 
 def indented(lines: Sequence[str]) -> list[str]:
@@ -62,37 +62,22 @@ def top_level_items(inside: str) -> Iterator[str]:
         yield inside[start:].strip()
 
 
-def _is_call_of_one(inside: str) -> bool:
-    """`[...]` or `{...}` alone inside brackets is split itself."""
-    return len(list(top_level_items(inside))) == 1 and inside[:1] in ("[", "{")
-
-
 def _last_brackets(statement: str) -> tuple[int, int]:
     """The last pair of brackets that no other encloses; (-1, -1) where the statement goes on after it."""
     start = end = -1
     for position, depth, character in _walk(statement):
-        if character in _OPENING and depth == 0:
+        if character in "([{" and depth == 0:
             start = position
-        elif character in _OPENING.values() and depth == 1:
+        elif character in ")]}" and depth == 1:
             end = position
     return (start, end) if 0 <= start < end and statement[end + 1 :] in ("", ":", ",") else (-1, -1)
 
 
 def _walk(text: str) -> Iterator[tuple[int, int, str]]:
     """(position, depth before it, character) of everything outside of strings."""
-    depth, quote, escaped = 0, "", False
-    for position, character in enumerate(text):
-        if quote:
-            if escaped or character == "\\":
-                escaped = not escaped
-            elif character == quote:
-                quote = ""
-            continue
-        if character in _QUOTES:
-            quote = character
-            continue
-        yield position, depth, character
-        if character in _OPENING:
-            depth += 1
-        elif character in _OPENING.values():
-            depth -= 1
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        character = token[0]
+        if len(character) == 1:
+            yield token.start(), depth, character
+            depth += (character in "([{") - (character in ")]}")

@@ -6,7 +6,7 @@ import builtins
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -47,16 +47,10 @@ class Names:
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
-        self._generic = iter(_GENERIC)
 
     def of_input(self, node: Node) -> str:
-        said = _said_by_the_user(str(node.target)) or _role(node)
-        if said:
-            return self.fresh(said)
-        for name in self._generic:
-            if name not in self._taken:
-                return self.fresh(name)
-        return self.fresh("x")
+        generic = (name for name in _GENERIC if name not in self._taken)
+        return self.fresh(_said_by_the_user(str(node.target)) or _role(node) or next(generic, "x"))
 
     def of_result(self, node: Node) -> str:
         return self.fresh(_RESULTS.get(base_name(node), base_name(node)))
@@ -64,13 +58,10 @@ class Names:
     def fresh(self, wanted: str) -> str:
         """The name itself, or with a number where it is taken."""
         wanted = re.sub(r"\W", "_", wanted).strip("_") or "h"
-        if (
-            keyword.iskeyword(wanted)
-            or hasattr(builtins, wanted)
-            or wanted in _RESERVED
-            or wanted[0].isdigit()
-        ):
-            wanted = f"{wanted}_" if not wanted[0].isdigit() else f"h{wanted}"
+        if wanted[0].isdigit():
+            wanted = f"h{wanted}"
+        elif keyword.iskeyword(wanted) or hasattr(builtins, wanted) or wanted in _RESERVED:
+            wanted = f"{wanted}_"
         name, count = wanted, 1
         while name in self._taken:
             count += 1
@@ -100,23 +91,17 @@ def base_name(node: Node) -> str:
 
 def parameter_names(target: Any) -> list[str]:
     """What a callable calls its positional parameters; empty where they are unknown."""
-    if isinstance(target, OpOverload):
-        return [argument.name for argument in target._schema.arguments]
-    if not callable(target):
-        return []
-    try:
-        return list(inspect.signature(target).parameters)
-    except (ValueError, TypeError):
-        pass
-    # Functions in C have no signature, but an operator of the same name has a schema.
-    overload = _operator_called(getattr(target, "__name__", ""))
-    return [] if overload is None else [argument.name for argument in overload._schema.arguments]
-
-
-def _operator_called(name: str) -> OpOverload | None:
-    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
-    found = getattr(packet, "default", None)
-    return found if isinstance(found, OpOverload) else None
+    if not isinstance(target, OpOverload):
+        if not callable(target):
+            return []
+        try:
+            return list(inspect.signature(target).parameters)
+        except (ValueError, TypeError):
+            # Functions in C have no signature, but an operator of the same name has a schema.
+            name = getattr(target, "__name__", "")
+            packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
+            target = getattr(packet, "default", None)
+    return [argument.name for argument in target._schema.arguments] if isinstance(target, OpOverload) else []
 
 
 def _said_by_the_user(target: str) -> str:
@@ -132,10 +117,7 @@ def _said_by_the_user(target: str) -> str:
 def _role(node: Node) -> str:
     """What the first operation that uses a value takes it for."""
     user = next(iter(node.users), None)
-    if user is None or user.op not in ("call_function",):
+    if user is None or user.op != "call_function":
         return ""
-    target: Callable[..., Any] | str = user.target
-    for name, value in zip(parameter_names(target), user.args, strict=False):
-        if value is node:
-            return _ROLES.get(name, "")
-    return next((_ROLES.get(name, "") for name, value in user.kwargs.items() if value is node), "")
+    given = [*zip(parameter_names(user.target), user.args, strict=False), *user.kwargs.items()]
+    return next((_ROLES.get(name, "") for name, value in given if value is node), "")

@@ -18,14 +18,7 @@ import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
-from torchrepro.bundle.manifest import (
-    Manifest,
-    OpaqueEntry,
-    SameEntry,
-    TensorTraits,
-    ValueEntry,
-    encode_manifest,
-)
+from torchrepro.bundle.manifest import Manifest, OpaqueEntry, SameEntry, TensorTraits, encode_manifest
 from torchrepro.bundle.read import (
     GRAPH,
     OPERATORS,
@@ -55,13 +48,23 @@ def save_bundle(
     verdict: Verdict | None = None,
     size_cap: int = DEFAULT_SIZE_CAP,
     run_id: str = "",
+    script: bool = True,
 ) -> Path:
-    """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists."""
-    return write_bundle_files(path, bundle_members(repro, verdict, size_cap=size_cap, run_id=run_id))
+    """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists.
+
+    Without its script, which only people need, it takes half the time.
+    """
+    members = bundle_members(repro, verdict, size_cap=size_cap, run_id=run_id, script=script)
+    return write_bundle_files(path, members)
 
 
 def bundle_members(
-    repro: Repro, verdict: Verdict | None = None, *, size_cap: int = DEFAULT_SIZE_CAP, run_id: str = ""
+    repro: Repro,
+    verdict: Verdict | None = None,
+    *,
+    size_cap: int = DEFAULT_SIZE_CAP,
+    run_id: str = "",
+    script: bool = True,
 ) -> dict[str, Content]:
     """Return the files of a bundle by name."""
     written, compiler = write_with_source(repro)
@@ -69,11 +72,10 @@ def bundle_members(
     values = values_of(repro, written)
     packed = pack_values(values, size_cap=size_cap)
     manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
-    manifest, script = _with_script(manifest, written.text, verdict, written.source)
-    files = {**members_of(written, packed, manifest), SCRIPT: script}
-    if kept_apart(manifest):
-        files[VALUES] = _values_for_script(manifest, values)
-    return files
+    if not script:
+        return members_of(written, packed, manifest)
+    manifest, text = _with_script(manifest, written.text, verdict, written.source)
+    return {**members_of(written, packed, manifest), SCRIPT: text, **_values_for_script(manifest, values)}
 
 
 def _with_script(
@@ -172,16 +174,20 @@ def finish_bundle(unfinished: Path, target: Path, verdict: Verdict, *, earlier: 
         }
     manifest, members[SCRIPT] = _with_script(manifest, graph_text, verdict, source)
     members["manifest.json"] = encode_manifest(manifest)
-    if kept_apart(manifest):
-        members[VALUES] = _values_for_script(manifest, _values_on_cpu(unfinished, manifest))
-    return write_bundle_files(target, members)
+    # On the CPU, wherever they were: that device may just have failed.
+    wanted = {name: manifest.values[name] for name in kept_apart(manifest)}
+    storages = open_storages(unfinished / TENSORS)
+    values = unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
+    return write_bundle_files(target, {**members, **_values_for_script(manifest, values)})
 
 
 def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifest:
     values = dict(manifest.values)
     for call in range(earlier):
         for index in range(manifest.inputs):
-            values[f"earlier.{call}.input.{index}"] = _again(manifest.values[f"input.{index}"])
+            entry = manifest.values[f"input.{index}"]
+            again = SameEntry(entry.number) if isinstance(entry, TensorTraits) else entry
+            values[f"earlier.{call}.input.{index}"] = again
     return msgspec.structs.replace(
         manifest,
         expected=Signature.of(verdict),
@@ -189,10 +195,6 @@ def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifes
         earlier=earlier,
         values=values,
     )
-
-
-def _again(entry: ValueEntry) -> ValueEntry:
-    return SameEntry(entry.number) if isinstance(entry, TensorTraits) else entry
 
 
 def _linked(source: Path) -> Callable[[Path], None]:
@@ -207,18 +209,10 @@ def _linked(source: Path) -> Callable[[Path], None]:
     return write
 
 
-def _values_on_cpu(unfinished: Path, manifest: Manifest) -> dict[str, Any]:
-    """What the script cannot make by itself; on the CPU, wherever it was."""
-    wanted = {name: manifest.values[name] for name in kept_apart(manifest)}
-    storages = open_storages(unfinished / TENSORS)
-    return unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
-
-
-def _values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> Callable[[Path], None]:
-    """Return a writer of the values that the script cannot make by itself."""
+def _values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> dict[str, Content]:
+    """Return the file with the values that the script cannot make by itself, where there are any."""
+    names = [name for name in kept_apart(manifest) if not isinstance(manifest.values[name], OpaqueEntry)]
     kept = {
-        name: values[name].detach() if isinstance(values[name], torch.Tensor) else values[name]
-        for name in kept_apart(manifest)
-        if not isinstance(manifest.values[name], OpaqueEntry)
+        name: value.detach() if isinstance(value := values[name], torch.Tensor) else value for name in names
     }
-    return lambda path: torch.save(kept, path)
+    return {VALUES: lambda path: torch.save(kept, path)} if kept else {}

@@ -6,8 +6,9 @@ small function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from torchrepro.graph_text import resolver
 from torchrepro.graph_text.syntax import INFIX
 from torchrepro.judge.compare import tensors_in
 from torchrepro.script.expressions import (
-    ATOM,
     Spelling,
     Text,
     Unwritable,
@@ -26,7 +26,6 @@ from torchrepro.script.expressions import (
     infix,
     method,
     nodes_in,
-    operator_call,
     prefix,
     same_value,
     subscript,
@@ -73,36 +72,39 @@ class Speller:
     """Chooses how calls are written, and remembers what has to be imported for them."""
 
     traced: FakeRun
-    same: SameCall
+    decompositions: Decompositions = field(default_factory=dict)
+    """How the compiler takes operators apart before it sees them."""
     modules: set[str] = field(default_factory=set)
     """`F`, `math`, or a module of the user."""
     own: frozenset[str] = frozenset()
     """Operators of the user that the script registers, or imports what does."""
 
     def spelling(self, node: Node) -> Spelling:
-        if isinstance(node.target, OpOverload | OpOverloadPacket):
-            needed = resolver.needs_trust(node.target)
-            if needed is not None:
-                return self._of_the_user(node, needed)
-        if isinstance(node.target, HigherOrderOperator):
-            return self._higher_order(node, node.target.name())
-        if not isinstance(node.target, OpOverload):
+        target, args, kwargs = node.target, list(node.args), dict(node.kwargs)
+        if isinstance(target, OpOverload | OpOverloadPacket):
+            path = resolver.needs_trust(target)
+            if path is not None:
+                namespace, name = path.split(".")[2:4]
+                if f"{namespace}::{name}" not in self.own:
+                    raise Unwritable(f"the operator {namespace}::{name}, whose source is not known")
+                return function(path.removesuffix(".default"), args, kwargs)
+        if isinstance(target, HigherOrderOperator):
+            return self._higher_order(target.name(), args, kwargs)
+        if not isinstance(target, OpOverload):
             spelling, module = torch_level(node)
-            self._needs(module)
+            self.modules |= {module} - {"", "torch"}
             return spelling
         for spelling in public_spellings(node):
-            if self._is_same(node, node.target, spelling):
+            if self._is_same(node, target, spelling):
                 return spelling
-        return operator_call(node)
-
-    def _of_the_user(self, node: Node, path: str) -> Spelling:
-        namespace, name = path.split(".")[2:4]
-        if f"{namespace}::{name}" not in self.own:
-            raise Unwritable(f"the operator {namespace}::{name}, whose source is not known")
-        return function(path.removesuffix(".default"), list(node.args), dict(node.kwargs))
+        return function(f"torch.ops.{target}", args, kwargs)
 
     def _is_same(self, node: Node, target: OpOverload, spelling: Spelling) -> bool:
-        """Whether the spelling reaches the operator of the node, tried on fakes."""
+        """Whether the spelling reaches the operator of the node, tried on fakes.
+
+        It does if both reach the dispatcher as the same operators on the same arguments, as they are or as
+        the compiler takes them apart.
+        """
         given = list(dict.fromkeys(nodes_in((node.args, node.kwargs))))
         values = self.traced.values
         if any(used not in values for used in given):
@@ -115,61 +117,35 @@ class Speller:
         scope = {"torch": torch, "F": torch.nn.functional}
         scope |= {name: values[used] for used, name in names.items()}
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-        same = self.same(
-            lambda: target(*args, **kwargs),
-            lambda: eval(text, scope),
-            [values[used] for used in given],
-        )
-        if same and "F." in text:
-            self._needs("F")
-        return same
-
-    def _higher_order(self, node: Node, name: str) -> Spelling:
-        """Operators with graphs of their own that have a public function."""
-        args = list(node.args)
-        if name == "cond" and not node.kwargs:
-            return function("torch.cond", args, {})
-        if name == "tag_activation_checkpoint":
-            self._needs("torch.utils.checkpoint")
-            return function("torch.utils.checkpoint.checkpoint", args, {"use_reentrant": False})
-        if name == "while_loop" and len(args) == 4 and not args[3]:
-            self._needs(HIGHER_ORDER_OPS)
-            return function(f"{HIGHER_ORDER_OPS}.while_loop", args[:3], {})
-        raise Unwritable(f"the higher-order operator {name}")
-
-    def _needs(self, module: str) -> None:
-        if module and module != "torch":
-            self.modules.add(module)
-
-
-class SameCall:
-    """Tells whether two ways to write a call are the same one: both are run on fake tensors.
-
-    They are if they reach the dispatcher as the same operators on the same arguments. Where a compiler takes
-    an operator apart before it sees it, that is done here too.
-    """
-
-    def __init__(self, run: FakeRun, decompositions: Decompositions | None = None) -> None:
-        self._run = run
-        self._tables: list[Decompositions] = [{}, *([decompositions] if decompositions else [])]
-
-    def __call__(self, first: Callable[[], Any], second: Callable[[], Any], arguments: Sequence[Any]) -> bool:
-        """Whether both reach the dispatcher alike, as they are or as the compiler takes them apart."""
-        known = {identity(tensor): f"argument {path}" for path, tensor in tensors_in(list(arguments))}
-        for table in self._tables:
-            first_seen, second_seen = (
-                self._seen(call, OperatorLog(table, known)) for call in (first, second)
-            )
-            if first_seen is not None and first_seen == second_seen:
+        tensors = tensors_in([values[used] for used in given])
+        known = {identity(tensor): f"argument {path}" for path, tensor in tensors}
+        for table in ({}, self.decompositions) if self.decompositions else ({},):
+            wanted = self._seen(lambda: target(*args, **kwargs), OperatorLog(table, known))
+            if wanted is not None and wanted == self._seen(
+                partial(eval, text, scope), OperatorLog(table, known)
+            ):
+                self.modules |= {"F"} if "F." in text else set()
                 return True
         return False
 
     def _seen(self, call: Callable[[], Any], log: OperatorLog) -> tuple[Any, str] | None:
         try:
-            with self._run.around(), log:
+            with self.traced.around(), log:
                 return log.calls, log.described(tree_leaves(call()))
         except Exception:
             return None  # this way to write it does not take these arguments
+
+    def _higher_order(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Spelling:
+        """Operators with graphs of their own that have a public function."""
+        if name == "cond" and not kwargs:
+            return function("torch.cond", args)
+        if name == "tag_activation_checkpoint":
+            self.modules.add("torch.utils.checkpoint")
+            return function("torch.utils.checkpoint.checkpoint", args, {"use_reentrant": False})
+        if name == "while_loop" and len(args) == 4 and not args[3]:
+            self.modules.add(HIGHER_ORDER_OPS)
+            return function(f"{HIGHER_ORDER_OPS}.while_loop", args[:3])
+        raise Unwritable(f"the higher-order operator {name}")
 
 
 # Guesses at public names.
@@ -195,10 +171,7 @@ class Call:
         kept = {
             argument.name: given[argument.name]
             for argument in schema
-            if argument.name in given
-            and not (
-                argument.has_default_value() and same_value(given[argument.name], argument.default_value)
-            )
+            if argument.name in given and not _is_usual(argument, given[argument.name])
         }
         keyword_only = frozenset(argument.name for argument in schema if argument.kwarg_only)
         return cls(target._opname, kept, keyword_only, tuple(argument.name for argument in schema))
@@ -218,29 +191,16 @@ class Call:
                 args.append(self.arguments[name])
         return args, kwargs
 
-    @property
-    def scalar_dims(self) -> Call:
-        """With `dim=1` for `dim=[1]`."""
-        changed = {
-            name: value[0] if name == "dim" and isinstance(value, list | tuple) and len(value) == 1 else value
-            for name, value in self.arguments.items()
-        }
-        return Call(self.name, changed, self.keyword_only, self.order)
 
-    @property
-    def plain(self) -> Call:
-        """Without what a factory does by itself: a strided tensor on the CPU, not pinned."""
-        kept = {
-            name: value
-            for name, value in self.arguments.items()
-            if name not in _USUAL or not any(same_value(value, usual) for usual in _USUAL[name])
-        }
-        return Call(self.name, kept, self.keyword_only, self.order)
+def _is_usual(argument: Any, value: Any) -> bool:
+    """Whether an argument is the default, or what a factory does by itself: a strided tensor on the CPU."""
+    usual = [argument.default_value] if argument.has_default_value() else []
+    return any(same_value(value, each) for each in (*usual, *_USUAL.get(argument.name, ())))
 
 
 def public_spellings(node: Node) -> Iterator[Spelling]:
     """Guesses how a person would have written an operator, the best first."""
-    call = Call.of(node).plain
+    call = Call.of(node)
     name, arguments = call.name, call.arguments
     first = next(iter(arguments.values()), None)
     if name in _INFIX and len(arguments) == 2:
@@ -253,8 +213,10 @@ def public_spellings(node: Node) -> Iterator[Spelling]:
         yield from _SPECIAL[name](arguments)
     if name.startswith("_"):
         return
-    for written in [call.scalar_dims, call] if "dim" in arguments else [call]:
-        yield from _by_name(written, first)
+    dim = arguments.get("dim")
+    if isinstance(dim, list | tuple) and len(dim) == 1:
+        yield from _by_name(replace(call, arguments={**arguments, "dim": dim[0]}), first)
+    yield from _by_name(call, first)
 
 
 def _by_name(call: Call, first: Any) -> Iterator[Spelling]:
@@ -313,16 +275,13 @@ def _converted(arguments: dict[str, Any]) -> Iterator[Spelling]:
     owner = next(iter(arguments.values()))
     kwargs = {name: value for name, value in arguments.items() if name in ("dtype", "device")}
     if "dtype" in kwargs:
-        yield method("to", owner, [kwargs["dtype"]], {})
+        yield method("to", owner, [kwargs["dtype"]])
     yield method("to", owner, [], kwargs)
-    yield method("clone", owner, [], {})
+    yield method("clone", owner, [])
 
 
-def _softmax(name: str) -> Callable[[dict[str, Any]], Iterator[Spelling]]:
-    def spellings(arguments: dict[str, Any]) -> Iterator[Spelling]:
-        yield function(f"torch.{name}", [arguments["self"], arguments["dim"]], {})
-
-    return spellings
+def _softmax(name: str, arguments: dict[str, Any]) -> Iterator[Spelling]:
+    yield function(f"torch.{name}", [arguments["self"], arguments["dim"]])
 
 
 def _convolution(arguments: dict[str, Any]) -> Iterator[Spelling]:
@@ -353,15 +312,14 @@ def _pad(arguments: dict[str, Any]) -> Iterator[Spelling]:
 
 
 def _size(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    owner, dim = arguments["self"], arguments["dim"]
-    yield lambda writer: Text(f"{writer.write(owner).within(ATOM)}.shape[{writer.index(dim)}]")
+    yield subscript(arguments["self"], arguments["dim"], ".shape")
 
 
 def _iota(arguments: dict[str, Any]) -> Iterator[Spelling]:
     length, start, step = arguments["length"], arguments.get("start", 0), arguments.get("step", 1)
     if all(isinstance(number, int) for number in (length, start, step)):
         ends = [length] if (start, step) == (0, 1) else [start, start + length * step, step]
-        yield function("torch.arange", ends, {})
+        yield function("torch.arange", ends)
         yield function("torch.arange", ends, {"dtype": arguments.get("dtype", torch.int64)})
 
 
@@ -371,8 +329,8 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], Iterator[Spelling]]] = {
     "index": _index,
     "_to_copy": _converted,
     "convert_element_type": _converted,
-    "_softmax": _softmax("softmax"),
-    "_log_softmax": _softmax("log_softmax"),
+    "_softmax": partial(_softmax, "softmax"),
+    "_log_softmax": partial(_softmax, "log_softmax"),
     "convolution": _convolution,
     "embedding": _embedding,
     "constant_pad_nd": _pad,

@@ -297,7 +297,7 @@ class Executor:
 
         scratch = self._scratch_of(task)
         scratch.mkdir()
-        bundle = save_bundle(task.repro, scratch / "bundle", size_cap=_ANY_SIZE)
+        bundle = save_bundle(task.repro, scratch / "bundle", size_cap=_ANY_SIZE, script=False)
         return {
             "job": task.job,
             "bundle": str(bundle),
