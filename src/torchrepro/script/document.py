@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -44,18 +44,27 @@ class Script:
 def document(
     docstring: Sequence[str],
     *,
-    environ: Sequence[str] = (),
-    modules: Iterable[str] = (),
-    settings: Sequence[str] = (),
-    definitions: Sequence[Sequence[str]] = (),
-    statements: Sequence[str] = (),
+    compiler: Compiler,
+    environ: Mapping[str, str],
+    modules: set[str],
+    settings: Sequence[str],
+    definitions: Sequence[Sequence[str]],
+    statements: Sequence[str],
 ) -> str:
-    """The text of a script from its parts, with the blank lines that formatters want."""
-    lines = ['"""' + docstring[0], *docstring[1:], '"""'] if len(docstring) > 1 else [f'"""{docstring[0]}"""']
-    lines.append("")
+    """The text of a script from its parts, with the blank lines that formatters want.
+
+    Modules of configs that settings name are imported, `import torch` does not load them all; so is the
+    module that a backend of the user comes from.
+    """
+    lines = ['"""' + docstring[0], *docstring[1:], '"""', ""]
     if environ:
-        lines += ["import os", "", *environ, ""]
-    lines += _imports({*modules, "torch"} - ({"os"} if environ else set()))
+        # Compilers read them when torch is imported.
+        set_ = [f"os.environ[{quote(name)}] = {quote(value)}" for name, value in environ.items()]
+        lines += ["import os", "", *set_, ""]
+    configs = {found[0] for line in settings if (found := re.match(r"torch\._\w+\.config\b", line))}
+    module, colon, _ = compiler.name.partition(":")
+    own = {module} if colon and module != SOURCE_TRUST else set()
+    lines += _imports({*modules, *configs, *own, "torch"} - ({"os"} if environ else set()))
     if settings:
         lines += ["", *(line for setting in settings for line in laid_out(setting))]
     for definition in definitions:
@@ -67,14 +76,12 @@ def document(
 
 def _imports(modules: set[str]) -> list[str]:
     standard = sorted(f"import {name}" for name in modules if name in _STANDARD)
-    if "Path" in modules:
-        standard.append("from pathlib import Path")
-    plain = sorted(
-        f"import {name}" for name in modules if name not in (*_STANDARD, "F", "Path") and " " not in name
-    )
-    functional = ["import torch.nn.functional as F"] if "F" in modules else []
+    standard += ["from pathlib import Path"] if "Path" in modules else []
     from_ = sorted(name for name in modules if " " in name)
-    return [*standard, *([""] if standard else []), *sorted([*plain, *functional]), *from_]
+    named = modules - {*_STANDARD, "Path", "F", *from_}
+    functional = ["import torch.nn.functional as F"] if "F" in modules else []
+    plain = sorted([*(f"import {name}" for name in named), *functional])
+    return [*standard, *([""] if standard else []), *plain, *from_]
 
 
 def docstring(sentence: str, facts: Sequence[str]) -> list[str]:
@@ -98,11 +105,6 @@ def _quotable(text: str) -> str:
 # What stands around a call, as the lines that a user would write for it; defaults are left out.
 
 
-def environment_lines(environ: Mapping[str, str]) -> list[str]:
-    """Environment variables: compilers read them when torch is imported."""
-    return [f"os.environ[{quote(name)}] = {quote(value)}" for name, value in environ.items()]
-
-
 def setting_lines(ambient: Ambient) -> list[str]:
     """Settings of the whole process."""
     lines = []
@@ -118,11 +120,6 @@ def setting_lines(ambient: Ambient) -> list[str]:
     for module, values in ambient.configs.items():
         lines += [f"torch._{module}.config.{name} = {_data(value)}" for name, value in values.items()]
     return lines
-
-
-def config_modules(lines: Sequence[str]) -> set[str]:
-    """Modules of configs that lines name: `import torch` does not load them all."""
-    return {f"{found[1]}.config" for line in lines if (found := re.match(r"(torch\._\S*?)\.config\.", line))}
 
 
 def contexts(ambient: Ambient) -> list[str]:
@@ -148,8 +145,8 @@ def within(around: Sequence[str], calls: Sequence[str]) -> list[str]:
 def compile_arguments(compiler: Compiler, *, dynamic: bool) -> str:
     """The arguments of `torch.compile` after the function, with the comma before them."""
     words = []
-    if ":" in compiler.name:
-        module, _, function = compiler.name.partition(":")
+    module, colon, function = compiler.name.partition(":")
+    if colon:
         if "<locals>" in function or module == "__main__":
             raise Unwritable(f"the backend {compiler.name}, which no import finds")
         words.append(f"backend={function if module == SOURCE_TRUST else f'{module}.{function}'}")
@@ -166,12 +163,6 @@ def compile_arguments(compiler: Compiler, *, dynamic: bool) -> str:
     elif dynamic:
         words.append("dynamic=True")
     return "".join(f", {word}" for word in words)
-
-
-def compiler_module(compiler: Compiler) -> str:
-    """The module of the user that a backend comes from; empty for torch's own."""
-    module, colon, _ = compiler.name.partition(":")
-    return module if colon and module != SOURCE_TRUST else ""
 
 
 def autocast_text(device: object, dtype: object, *, enabled: bool = True, cache_enabled: bool = True) -> str:

@@ -15,22 +15,9 @@ from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.compare import tensors_in, weights_like
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, LeafComparison, LeafPath, Verdict
+from torchrepro.script import document as parts
 from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf
 from torchrepro.script.body import Body, BodyWriter
-from torchrepro.script.document import (
-    Entry,
-    Script,
-    compile_arguments,
-    compiler_module,
-    config_modules,
-    contexts,
-    docstring,
-    document,
-    environment_lines,
-    seen_with,
-    setting_lines,
-    within,
-)
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
 from torchrepro.script.layout import indented, laid_out
@@ -67,23 +54,24 @@ class GraphScript:
 
     def __post_init__(self) -> None:
         self.inputs = Inputs(Surroundings(default_dtype=getattr(torch, self.repro.ambient.default_dtype)))
-        self.settings = setting_lines(self.repro.ambient)
+        self.settings = parts.setting_lines(self.repro.ambient)
         self.modules: set[str] = set()
 
-    def script(self) -> Script:
+    def script(self) -> parts.Script:
         """Return the script; `Unwritable` where there is none."""
         definitions = self.definitions()
         statements, functions = self._statements()
-        self.modules |= config_modules(self.settings) | ({compiler_module(self.repro.compiler)} - {""})
-        text = document(
-            docstring(sentence(self.repro.compiler, self.verdict), [seen_with(self.repro), *self.header]),
-            environ=environment_lines(self.repro.ambient.environ),
+        repro, said = self.repro, sentence(self.repro.compiler, self.verdict)
+        text = parts.document(
+            parts.docstring(said, [parts.seen_with(repro), *self.header]),
+            compiler=repro.compiler,
+            environ=repro.ambient.environ,
             modules=self.modules | ({"Path"} if self.inputs.kept else set()),
             settings=self.settings,
             definitions=[*(block for block in definitions if block), *functions],
             statements=statements,
         )
-        return Script(text, Entry.PUBLIC, side_files=self.inputs.side_files)
+        return parts.Script(text, parts.Entry.PUBLIC, side_files=self.inputs.side_files)
 
     # The statements.
 
@@ -151,7 +139,7 @@ class GraphScript:
     def _given(self) -> str:
         """The arguments of `torch.compile` after the function."""
         compiler = self.written[1] if self.written else self.repro.compiler
-        return compile_arguments(compiler, dynamic=bool(self.repro.symbols) and not self._marks)
+        return parts.compile_arguments(compiler, dynamic=bool(self.repro.symbols) and not self._marks)
 
     def _ahead_of_time(self, arguments: str) -> tuple[list[str], str]:
         """Lines that come first, and the call."""
@@ -306,7 +294,7 @@ class GraphScript:
 
     def around(self, calls: Sequence[str]) -> list[str]:
         after_aot = self.repro.place is Place.AFTER_AOT
-        return list(calls) if after_aot else within(contexts(self.repro.ambient), calls)
+        return list(calls) if after_aot else parts.within(parts.contexts(self.repro.ambient), calls)
 
     # Inputs and seed.
 

@@ -11,54 +11,24 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import torch
 
-from torchrepro.bundle.manifest import (
-    BoolEntry,
-    FloatEntry,
-    IntEntry,
-    Manifest,
-    NoneEntry,
-    RandomFloats,
-    SameEntry,
-    StridedEntry,
-    SymbolEntry,
-    ValueEntry,
-    ZeroTensorEntry,
-)
+from torchrepro.bundle import manifest as entries
+from torchrepro.bundle.manifest import Manifest
 from torchrepro.graph_text.syntax import dynamic_dimensions
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place
 from torchrepro.nouns.verdict import Difference, Kind, LeafComparison, LeafPath, Verdict
+from torchrepro.script import document as parts
 from torchrepro.script import standalone_runtime as runtime
 from torchrepro.script.assertions import Compared, assertion, sentence, worst_leaf
-from torchrepro.script.document import (
-    compile_arguments,
-    compiler_module,
-    config_modules,
-    contexts,
-    docstring,
-    document,
-    environment_lines,
-    setting_lines,
-    within,
-)
 from torchrepro.script.executable import GraphClasses
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.layout import indented
-from torchrepro.torch_api.names import (
-    COMPILE_AHEAD,
-    DRAW_AS_EAGER,
-    DYNAMO,
-    IMPORT_COMPILE_FX_INNER,
-    IMPORT_MAKE_FX,
-    LOAD_PACKAGE,
-    ZERO_TENSOR,
-)
+from torchrepro.torch_api import names as private
 from torchrepro.user_code.closure.user_modules import bound_names
 
 _TENSOR_FILE = """\
@@ -66,6 +36,7 @@ with open(HERE / "tensors.safetensors", "rb") as file:
     HEADER = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     DATA = bytearray(file.read())
 MADE = {}"""
+_CACHES = ("TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE")
 _OWN_OPERATORS = """\
 # The user's operators, registered by the file next to this one.
 sys.path.insert(0, str(HERE))
@@ -111,7 +82,12 @@ class _Standalone:
 
     def text(self) -> str:
         manifest = self.manifest
-        settings = self._settings()
+        settings = parts.setting_lines(manifest.ambient)
+        if self.verdict is not None and any(note.startswith("random") for note in self.verdict.notes):
+            settings.append(private.DRAW_AS_EAGER)
+        # The import of a module registers the operators that the bundle cannot register.
+        imported = [entry.module for entry in manifest.custom_ops if not entry.in_source]
+        operators = {module for module in imported if module and module != "__main__"}
         libraries = sorted({entry.library for entry in manifest.custom_ops if entry.library})
         loading = [f"torch.ops.load_library({library!r})" for library in libraries]
         if any(entry.in_source for entry in manifest.custom_ops):
@@ -128,10 +104,12 @@ class _Standalone:
             self._run(),
         ]
         main = "\n".join(['if __name__ == "__main__":', *indented(self._main()), _END])
-        return document(
-            docstring(self._title(), self._facts()),
-            environ=environment_lines(_without_caches(manifest)),
-            modules=self._modules(settings),
+        return parts.document(
+            self._docstring(),
+            compiler=manifest.compiler,
+            # Caches of whole graphs are off: a hit would hide the failure.
+            environ={**manifest.ambient.environ, **dict.fromkeys(_CACHES, "0")},
+            modules={"json", "math", "operator", "os", "sys", "Path"} | self.graph.imports | operators,
             settings=settings,
             definitions=[
                 ["inf, nan = math.inf, math.nan", "HERE = Path(__file__).resolve().parent", *loading],
@@ -143,38 +121,21 @@ class _Standalone:
             statements=[main],
         )
 
-    def _title(self) -> str:
-        if self.verdict is not None and self.verdict.fails:
-            return sentence(self.manifest.compiler, self.verdict)
-        return f"A graph for {self.manifest.compiler}, not known to fail"
-
-    def _facts(self) -> list[str]:
-        environment, expected = self.manifest.environment, self.manifest.expected
+    def _docstring(self) -> list[str]:
+        manifest, verdict, expected = self.manifest, self.verdict, self.manifest.expected
+        title = f"A graph for {manifest.compiler}, not known to fail"
+        if verdict is not None and verdict.fails:
+            title = sentence(manifest.compiler, verdict)
+        environment = manifest.environment
         seen = environment.cpu or environment.platform
         signal = expected is not None and expected.kind in (Kind.CRASH, Kind.HANG)
-        return [
+        facts = [
             f"Seen with torch {environment.torch}, Python {environment.python}, {seen}.",
             "Plain torch, nothing of torchrepro:   python repro.py",
             f"Exits with {'a signal or 1' if signal else '1'} if the failure shows again, else with 0.",
             "Running it runs the graph below.",
-            *(f"Note: {note}" for note in self.manifest.notes),
         ]
-
-    def _settings(self) -> list[str]:
-        settings = setting_lines(self.manifest.ambient)
-        if self.verdict is not None and any(note.startswith("random") for note in self.verdict.notes):
-            settings.append(DRAW_AS_EAGER)
-        return settings
-
-    def _modules(self, settings: list[str]) -> set[str]:
-        """Imports; those of operators that the bundle cannot register register them."""
-        entries = (entry for entry in self.manifest.custom_ops if not entry.in_source)
-        operators = {entry.module for entry in entries if entry.module and entry.module != "__main__"}
-        own = {compiler_module(self.manifest.compiler)} - {""}
-        return {
-            *("json", "math", "operator", "os", "sys", "Path"),
-            *(self.graph.imports | operators | config_modules(settings) | own),
-        }
+        return parts.docstring(title, [*facts, *(f"Note: {note}" for note in manifest.notes)])
 
     # Compiling and running.
 
@@ -185,8 +146,8 @@ class _Standalone:
             tracing = "symbolic" if manifest.symbols else "real"
             lines = [
                 "# Below AOT there is no public entry: this is inductor's own.",
-                IMPORT_COMPILE_FX_INNER,
-                IMPORT_MAKE_FX,
+                private.IMPORT_COMPILE_FX_INNER,
+                private.IMPORT_MAKE_FX,
                 "",
                 f"graph = make_fx(module, tracing_mode={tracing!r})(*inputs)",
                 "function = compile_fx_inner(graph, list(inputs))",
@@ -197,14 +158,15 @@ class _Standalone:
                 "shapes = [{} if isinstance(item, torch.Tensor) else None for item in inputs]",
                 *(f"shapes[{position}][{dim}] = torch.export.Dim.AUTO" for position, dim in marks),
                 "program = torch.export.export(module, tuple(inputs), dynamic_shapes=tuple(shapes))",
-                f"package = {COMPILE_AHEAD}(program)",
-                f"return {LOAD_PACKAGE}(package)",
+                f"package = {private.COMPILE_AHEAD}(program)",
+                f"return {private.LOAD_PACKAGE}(package)",
             ]
         else:
-            fullgraph = compiler.fullgraph and manifest.place is Place.BEFORE_CAPTURE
-            given = compile_arguments(replace(compiler, fullgraph=fullgraph), dynamic=bool(manifest.symbols))
+            plain = replace(compiler, fullgraph=compiler.fullgraph and self.whole_call)
+            given = parts.compile_arguments(plain, dynamic=bool(manifest.symbols))
+            mark = f"{private.DYNAMO}.maybe_mark_dynamic"
             lines = [
-                *(f"{DYNAMO}.maybe_mark_dynamic(inputs[{position}], {dim})" for position, dim in marks),
+                *(f"{mark}(inputs[{position}], {dim})" for position, dim in marks),
                 f"return torch.compile(module{given})",
             ]
         return ["def compiled_from(module, inputs):", *indented(lines)]
@@ -231,13 +193,13 @@ class _Standalone:
         if "rng.cpu" in manifest.values:
             body.append('torch.set_rng_state(value_of("rng.cpu"))')
         body.append(f"out = {called.format('*inputs')}")
-        around = [*contexts(manifest.ambient), *(["torch.no_grad()"] if after_aot else [])]
+        around = [*parts.contexts(manifest.ambient), *(["torch.no_grad()"] if after_aot else [])]
         lines = [
             *(["MADE.clear()"] if not whole_call else []),
-            f"{DYNAMO}.reset()",
+            f"{private.DYNAMO}.reset()",
             "module = Graph()" if whole_call else "module = Graph().eval()",
             inputs,
-            *within(around, body),
+            *parts.within(around, body),
         ]
         if not after_aot and manifest.backward is not False:
             lines.append("run_backward(out)")
@@ -319,12 +281,6 @@ def _runtime_for(text: str) -> list[list[str]]:
         text = "\n".join(line for lines in found.values() for line in lines)
 
 
-def _without_caches(manifest: Manifest) -> Mapping[str, str]:
-    """Environment of the script. Caches of whole graphs are off: a hit would hide the failure."""
-    off = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
-    return {**manifest.ambient.environ, **off}
-
-
 def _limit(leaf: LeafComparison) -> float:
     """Half of the error that was seen, so that rounding of another machine does not count."""
     by_value = leaf.difference in (Difference.VALUE, Difference.NON_FINITE)
@@ -348,36 +304,36 @@ def kept_apart(manifest: Manifest) -> list[str]:
     ]
 
 
-def _maker(name: str, entry: ValueEntry, manifest: Manifest) -> str:
+def _maker(name: str, entry: entries.ValueEntry, manifest: Manifest) -> str:
     """The expression that makes one value."""
     match entry:
-        case NoneEntry():
+        case entries.NoneEntry():
             return "None"
-        case BoolEntry(value=value) | IntEntry(value=value) | SymbolEntry(value=value, type="int"):
-            return str(value)
-        case FloatEntry(value=text) if not text.startswith("nan"):
+        case entries.BoolEntry() | entries.IntEntry() | entries.SymbolEntry(type="int"):
+            return str(entry.value)
+        case entries.FloatEntry(value=text) if not text.startswith("nan"):
             return f"float({text!r})"
-        case SameEntry(number=number):
+        case entries.SameEntry(number=number):
             named = {
                 getattr(other, "number", -1): key
                 for key, other in reversed(manifest.values.items())
                 if other is not entry
             }
             return f"value_of({named[number]!r})"
-        case ZeroTensorEntry(size=size, dtype=dtype, device=device):
-            return f"{ZERO_TENSOR}({list(size)}, dtype=torch.{dtype}, device={device!r})"
-        case StridedEntry(quantizer=None, inference=False, conj=False, neg=False):
+        case entries.ZeroTensorEntry(size=size, dtype=dtype, device=device):
+            return f"{private.ZERO_TENSOR}({list(size)}, dtype=torch.{dtype}, device={device!r})"
+        case entries.StridedEntry(quantizer=None, inference=False, conj=False, neg=False):
             return _strided(entry) or f"kept({name!r})"
     return f"kept({name!r})"
 
 
-def _strided(entry: StridedEntry) -> str:
+def _strided(entry: entries.StridedEntry) -> str:
     storage, size, stride = entry.storage, tuple(entry.size), tuple(entry.stride)
     dtype, itemsize = f"torch.{entry.dtype}", getattr(torch, entry.dtype).itemsize
     if storage.recipe is None:
         place = f"{dtype}, {size}, {stride}, {entry.offset - storage.start // itemsize}, {storage.device!r}"
         text = f"strided({storage.name!r}, {place})"
-    elif isinstance(recipe := storage.recipe, RandomFloats):
+    elif isinstance(recipe := storage.recipe, entries.RandomFloats):
         spread = f"{recipe.mean!r}, {recipe.std!r}, {recipe.minimum!r}, {recipe.maximum!r}, {recipe.seed}"
         drawn = f"generated({storage.nbytes // itemsize}, {dtype}, {spread})"
         text = f"{drawn}.as_strided({size}, {stride}, {entry.offset})"
