@@ -18,12 +18,12 @@ _INSTEAD = "use torchrepro check instead"
 _WORDS = {
     re.compile(pattern): plain
     for pattern, plain in {
-        r'\b(?:const|parameter|buffer|temporary_buffer)\("': 'value_of("constant.',
-        r'\benum\("([\w.]+)", "(\w+)"\)': r"\1.\2",
-        r'\bnamed_tuple\("([\w.]+)"': r"named_tuple(\1",
-        r'\buser\("([\w.]+):([\w.]+)"\)': r"\1.\2",
-        r'\bself\[(".*?")\]': r"reach(self, \1)",
-        r'\bcall_module\((".*?")(?:, )?': r"reach(self, \1)(",
+        r"\b(?:const|parameter|buffer|temporary_buffer)\(([\"'])": r"value_of(\1constant.",
+        r"\benum\([\"']([\w.]+)[\"'], [\"'](\w+)[\"']\)": r"\1.\2",
+        r"\bnamed_tuple\([\"']([\w.]+)[\"']": r"named_tuple(\1",
+        r"\buser\([\"']([\w.]+):([\w.]+)[\"']\)": r"\1.\2",
+        r"\bself\[([\"'].*?[\"'])\]": r"reach(self, \1)",
+        r"\bcall_module\(([\"'].*?[\"'])(?:, )?": r"reach(self, \1)(",
         r"\boperator\.setitem\(": "set_item(",
     }.items()
 }
@@ -96,10 +96,10 @@ class GraphClasses:
         for word, what in _TABLES.items():
             if re.search(rf"\b{word}\w+\(", text):
                 raise GraphTextError(f"{what} is called through a table of torch's own", next_step=_INSTEAD)
-        if _SYMBOLIC.search(text):
-            text = ast.unparse(_WithHints(self._hints).visit(ast.parse(text)))
         for pattern, plain in _WORDS.items():
             text = pattern.sub(plain, text)
+        if _SYMBOLIC.search(text):
+            text = ast.unparse(_WithHints(self._hints).visit(ast.parse(text)))
         return text
 
     def _copied(self, tree: ast.expr) -> str:
