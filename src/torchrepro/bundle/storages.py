@@ -9,6 +9,7 @@ import torch
 from torchrepro.bundle.manifest import RandomFloats, StorageEntry
 from torchrepro.bundle.recipes import can_resemble, exact_recipe, random_recipe, unknown_data
 from torchrepro.bundle.storage_file import ALIGNMENT, byte_span, human_size
+from torchrepro.graph_text.syntax import unused_name
 from torchrepro.torch_api.tensors import hint, is_fake, storage_identity
 
 WASTE_WORTH_CUTTING = 1 << 20
@@ -78,7 +79,9 @@ class StorageTable:
         key = storage_identity(tensor)
         use = self._uses.get(key)
         if use is None:
-            entry = StorageEntry(self._unused_name(where), nbytes, str(tensor.device))
+            stem = where.encode("ascii", "backslashreplace").decode()
+            entry = StorageEntry(unused_name(stem, self._names, join="#"), nbytes, str(tensor.device))
+            self._names.add(entry.name)
             use = self._uses[key] = _Use(entry, storage, nbytes, is_fake(tensor))
         elif nbytes > use.nbytes:
             use.storage, use.nbytes = storage, nbytes
@@ -87,15 +90,6 @@ class StorageTable:
         size, stride = [known(n) for n in tensor.size()], [known(n) for n in tensor.stride()]
         use.spans.append(byte_span(size, stride, known(tensor.storage_offset()), tensor.dtype))
         return use.entry
-
-    def _unused_name(self, where: str) -> str:
-        stem = where.encode("ascii", "backslashreplace").decode()
-        name, count = stem, 1
-        while name in self._names:
-            count += 1
-            name = f"{stem}#{count}"
-        self._names.add(name)
-        return name
 
     def finish(self, size_cap: int) -> tuple[dict[str, torch.Tensor], list[str]]:
         """Fill in every entry; give the bytes to write, by name, and what was not kept exactly."""

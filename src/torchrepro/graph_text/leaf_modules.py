@@ -26,23 +26,23 @@ def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict
             f"the graph calls {path}, a {type_.__module__}.{type_.__qualname__} that is no class of torch.nn",
             next_step="capture the model with torch.compile, which inlines modules",
         )
-    if (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or torch.nn.utils.parametrize.is_parametrized(module)
-    ):
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    if hooks or torch.nn.utils.parametrize.is_parametrized(module):
         raise CannotSerialise(
             f"the graph calls {path}, a {class_path} with hooks",
             next_step="capture the model with torch.compile",
         )
     arguments = _arguments(module)
     try:
-        rebuilt = type_(**arguments)
+        difference = _difference(module, type_(**arguments))
     except Exception as failure:
-        raise _not_rebuilt(path, class_path, str(failure)) from failure
-    difference = _difference(module, rebuilt)
+        difference = str(failure)  # a constructor can raise anything
     if difference:
-        raise _not_rebuilt(path, class_path, difference)
+        raise CannotSerialise(
+            f"the graph calls {path}, a {class_path} that cannot be built again from its attributes"
+            f" ({difference})",
+            next_step="capture the model with torch.compile, which inlines modules",
+        )
     return class_path, arguments
 
 
@@ -68,7 +68,9 @@ def _arguments(module: torch.nn.Module) -> dict[str, Any]:
         value = getattr(module, name)
         if name == "bias" and not isinstance(value, bool):
             value = value is not None  # `bias` is a flag to the constructor and the parameter ever after
-        if parameter.default is inspect.Parameter.empty or not _is_default(value, parameter.default):
+        default = parameter.default
+        comparable = type(value) is type(default) and not isinstance(value, torch.Tensor)
+        if not (value is default or (comparable and value == default)):
             found[name] = value
     return found
 
@@ -82,12 +84,6 @@ def _parameters(type_: type) -> dict[str, inspect.Parameter]:
     return dict(own)
 
 
-def _is_default(value: Any, default: Any) -> bool:
-    return value is default or (
-        type(value) is type(default) and not isinstance(value, torch.Tensor) and value == default
-    )
-
-
 def _difference(module: torch.nn.Module, rebuilt: torch.nn.Module) -> str:
     if module.extra_repr() != rebuilt.extra_repr():
         return f"it says {module.extra_repr()} and would be {rebuilt.extra_repr()}"
@@ -98,10 +94,3 @@ def _difference(module: torch.nn.Module, rebuilt: torch.nn.Module) -> str:
         if tensor.shape != other[name].shape:
             return f"{name} is of shape {tuple(tensor.shape)} and would be {tuple(other[name].shape)}"
     return ""
-
-
-def _not_rebuilt(path: str, class_path: str, why: str) -> CannotSerialise:
-    return CannotSerialise(
-        f"the graph calls {path}, a {class_path} that cannot be built again from its attributes ({why})",
-        next_step="capture the model with torch.compile, which inlines modules",
-    )

@@ -20,7 +20,7 @@ from torchrepro.graph_text.annotations import note_of_node, note_of_value, write
 from torchrepro.graph_text.leaf_modules import leaf_module_arguments
 from torchrepro.graph_text.literals import RESERVED, LiteralWriter, is_placeholder_target, quote
 from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
-from torchrepro.graph_text.syntax import HEADER, INFIX, PREFIX
+from torchrepro.graph_text.syntax import HEADER, INFIX, PREFIX, unused_name
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.fake import PyTreeCodeGen
@@ -53,9 +53,7 @@ def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOv
     found: dict[str, OpOverload] = {}
     for target in targets:
         if isinstance(target, OpOverloadPacket):
-            found.update(
-                {op.name(): op for op in (getattr(target, overload) for overload in target.overloads())}
-            )
+            found |= {op.name(): op for op in (getattr(target, name) for name in target.overloads())}
         else:
             found[target.name()] = target
     return tuple(found.values())
@@ -91,10 +89,7 @@ class _Constants:
 
     def _unused(self, value: Any, wanted: str, kept: dict[str, Any], first: int) -> str:
         if id(value) not in self._keys:
-            numbered = (f"{wanted}_{count}" for count in itertools.count(first))
-            key = self._keys[id(value)] = next(
-                key for key in itertools.chain([wanted], numbered) if key not in kept
-            )
+            key = self._keys[id(value)] = unused_name(wanted, kept, first=first)
             kept[key] = value
         return self._keys[id(value)]
 

@@ -7,9 +7,10 @@ the standalone script) starts from `read_syntax`, so an unknown form is refused 
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ DTYPES = {
 } | {"b8": "bool"}
 """The short names of dtypes in notes, and torch's own; other dtypes bear torch's."""
 
+_CORRECT = "correct the text, or take the bundle again"
 _VERSION = re.compile(r"# torchrepro graph (\d+)\b")
 
 _BINARY: tuple[tuple[str, type[ast.AST], Callable[[Any, Any], Any]], ...] = (
@@ -155,9 +157,10 @@ def operation(line: Line, variables: Collection[str] | Mapping[str, Any]) -> Ope
     match value:
         case None:
             return Operation("placeholder", line.name)
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _FUNCTIONS:
-            return Operation("call_function", _FUNCTIONS[type(sign)], (left, right))
-        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _FUNCTIONS:
+        case (
+            ast.BinOp(left=left, op=sign, right=right)
+            | ast.Compare(left=left, ops=[sign], comparators=[right])
+        ) if type(sign) in _FUNCTIONS:
             return Operation("call_function", _FUNCTIONS[type(sign)], (left, right))
         case ast.UnaryOp(op=sign, operand=operand):
             return Operation("call_function", _FUNCTIONS[type(sign)], (operand,))
@@ -171,9 +174,8 @@ def operation(line: Line, variables: Collection[str] | Mapping[str, Any]) -> Ope
 
 
 def _call(call: ast.Call, variables: Collection[str]) -> Operation:
-    if any(isinstance(arg, ast.Starred) for arg in call.args) or any(
-        item.arg is None for item in call.keywords
-    ):
+    starred = [arg for arg in call.args if isinstance(arg, ast.Starred)]
+    if starred or any(item.arg is None for item in call.keywords):
         raise error(call, "a graph has no * arguments")
     args, keywords = tuple(call.args), tuple(call.keywords)
     path = own_path(call.func)
@@ -215,13 +217,10 @@ def _parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as failure:
-        raise GraphTextError(
-            f"line {failure.lineno}: {failure.msg}", next_step="correct the text, or take the bundle again"
-        ) from None
+        raise GraphTextError(f"line {failure.lineno}: {failure.msg}", next_step=_CORRECT) from None
     except (ValueError, MemoryError) as failure:
-        raise GraphTextError(
-            f"the graph's text cannot be parsed: {failure}", next_step="shorten it"
-        ) from None
+        fact = f"the graph's text cannot be parsed: {failure}"
+        raise GraphTextError(fact, next_step="shorten it") from None
 
 
 class _Reader:
@@ -369,8 +368,12 @@ def symbol_names(expression: ast.expr) -> list[str]:
     return [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions]
 
 
-def error(
-    tree: ast.AST, fact: str, next_step: str = "correct the text, or take the bundle again"
-) -> GraphTextError:
+def unused_name(wanted: str, taken: Container[str], *, first: int = 2, join: str = "_") -> str:
+    """The wanted name, with the first number that makes it one that is not taken."""
+    numbered = (f"{wanted}{join}{number}" for number in itertools.count(first))
+    return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+
+
+def error(tree: ast.AST, fact: str, next_step: str = _CORRECT) -> GraphTextError:
     """Return the error of one line."""
     return GraphTextError(f"line {getattr(tree, 'lineno', '?')}: {fact}", next_step=next_step)

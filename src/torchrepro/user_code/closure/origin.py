@@ -61,12 +61,6 @@ def installed_path(value: Any) -> tuple[str, str] | None:
     return (home, qualified) if found is value else None
 
 
-def top_level_package(module: str) -> str | None:
-    """Return the package to install for a module, None for Python's own."""
-    package = module.partition(".")[0]
-    return None if package in sys.stdlib_module_names else package
-
-
 @functools.cache
 def _installed_folders() -> tuple[Path, ...]:
     """Python's own, and torchrepro wherever it is: from a checkout it is no code of the user either."""

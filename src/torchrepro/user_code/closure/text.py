@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+import sys
 
-from torchrepro.user_code.closure.origin import top_level_package
+from torchrepro.graph_text.syntax import unused_name
 
 _HELPERS = {
     "_instance": '''\
@@ -64,10 +65,7 @@ class ModuleText:
         """Return a name that nothing else in the text has, the wanted one if possible."""
         wanted = re.sub(r"\W", "_", wanted) or "value"
         wanted = f"_{wanted}" if wanted[0].isdigit() else wanted
-        name, count = wanted, 1
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
+        name = unused_name(wanted, self._taken)
         self._taken.add(name)
         return name
 
@@ -121,8 +119,8 @@ class ModuleText:
         return f"{_HEADER}{body}\n", tuple(sorted(self._packages))
 
     def _note_package(self, module: str) -> None:
-        package = top_level_package(module)
-        if package is not None:
+        package = module.partition(".")[0]
+        if package not in sys.stdlib_module_names:
             self._packages[package] = None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.graph_text.syntax import unused_name
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure.live_objects import (
     Defined,
@@ -327,14 +328,10 @@ class ClosureWriter:
 
     def keep(self, tensor: torch.Tensor, wanted: str) -> str:
         """Keep a tensor next to the text and return its name there; the same tensor has one."""
-        base = name = re.sub(r"\W+", "_", wanted)
-        count = 1
         for known, held in self.tensors.items():
             if held is tensor:
                 return known
-        while name in self.tensors:
-            count += 1
-            name = f"{base}_{count}"
+        name = unused_name(re.sub(r"\W+", "_", wanted), self.tensors)
         self.tensors[name] = tensor
         return name
 
