@@ -46,12 +46,9 @@ def test_what_was_written_is_read_again_from_any_directory(
         assert bundle.names == ("graph.py", "manifest.json", "nested/deep.txt", "tensors.safetensors")
         assert {each: bundle.read_bytes(each) for each in FILES} == FILES
         mapped = open_storages(*bundle.span("tensors.safetensors"))
-        copied = open_storages(bundle.path("tensors.safetensors"))
         assert "graph.py" in bundle
-        assert bundle.path("graph.py").read_bytes() == FILES["graph.py"]
-    for loaded in (mapped, copied):
-        assert all(loaded[key].equal(value) for key, value in storages().items())
-        assert loaded["x"].data_ptr() % 64 == 0
+    assert all(mapped[key].equal(value) for key, value in storages().items())
+    assert mapped["x"].data_ptr() % 64 == 0
 
 
 def test_the_form_can_be_chosen_whatever_the_name(tmp_path: Path) -> None:

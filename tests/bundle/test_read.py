@@ -101,7 +101,7 @@ def test_a_bomb_is_stopped_at_the_limit(tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="larger than the limit"):
             bundle.read_bytes("graph.py", limit=1 << 20)
         with pytest.raises(BundleError, match="larger than the limit"):
-            bundle.path("graph.py", limit=1 << 20)
+            bundle.span("graph.py", limit=1 << 20)
         assert len(bundle.read_bytes("graph.py", limit=20 << 20)) == 20 << 20
 
 
@@ -123,7 +123,7 @@ def test_compressed_tensors_are_unpacked_first(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for name in ("b", "b.zip"):
         with open_bundle_files(write_bundle_files(tmp_path / name, {"manifest.json": b"{}"})) as bundle:
-            for read in (bundle.read_bytes, bundle.path, bundle.span):
+            for read in (bundle.read_bytes, bundle.span):
                 with pytest.raises(BundleError, match=r"has no graph\.py"):
                     read("graph.py")
 
@@ -146,7 +146,7 @@ def test_links_and_pipes_in_a_directory_are_not_followed(tmp_path: Path, how: st
         with pytest.raises(BundleError, match=r"link or device|has no"):
             bundle.read_bytes(name)
         with pytest.raises(BundleError, match=r"link or device|has no"):
-            bundle.path(name)
+            bundle.span(name)
         with pytest.raises(BundleError, match="not a name"):
             bundle.read_bytes("../secret/key")
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from torchrepro.bundle.manifest import Manifest, decode_manifest
@@ -52,16 +51,11 @@ class BundleFiles(ABC):
         return b"".join(self._pieces(name, limit))
 
     @abstractmethod
-    def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
-        """Return a real file with this content, which lives until `close`; `limit` is for compressed ones."""
+    def span(self, name: str, limit: int = DEFAULT_LIMIT) -> tuple[Path, int, int]:
+        """Return file, start and length of the bytes of a file: what `open_storages` takes.
 
-    @abstractmethod
-    def span(self, name: str) -> tuple[Path, int, int]:
-        """Return file, start and length of the bytes of a file: what `open_storages` takes."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Remove what `path` unpacked."""
+        `limit` is for what has to be unpacked first; that lives until the bundle is closed.
+        """
 
     @abstractmethod
     def _open(self, name: str) -> IO[bytes]: ...
@@ -95,13 +89,9 @@ class BundleFiles(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Close what was opened, and remove what was unpacked."""
 
 
 def check_member_name(name: str) -> None:
@@ -215,22 +205,18 @@ class _Directory(BundleFiles):
             raise BundleError(fact, next_step=_NOT_TRUSTED)
         return os.fdopen(descriptor, "rb")
 
-    def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
-        self._open(name).close()
-        return self.location / name
+    def span(self, name: str, limit: int = DEFAULT_LIMIT) -> tuple[Path, int, int]:
+        with self._open(name) as file:
+            return self.location / name, 0, os.fstat(file.fileno()).st_size
 
-    def span(self, name: str) -> tuple[Path, int, int]:
-        path = self.path(name)
-        return path, 0, path.stat().st_size
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing was unpacked."""
 
 
 class _Zip(BundleFiles):
     def __init__(self, location: Path) -> None:
         self.location = location
-        self._unpacked: Path | None = None
+        self._unpacked = ExitStack()
         try:
             self._archive = zipfile.ZipFile(location)
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
@@ -279,23 +265,13 @@ class _Zip(BundleFiles):
     def _open(self, name: str) -> IO[bytes]:
         return self._archive.open(self._member(name))
 
-    def path(self, name: str, limit: int = DEFAULT_LIMIT) -> Path:
-        member = self._member(name)
-        if member.compress_type == zipfile.ZIP_STORED:
-            limit = member.file_size  # no larger than the zip itself
-        if self._unpacked is None:
-            self._unpacked = Path(tempfile.mkdtemp(prefix="torchrepro-"))
-        unpacked = self._unpacked / name
-        if not unpacked.exists():
-            unpacked.parent.mkdir(parents=True, exist_ok=True)
-            with open(unpacked, "wb") as file:
-                file.writelines(self._pieces(name, limit))
-        return unpacked
-
-    def span(self, name: str) -> tuple[Path, int, int]:
+    def span(self, name: str, limit: int = DEFAULT_LIMIT) -> tuple[Path, int, int]:
         member = self._member(name)
         if member.compress_type != zipfile.ZIP_STORED:
-            path = self.path(name)
+            folder = self._unpacked.enter_context(tempfile.TemporaryDirectory(prefix="torchrepro-"))
+            path = Path(folder, "unpacked")
+            with open(path, "wb") as file:
+                file.writelines(self._pieces(name, limit))
             return path, 0, path.stat().st_size
         with open(self.location, "rb") as file:
             # The local header repeats the name, and its extra field has a length of its own.
@@ -306,7 +282,6 @@ class _Zip(BundleFiles):
         lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         return self.location, member.header_offset + LOCAL_HEADER + lengths, member.file_size
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._archive.close()
-        if self._unpacked is not None:
-            shutil.rmtree(self._unpacked, ignore_errors=True)
+        self._unpacked.close()
