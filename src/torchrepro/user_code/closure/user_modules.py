@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import linecache
 import sys
 import types
@@ -285,11 +286,8 @@ class UserModule:
 
     def absolute(self, statement: ast.ImportFrom) -> str:
         """Return the module that a `from ... import` names, relative ones included."""
-        if not statement.level:
-            return statement.module or ""
-        package = str(self.globals.get("__package__") or "").split(".")
-        base = package[: len(package) - statement.level + 1]
-        return ".".join([*base, *([statement.module] if statement.module else [])])
+        name, package = "." * statement.level + (statement.module or ""), self.globals.get("__package__")
+        return importlib.util.resolve_name(name, package or "")
 
 
 def import_of(module: UserModule, name: str) -> tuple[str, str] | None:

@@ -15,7 +15,6 @@ import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torchrepro.torch_api.tensors import is_fake
 
 if TYPE_CHECKING:
     from torchrepro.user_code.closure.writer import ClosureWriter
@@ -121,14 +120,8 @@ class ValueWriter:
             return f"[{self._items(value, where, place)}]"
         if kind is tuple:
             return f"({self._items(value, where, place)}{',' if len(value) == 1 else ''})"
-        if kind is torch.Size:
-            return f"{self._module('torch')}.Size({list(value)!r})"
         if kind is set or kind is frozenset:
             return f"{kind.__name__}([{', '.join(sorted(self.write(item, where) for item in value))}])"
-        if kind is range:
-            return repr(value)
-        if kind is slice:
-            return f"slice({self._items((value.start, value.stop, value.step), where, None)})"
         if kind is functools.partial:
             parts = [self._items((value.func, *value.args), where, None)]
             parts += [f"{name}={self.write(item, where)}" for name, item in value.keywords.items()]
@@ -218,7 +211,7 @@ class ValueWriter:
                 self._closure.note(f"the attribute {name} of {place} is not kept: {failure.fact}")
 
     def _reduced(self, value: Any, where: str) -> str | None:
-        """Write `function(*arguments)`, for the objects that are pickled so: paths, loggers, dates."""
+        """Write `function(*arguments)`, for the objects that are pickled so: ranges, sizes, paths, dates."""
         kind: Any = type(value)
         if kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__:
             return None
@@ -265,7 +258,6 @@ def _is_small(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a line of numbers that shares its memory with no other."""
     return (
         type(tensor) is torch.Tensor
-        and not is_fake(tensor)
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.is_quantized
