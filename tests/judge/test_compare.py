@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrepro.judge.blocks import Walk, sample_positions
 from torchrepro.judge.compare import same
-from torchrepro.judge.metrics import Sizes, Stream
+from torchrepro.judge.metrics import Stream, Walk, sample_positions
 from torchrepro.judge.rule import Envelope, Rule, precision_of
 from torchrepro.nouns.verdict import Blame, Difference
 
@@ -73,9 +72,8 @@ def test_streamed_statistics_are_those_of_a_naive_computation(
 ) -> None:
     ref, res, truth = tensors
     precision = precision_of(ref.dtype)
-    stream = Stream(ref, res, truth, precision, Sizes(block, small=0))
-    stream.envelope = Envelope(1e-3, 0.01)
-    found = stream.survey(everything=everything)
+    stream = Stream(ref, res, truth, precision, block=block, small=0)
+    found = stream.survey(Envelope(1e-3, 0.01), everything=everything)
 
     old, new = _numbers(ref), _numbers(res)
     exact = old if truth is None else _numbers(truth)

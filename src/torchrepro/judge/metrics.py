@@ -1,63 +1,124 @@
-"""Streams two floating tensors and the truth through a few cache-sized buffers and measures their errors.
+"""Statistics of eager, compiled and float64 over blocks: how far both sides are from the truth.
 
-Each tensor is read once, in blocks, whatever its size or strides; nothing of a whole tensor's size is ever
-allocated. Large tensors first get a lean pass (sums of squares and extremes, about as fast as copying the
-three tensors); ulp, relative errors and the angle are measured where a block tells something, or everywhere
-once the leaf is known to differ.
+Each tensor is read in blocks, whatever its size or strides; nothing of a whole tensor's size is ever
+allocated. The blocks follow the memory order of the first tensor (a channels-last tensor is read in
+channels-last order), so that reading stays sequential. Large tensors first get a lean pass (sums of squares
+and extremes, about as fast as copying the three tensors); ulp, relative errors and the angle are measured
+where a block tells something, or everywhere once the leaf is known to differ.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
-from torchrepro.judge.blocks import Selection, Walk, sample_positions, take
-from torchrepro.judge.rule import DtypeLimits, Envelope
+if TYPE_CHECKING:
+    from torchrepro.judge.rule import DtypeLimits, Envelope
 
+Block = tuple[slice, ...]
+
+_SMALL = 1 << 20
+"""Elements up to which all is measured at once."""
+_SAMPLE = 1 << 14
 _EXPONENT_BITS = 0x7FF0000000000000
 _FAR = 2.0**512
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """In elements: how much is read at a time, up to where all is measured at once, how many are sampled."""
+class Walk:
+    """How to cut tensors of one shape: the order of the dimensions and the parts of the index space."""
 
-    block: int
-    small: int = 1 << 20
-    sample: int = 1 << 14
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    flat: bool
+    parts: tuple[Block, ...]
 
     @classmethod
-    def for_device(cls, device: torch.device) -> Sizes:
-        """On a CPU the buffers should stay in the cache, elsewhere launches should be few.
+    def over(cls, tensors: Sequence[torch.Tensor], limit: int) -> Walk:
+        """Return a walk in blocks of at most `limit` elements over tensors of one shape."""
+        first = tensors[0]
+        shape, strides = tuple(first.shape), first.stride()
+        order = tuple(sorted(range(first.dim()), key=lambda dim: (-strides[dim], dim)))
+        flat = all(tensor.permute(order).is_contiguous() for tensor in tensors)
+        walked = (first.numel(),) if flat else tuple(shape[dim] for dim in order)
+        return cls(shape, order, flat, tuple(_cut(walked, limit)))
 
-        Measured for 64 Mi elements on two EPYC cores: blocks of 128 Ki take 0.12 s, 256 Ki 0.096 s, 512 Ki
-        0.090 s, 1 Mi 0.108 s. On a busy machine fewer, larger ones win: each operation awaits every thread.
-        """
-        return cls(1 << 19 if device.type == "cpu" else 1 << 20)
+    def arranged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a view of the tensor that `parts` can be taken from."""
+        view = tensor.permute(self.order)
+        return view.view(-1) if self.flat else view
+
+    def index_of(self, part: Block, offset: int) -> tuple[int, ...]:
+        """The index in the original shape of the element at `offset` in the row-major order of a part."""
+        inside = np.unravel_index(offset, tuple(each.stop - each.start for each in part))
+        position: Any = [each.start + place for each, place in zip(part, inside, strict=True)]
+        if self.flat:
+            position = np.unravel_index(position[0], tuple(self.shape[dim] for dim in self.order))
+        index = dict(zip(self.order, position, strict=True))
+        return tuple(int(index[dim]) for dim in range(len(self.shape)))
 
 
-class _Column(IntEnum):
-    """What is kept of a block."""
+def _cut(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
+    """Parts that cover the shape: whole inner dimensions, one cut dimension, single outer indices."""
+    inner, cut = 1, len(shape) - 1
+    while cut > 0 and inner * shape[cut] * 2 <= limit:
+        inner *= shape[cut]
+        cut -= 1
+    step = max(1, limit // inner)
+    whole = tuple(slice(0, size) for size in shape[cut + 1 :])
+    for outer in product(*(range(size) for size in shape[:cut])):
+        for start in range(0, shape[cut], step):
+            chosen = slice(start, min(start + step, shape[cut]))
+            yield (*(slice(place, place + 1) for place in outer), chosen, *whole)
 
-    TRUTH2 = 0
-    EAGER2 = 1
-    COMPILED2 = 2
-    EXCESS_EAGER = 3
-    EXCESS_COMPILED = 4
-    MAX_ABS = 5
-    MAX_REL = 6
-    MAX_ULP = 7
-    REF2 = 8
-    RES2 = 9
-    REF_RES = 10
-    LOW_EAGER = 11
-    LOW_COMPILED = 12
-    LOW_ABS = 13
+
+def sample_positions(count: int, wanted: int) -> torch.Tensor:
+    """About evenly spread positions below `count`, jittered so that no stride of a shape is favoured.
+
+    Deterministic and independent of torch's random state: comparing must not disturb the compared.
+    """
+    if count <= wanted:
+        return torch.arange(count)
+    step = count / wanted
+    jitter = (torch.arange(wanted, dtype=torch.float64) * 0.6180339887498949) % 1.0
+    return (torch.arange(wanted, dtype=torch.float64) * step + jitter * (step - 1)).long()
+
+
+def _take(tensor: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the elements at row-major positions as float64 on the CPU; complex numbers as pairs."""
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    if tensor.dim() == 0:
+        picked = tensor.reshape(1)
+    elif positions.numel() == tensor.numel() or tensor.is_contiguous():
+        picked = tensor.reshape(-1)[positions.to(tensor.device)]
+    else:
+        picked = tensor[torch.unravel_index(positions.to(tensor.device), tensor.shape)]
+    chosen = torch.empty(picked.shape, dtype=wide)
+    chosen.copy_(picked)
+    return torch.view_as_real(chosen).reshape(-1) if tensor.is_complex() else chosen
+
+
+class _Cells(NamedTuple):
+    """What is kept of a block, of all blocks, or of their sum."""
+
+    truth2: Any
+    eager2: Any
+    compiled2: Any
+    excess_eager: Any
+    excess_compiled: Any
+    max_abs: Any
+    max_rel: Any
+    max_ulp: Any
+    ref2: Any
+    res2: Any
+    ref_res: Any
 
 
 @dataclass(slots=True)
@@ -97,14 +158,6 @@ class Statistics:
     pattern: Pattern
 
 
-@dataclass(frozen=True, slots=True)
-class Worst:
-    """The element that is furthest off, and how many are beyond the limit."""
-
-    index: tuple[int, ...] | None
-    beyond: int
-
-
 class Stream:
     """Two floating or complex tensors of one shape, and the truth if there is one, ready to be measured."""
 
@@ -114,75 +167,69 @@ class Stream:
         res: torch.Tensor,
         truth: torch.Tensor | None,
         precision: DtypeLimits,
-        sizes: Sizes | None = None,
+        *,
+        block: int | None = None,
+        small: int = _SMALL,
     ) -> None:
-        tensors = [ref, res] if truth is None else [ref, res, truth]
+        self._sources = [ref, res] if truth is None else [ref, res, truth]
         self._precision = precision
         self._dtype = ref.dtype
         self._device = ref.device
         self._complex = ref.is_complex()
-        self._sizes = sizes or Sizes.for_device(ref.device)
-        limit = self._sizes.block
-        self._walk = Walk.over(tensors, limit // 2 if self._complex else limit)
-        self._sources = tensors
-        self._ref, self._res, *rest = (self._walk.arranged(tensor) for tensor in tensors)
+        self._small = small
+        # On a CPU the buffers should stay in the cache, elsewhere launches should be few. Measured for 64 Mi
+        # elements on two EPYC cores: blocks of 128 Ki take 0.12 s, 256 Ki 0.096 s, 512 Ki 0.090 s
+        limit = block or (1 << 19 if ref.device.type == "cpu" else 1 << 20)
+        self._walk = Walk.over(self._sources, limit // 2 if self._complex else limit)
+        self._ref, self._res, *rest = (self._walk.arranged(tensor) for tensor in self._sources)
         self._truth = rest[0] if rest else None
         self._numbers = ref.numel() * (2 if self._complex else 1)
         self._size = min(limit, self._numbers)
         self._buffers: dict[str, torch.Tensor] = {}
         self._scale = 1.0
         self.elements = ref.numel()
-        self.envelope = Envelope(0.0, 0.0)
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Eager's errors (zero without a truth) and the magnitudes of the truth, at spread-out elements."""
-        positions = sample_positions(self.elements, self._sizes.sample)
-        ref = take(self._sources[0], positions)
-        truth = ref if self._truth is None else take(self._sources[2], positions)
+        positions = sample_positions(self.elements, _SAMPLE)
+        ref = _take(self._sources[0], positions)
+        truth = ref if self._truth is None else _take(self._sources[2], positions)
         known = ref.isfinite() & truth.isfinite() & (truth.abs() <= self._precision.largest)
         return (ref - truth)[known], truth[known].abs()
 
-    def survey(self, *, everything: bool = False) -> Statistics:
+    def survey(self, envelope: Envelope, *, everything: bool = False) -> Statistics:
         """Measure all blocks: in full where the leaf is small or `everything` is asked for, else leanly.
 
         After a lean pass the blocks that hold a non-finite value or leave the envelope are measured in full.
         """
         parts = self._walk.parts
-        table = torch.zeros((len(parts), len(_Column)), dtype=torch.float64, device=self._device)
+        table = torch.zeros((len(parts), len(_Cells._fields)), dtype=torch.float64, device=self._device)
         pattern = Pattern()
-        lean = not everything and self.elements > self._sizes.small and self._scale == 1.0
         telling = list(range(len(parts)))
-        if lean:
+        if not everything and self.elements > self._small and self._scale == 1.0:
             for part, row in zip(parts, table.unbind(), strict=True):
-                self._measure_leanly(part, row.unbind())
+                self._measure_leanly(part, _Cells(*row.unbind()), envelope.relative)
             measured = table.cpu()
-            for high, low in (
-                (_Column.EXCESS_EAGER, _Column.LOW_EAGER),
-                (_Column.EXCESS_COMPILED, _Column.LOW_COMPILED),
-                (_Column.MAX_ABS, _Column.LOW_ABS),
-            ):
-                measured[:, high] = torch.maximum(measured[:, high], -measured[:, low])
+            found = _Cells(*measured.unbind(1))
             tells = ~measured.isfinite().all(1)
-            tells |= measured[:, _Column.EXCESS_COMPILED] > self.envelope.absolute
-            tells |= measured[:, _Column.EXCESS_EAGER] > self._precision.blame_margin * self.envelope.absolute
-            table = measured.to(self._device)
+            tells |= found.excess_compiled > envelope.absolute
+            tells |= found.excess_eager > self._precision.blame_margin * envelope.absolute
             telling = tells.nonzero().flatten().tolist()
         for number in telling:
-            self._measure(parts[number], table[number], pattern)
+            cells = _Cells(*table[number].zero_().unbind())
+            self._measure(parts[number], cells, envelope.relative, pattern)
         statistics = self._gather(table.cpu(), pattern, full=len(telling) == len(parts))
         if self._scale == 1.0 and self._dtype in (torch.float64, torch.complex128):
-            scale = _scale_for(statistics)
-            if scale != 1.0:
-                self._scale = scale
-                return self.survey(everything=everything)
+            self._scale = _scale_for(statistics)
+            if self._scale != 1.0:
+                return self.survey(envelope, everything=everything)
         return statistics
 
-    def worst(self, limit: float, *, relative: float | None = None) -> Worst:
-        """Return the element with the largest excess, and how many exceed `limit`."""
-        relative = self.envelope.relative if relative is None else relative
+    def worst(self, limit: float, relative: float) -> tuple[tuple[int, ...] | None, int]:
+        """Return the index of the element with the largest excess, and how many exceed `limit`."""
         best, where, beyond = -math.inf, None, 0
         for part in self._walk.parts:
-            _, _, truth, error = self._errors(part, Pattern())
+            _, _, truth, _, error = self._errors(part, Pattern())
             excess = error.abs_().sub_(truth.abs_(), alpha=relative)
             if self._complex:
                 excess = excess.view(-1, 2).amax(1)
@@ -190,129 +237,116 @@ class Stream:
             offset = int(excess.argmax())
             if float(excess[offset]) > best:
                 best, where = float(excess[offset]), self._walk.index_of(part, offset)
-        return Worst(where, beyond)
+        return where, beyond
 
     def _gather(self, table: torch.Tensor, pattern: Pattern, *, full: bool) -> Statistics:
-        sums = table.sum(0).tolist()
-        tops = table.amax(0).tolist() if len(table) else sums
+        sums, tops = _Cells(*table.sum(0).tolist()), _Cells(*table.amax(0).tolist())
         back = 1.0 / self._scale
 
-        def rms(column: _Column, missing: int = 0) -> float:
-            return math.sqrt(sums[column] / max(1, self._numbers - missing)) * back
+        def rms(squares: float, missing: int = 0) -> float:
+            return math.sqrt(squares / max(1, self._numbers - missing)) * back
 
-        ref2, res2, cross = sums[_Column.REF2], sums[_Column.RES2], sums[_Column.REF_RES]
-        cosine = None
-        if full:
-            norms = math.sqrt(ref2) * math.sqrt(res2)
-            cosine = max(-1.0, min(1.0, cross / norms)) if norms else (1.0 if ref2 == res2 else 0.0)
+        norms = math.sqrt(sums.ref2) * math.sqrt(sums.res2)
+        cosine = max(-1.0, min(1.0, sums.ref_res / norms)) if norms else float(sums.ref2 == sums.res2)
         return Statistics(
             elements=self.elements,
-            rms_truth=rms(_Column.TRUTH2),
-            rmse_eager=rms(_Column.EAGER2, pattern.eager_count),
-            rmse_compiled=rms(_Column.COMPILED2, pattern.compiled_count),
-            excess_eager=tops[_Column.EXCESS_EAGER] * back,
-            excess_compiled=tops[_Column.EXCESS_COMPILED] * back,
-            max_abs=tops[_Column.MAX_ABS] * back,
-            max_rel=tops[_Column.MAX_REL],
-            max_ulp=tops[_Column.MAX_ULP],
-            cosine=cosine,
-            vanished=res2 == 0.0 and ref2 > 0.0,
+            rms_truth=rms(sums.truth2),
+            rmse_eager=rms(sums.eager2, pattern.eager_count),
+            rmse_compiled=rms(sums.compiled2, pattern.compiled_count),
+            excess_eager=tops.excess_eager * back,
+            excess_compiled=tops.excess_compiled * back,
+            max_abs=tops.max_abs * back,
+            max_rel=tops.max_rel,
+            max_ulp=tops.max_ulp,
+            cosine=cosine if full else None,
+            vanished=sums.res2 == 0.0 and sums.ref2 > 0.0,
             pattern=pattern,
         )
 
-    def _measure_leanly(self, part: Selection, row: tuple[torch.Tensor, ...]) -> None:
+    def _measure_leanly(self, part: Block, cells: _Cells, relative: float) -> None:
+        """Measure what decides, with bounds for the excesses: without the relative part of the envelope.
+
+        Rounding errors of a half type grow with the value: without that part every block would look
+        suspicious and be measured twice.
+        """
         ref, res = self._ref[part], self._res[part]
         eager, compiled = self._load("ref", ref), self._load("res", res)
-        if self._dtype is torch.float32 and self._walk.flat and res.dtype is ref.dtype:
-            change = self._buffer("change", torch.float32)[: ref.numel()]
-            torch.sub(res, ref, out=change)
-            low, high = torch.aminmax(change)
-            row[_Column.LOW_ABS].copy_(low)
-            row[_Column.MAX_ABS].copy_(high)
+        if self._truth is None:  # eager stands in for it
+            torch.dot(eager, eager, out=cells.truth2)
+            error = compiled.sub_(eager)
+            torch.dot(error, error, out=cells.compiled2)
+            _largest(error, cells.excess_compiled)
+            cells.max_abs.copy_(cells.excess_compiled)
+            return
+        if self._dtype is torch.float32 and self._walk.flat and res.dtype is self._dtype:
+            # Half the memory traffic: 10 % of the whole pass.
+            change = torch.sub(res, ref, out=self._buffer("single", torch.float32)[: ref.numel()])
         else:
             change = torch.sub(compiled, eager, out=self._buffer("work")[: eager.numel()])
-            torch.aminmax(change, out=(row[_Column.LOW_ABS], row[_Column.MAX_ABS]))
-        if self._truth is None:
-            torch.dot(eager, eager, out=row[_Column.TRUTH2])
-            compiled.sub_(eager)
-        else:
-            truth = self._truth[part]
-            direct = truth.dtype is torch.float64 and truth.is_contiguous() and truth.device == self._device
-            exact = truth.view(-1) if direct else self._load("truth", truth)
-            eager.sub_(exact)
-            compiled.sub_(exact)
-            torch.dot(exact, exact, out=row[_Column.TRUTH2])
-            torch.dot(eager, eager, out=row[_Column.EAGER2])
-        torch.dot(compiled, compiled, out=row[_Column.COMPILED2])
-        if self._truth is not None and self._dtype in _HALF:
-            # Rounding errors of a half type grow with the value: without the relative part of the envelope
-            # every block would look suspicious and be measured twice.
-            magnitude = torch.abs(exact, out=self._buffer("magnitude")[: exact.numel()])
-            for error, column in ((eager, _Column.EXCESS_EAGER), (compiled, _Column.EXCESS_COMPILED)):
-                excess = error.abs_().sub_(magnitude, alpha=self.envelope.relative)
-                torch.amax(excess, 0, out=row[column])
-            return
-        if self._truth is not None:
-            torch.aminmax(eager, out=(row[_Column.LOW_EAGER], row[_Column.EXCESS_EAGER]))
-        torch.aminmax(compiled, out=(row[_Column.LOW_COMPILED], row[_Column.EXCESS_COMPILED]))
+        _largest(change, cells.max_abs)
+        truth = self._truth[part]
+        direct = truth.dtype is torch.float64 and truth.is_contiguous() and truth.device == self._device
+        exact = truth.view(-1) if direct else self._load("truth", truth)
+        torch.dot(exact, exact, out=cells.truth2)
+        magnitude = None
+        if self._dtype in (torch.float16, torch.bfloat16):
+            magnitude = torch.abs(exact, out=self._buffer("work")[: exact.numel()])
+        for values, squares, excess in (
+            (eager, cells.eager2, cells.excess_eager),
+            (compiled, cells.compiled2, cells.excess_compiled),
+        ):
+            error = values.sub_(exact)
+            torch.dot(error, error, out=squares)
+            if magnitude is None:
+                _largest(error, excess)
+            else:
+                torch.amax(error.abs_().sub_(magnitude, alpha=relative), 0, out=excess)
 
-    def _measure(self, part: Selection, row: torch.Tensor, pattern: Pattern) -> None:
-        ref, res, truth, error = self._errors(part, pattern)
-        cells = row.zero_().unbind()
-        torch.dot(ref, ref, out=cells[_Column.REF2])
-        torch.dot(res, res, out=cells[_Column.RES2])
-        torch.dot(ref, res, out=cells[_Column.REF_RES])
-        torch.dot(truth, truth, out=cells[_Column.TRUTH2])
-        torch.dot(error, error, out=cells[_Column.COMPILED2])
-
+    def _measure(self, part: Block, cells: _Cells, relative: float, pattern: Pattern) -> None:
+        ref, res, truth, eager, error = self._errors(part, pattern)
+        torch.dot(ref, ref, out=cells.ref2)
+        torch.dot(res, res, out=cells.res2)
+        torch.dot(ref, res, out=cells.ref_res)
+        torch.dot(truth, truth, out=cells.truth2)
         change = torch.sub(res, ref, out=res).abs_()
+        torch.amax(change, 0, out=cells.max_abs)
         work = self._buffer("work")[: ref.numel()]
-        torch.amax(change, 0, out=cells[_Column.MAX_ABS])
         smallest = max(self._precision.normal * self._scale, sys.float_info.min)
         torch.div(change, torch.abs(ref, out=work).clamp_(min=smallest), out=work)
-        torch.amax(work, 0, out=cells[_Column.MAX_REL])
+        torch.amax(work, 0, out=cells.max_rel)
         torch.bitwise_and(ref.view(torch.int64), _EXPONENT_BITS, out=work.view(torch.int64))
         torch.div(change, work.clamp_(min=smallest), out=work)
-        torch.amax(work, 0, out=cells[_Column.MAX_ULP])
-        cells[_Column.MAX_ULP].div_(self._precision.eps)
-
+        torch.amax(work, 0, out=cells.max_ulp)
+        cells.max_ulp.div_(self._precision.eps)
         truth.abs_()
-        torch.amax(
-            error.abs_().sub_(truth, alpha=self.envelope.relative), 0, out=cells[_Column.EXCESS_COMPILED]
-        )
-        if self._truth is not None:
-            eager = self._buffer("eager")[: ref.numel()]
-            torch.dot(eager, eager, out=cells[_Column.EAGER2])
-            torch.amax(
-                eager.abs_().sub_(truth, alpha=self.envelope.relative), 0, out=cells[_Column.EXCESS_EAGER]
-            )
+        for values, squares, excess in (
+            (eager, cells.eager2, cells.excess_eager),
+            (error, cells.compiled2, cells.excess_compiled),
+        ):
+            torch.dot(values, values, out=squares)
+            torch.amax(values.abs_().sub_(truth, alpha=relative), 0, out=excess)
 
-    def _errors(self, part: Selection, pattern: Pattern) -> tuple[torch.Tensor, ...]:
-        """Both sides and the truth as float64, with zeros where not finite, and the compiled side's error.
-
-        Eager's error is left in the buffer of that name.
-        """
+    def _errors(self, part: Block, pattern: Pattern) -> tuple[torch.Tensor, ...]:
+        """Both sides and the truth as float64, with zeros where not finite, and the errors of both sides."""
         ref, res = self._load("ref", self._ref[part]), self._load("res", self._res[part])
         truth = self._buffer("truth")[: ref.numel()]
         if self._truth is None:
             truth.copy_(ref)
         else:
             self._load("truth", self._truth[part])
-        error, eager = (self._buffer(name)[: ref.numel()] for name in ("error", "eager"))
-        unknown = None
+        eager, error = (self._buffer(name)[: ref.numel()] for name in ("eager", "error"))
+        masks = None
         if not math.isfinite(float(ref.dot(ref) + res.dot(res) + truth.dot(truth))):
-            unknown = self._without_non_finite(part, ref, res, truth, pattern)
-        torch.sub(res, truth, out=error)
+            masks = self._without_non_finite(part, ref, res, truth, pattern)
         torch.sub(ref, truth, out=eager)
-        if unknown is not None:
-            error.masked_fill_(unknown[1], 0.0)
-            eager.masked_fill_(unknown[0], 0.0)
-            ref.masked_fill_(unknown[2], 0.0)
-            res.masked_fill_(unknown[2], 0.0)
-        return ref, res, truth, error
+        torch.sub(res, truth, out=error)
+        if masks is not None:
+            for values, mask in zip((eager, error, ref, res), (*masks, masks[2]), strict=True):
+                values.masked_fill_(mask, 0.0)
+        return ref, res, truth, eager, error
 
     def _without_non_finite(
-        self, part: Selection, ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor, pattern: Pattern
+        self, part: Block, ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor, pattern: Pattern
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Count disagreements, replace non-finite values by zero, tell which errors must not be counted."""
         ref_known, res_known = ref.isfinite(), res.isfinite()
@@ -377,6 +411,12 @@ class Stream:
             block = single.copy_(block)
         shaped.view(block.shape).copy_(block)
         return values if self._scale == 1.0 else values.mul_(self._scale)
+
+
+def _largest(values: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the largest magnitude."""
+    low, high = torch.aminmax(values)
+    torch.maximum(high, low.neg_(), out=out)
 
 
 def _scale_for(statistics: Statistics) -> float:

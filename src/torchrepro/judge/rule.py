@@ -1,6 +1,6 @@
 """The decision rule: how far from the truth a compiled result may be, given how far eager is.
 
-Pure arithmetic on a few numbers; every constant is explained in docs/judging.md. Two questions are asked
+Arithmetic on a few numbers per leaf; every constant is explained in docs/judging.md. Two questions are asked
 of a floating leaf: is the error as a whole (RMSE) in line with eager's, and is every single element?
 """
 
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from torchrepro.judge.exotic import UNREADABLE_DTYPES
+from torchrepro.judge.metrics import Statistics, Stream
+from torchrepro.nouns.verdict import Blame, Difference, LeafComparison
 
 # An error measured on n elements is itself uncertain: at n = 2 the ratio of two healthy RMSEs exceeds 20
 # once in 400, at n = 12 it hardly exceeds 4 (quantiles of the F distribution).
@@ -118,10 +122,6 @@ class Envelope:
     relative: float
 
     @classmethod
-    def tolerance(cls, tol: float) -> Envelope:
-        return cls(tol, tol)
-
-    @classmethod
     def blind(cls, magnitude: torch.Tensor, precision: DtypeLimits) -> Envelope:
         """For lack of a truth: a tolerance by dtype, at the scale of the tensor's middle elements."""
         scale = _order_statistic(magnitude, 0.5)
@@ -149,35 +149,188 @@ class Envelope:
         return cls(floor + factor * absolute, precision.element_floor + factor * relative)
 
 
-def rms_limit(precision: DtypeLimits, count: int, rms_truth: float, rmse_eager: float) -> float:
-    """Return the RMSE against the truth that the compiled side may have."""
-    noise = _beyond_rounding(rmse_eager, rms_truth, precision)
-    granted = precision.rms_floor * rms_truth + precision.smallest
-    return granted + precision.rms_factor * _uncertainty(count) * noise
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What the compiled side may have, and what eager may have before it is blamed."""
 
-
-def blind_rms_limit(precision: DtypeLimits, rms_eager: float) -> float:
-    return precision.blind_rms * rms_eager + precision.smallest
-
-
-def element_limit(envelope: Envelope, worst_eager: float) -> float:
-    """Return the excess over the envelope's relative part that one element may have.
-
-    `worst_eager` is the largest such excess of eager: the tail of eager's noise, which a sample cannot show.
-    """
-    return max(envelope.absolute, 4.0 * worst_eager)
-
-
-def noise_of_zero(*, blind: bool, dtype_eps: float) -> float:
-    """Return the size below which a whole leaf may be what rounding left of a mathematical zero.
+    rms: float = math.inf
+    element: float = math.inf
+    """Of the excess over the envelope's relative part."""
+    eager_rms: float = math.inf
+    eager_element: float = math.inf
+    noise: float = 0.0
+    """The size below which a whole leaf may be what rounding left of a mathematical zero.
 
     A sum that cancels (the mean of a normalised row, the gradient of a bias before a batch norm) is noise of
     a few ulp of values of order one that the leaf does not show. Only a truth with more digits tells such
     noise from small results; float64 leaves never have one.
     """
-    if dtype_eps < _SINGLE:
-        return 2.0**12 * dtype_eps
-    return _SINGLE if blind else 0.0
+
+    @classmethod
+    def of(
+        cls, found: Statistics, envelope: Envelope, rule: Rule, precision: DtypeLimits, *, blind: bool
+    ) -> _Limits:
+        if rule.cos_similarity:
+            return cls()
+        if rule.tol is not None:
+            return cls(element=rule.tol)
+        double = precision.eps < _SINGLE
+        noise = 2.0**12 * precision.eps if double else _SINGLE if blind else 0.0
+        if blind:
+            rms = precision.blind_rms * found.rms_truth + precision.smallest
+            return cls(rms, envelope.absolute, noise=noise)
+
+        def rms_limit(other: float) -> float:
+            """The RMSE that one side may have, given that of the other."""
+            noise = _beyond_rounding(other, found.rms_truth, precision)
+            granted = precision.rms_floor * found.rms_truth + precision.smallest
+            return granted + precision.rms_factor * _uncertainty(found.elements) * noise
+
+        # The largest excess of the other side is the tail of its noise, which a sample cannot show. What a
+        # lean pass tells of eager's is only an upper bound: no excuse for the compiled side.
+        worst_eager = found.excess_eager if found.cosine is not None else 0.0
+        margin, eps = precision.blame_margin, precision.eps
+        return cls(
+            rms=rms_limit(found.rmse_eager),
+            element=max(envelope.absolute, 4.0 * worst_eager),
+            eager_rms=margin * (rms_limit(found.rmse_compiled) + eps),
+            eager_element=margin * (max(envelope.absolute, 4.0 * found.excess_compiled) + eps),
+            noise=noise,
+        )
+
+
+def judge_floating(
+    path: str,
+    ref: torch.Tensor,
+    res: torch.Tensor,
+    truth: torch.Tensor | None,
+    rule: Rule,
+    precision: DtypeLimits,
+) -> LeafComparison:
+    """Compare two strided tensors of one shape, as far as the truth (of that shape too) allows."""
+    if rule.tol is not None or rule.cos_similarity:
+        truth = None
+    stream = Stream(ref, res, truth, precision)
+    if rule.tol is not None and not rule.cos_similarity:
+        envelope = Envelope(rule.tol, rule.tol)
+    elif truth is None:
+        envelope = Envelope.blind(stream.sample()[1], precision)
+    else:
+        envelope = Envelope.measured(*stream.sample(), precision, ref.numel())
+
+    found = stream.survey(envelope, everything=rule.cos_similarity)
+    limits = _Limits.of(found, envelope, rule, precision, blind=truth is None)
+    if found.cosine is None and _remarkable(found, limits, rule):
+        found = stream.survey(envelope, everything=True)
+        limits = _Limits.of(found, envelope, rule, precision, blind=truth is None)
+
+    leaf = LeafComparison(
+        path=path,
+        elements=ref.numel(),
+        max_abs=found.max_abs,
+        max_rel=found.max_rel,
+        max_ulp=found.max_ulp,
+        rmse_ref=None if truth is None else found.rmse_eager,
+        rmse_res=None if truth is None else found.rmse_compiled,
+        cosine=found.cosine,
+    )
+    leaf = _decide(leaf, stream, found, limits, rule, envelope.relative)
+    if leaf.index is None:
+        return leaf
+    eager, compiled = value_at(ref, leaf.index), value_at(res, leaf.index)
+    told = "" if truth is None else value_at(truth, leaf.index)
+    values = f"compiled {compiled}, eager {eager}" + (f", float64 {told}" if told else "")
+    detail = f"{leaf.detail} ({values})"
+    return replace(leaf, ref_value=eager, res_value=compiled, truth_value=told, detail=detail)
+
+
+def _remarkable(found: Statistics, limits: _Limits, rule: Rule) -> bool:
+    """Return whether there is anything to tell, so that the statistics should be complete."""
+    pattern = found.pattern
+    return bool(
+        pattern.gained
+        or pattern.lost
+        or pattern.excused
+        or (pattern.both_nan and not rule.equal_nan)
+        or not found.rmse_compiled <= limits.rms
+        or not found.excess_compiled <= limits.element
+        or not found.rmse_eager <= limits.eager_rms
+        or not found.excess_eager <= limits.eager_element
+    )
+
+
+def _decide(
+    leaf: LeafComparison, stream: Stream, found: Statistics, limits: _Limits, rule: Rule, relative: float
+) -> LeafComparison:
+    pattern = found.pattern
+
+    def differs(limit: float, relative: float, text: str) -> LeafComparison:
+        index, beyond = stream.worst(limit, relative)
+        wrong = max(1, beyond)
+        return replace(
+            leaf,
+            difference=Difference.VALUE,
+            blamed=Blame.COMPILED,
+            index=index,
+            mismatched=wrong,
+            detail=f"{wrong} of {leaf.elements} elements: {text}",
+        )
+
+    if pattern.gained or pattern.lost:
+        name = "gained" if pattern.gained else "lost"
+        text = (
+            "NaN or Inf where eager is finite"
+            if pattern.gained
+            else "no NaN or Inf, or another, where eager has one"
+        )
+        return replace(
+            leaf,
+            difference=Difference.NON_FINITE if pattern.gained else Difference.VALUE,
+            blamed=Blame.COMPILED,
+            index=pattern.first[name],
+            mismatched=pattern.gained + pattern.lost,
+            detail=f"{getattr(pattern, name)} of {leaf.elements} elements: {text}",
+        )
+    if pattern.both_nan and not rule.equal_nan:
+        return replace(
+            leaf,
+            difference=Difference.VALUE,
+            index=pattern.first["both_nan"],
+            mismatched=pattern.both_nan,
+            detail=f"{pattern.both_nan} of {leaf.elements} elements: NaN on both sides, and equal_nan is off",
+        )
+    if rule.cos_similarity:
+        assert found.cosine is not None
+        if found.cosine >= rule.cosine_limit:
+            return leaf
+        return differs(0.0, 0.0, f"cosine similarity {found.cosine:.6g} is below {rule.cosine_limit:.6g}")
+    if max(found.max_abs, found.rms_truth) <= limits.noise and not found.vanished:
+        return leaf
+    target = "eager" if leaf.rmse_res is None else "float64"
+    if not found.excess_compiled <= limits.element:
+        text = f"further from {target} than rounding and eager's noise explain"
+        return differs(limits.element, relative, text)
+    if not found.rmse_compiled <= limits.rms:
+        eager = "" if leaf.rmse_ref is None else f", eager's is {leaf.rmse_ref:.3g}"
+        text = f"RMSE against {target} is {found.rmse_compiled:.3g}{eager}, allowed {limits.rms:.3g}"
+        return differs(limits.rms, 0.0, text)
+    if pattern.excused:
+        counted = f"{pattern.excused} of {leaf.elements} elements"
+        text = f"{counted}: NaN or Inf of eager that the float64 truth contradicts"
+        return replace(leaf, blamed=Blame.EAGER, index=pattern.first["excused"], detail=text)
+    if not (found.rmse_eager <= limits.eager_rms and found.excess_eager <= limits.eager_element):
+        rmse = f"RMSE {found.rmse_eager:.3g}, the compiled one's {found.rmse_compiled:.3g}"
+        return replace(leaf, blamed=Blame.EAGER, detail=f"eager is further from float64: {rmse}")
+    return leaf
+
+
+def value_at(tensor: torch.Tensor, index: tuple[int, ...]) -> str:
+    """Return one element as text; its bytes where the dtype has no Python number."""
+    element = tensor[index]
+    if tensor.dtype in UNREADABLE_DTYPES:
+        return str(element.reshape(1).view(torch.uint8).tolist())
+    value = element.item()
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _uncertainty(count: int) -> float:

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from torchrepro.judge.blocks import Walk
 from torchrepro.judge.exotic import PACKED_DTYPES, UNREADABLE_DTYPES, is_wrapper_subclass, parts_of
-from torchrepro.judge.floating import judge_floating, value_at
-from torchrepro.judge.rule import Rule, coarser, precision_of
+from torchrepro.judge.metrics import Walk
+from torchrepro.judge.rule import Rule, coarser, judge_floating, precision_of, value_at
 from torchrepro.nouns.verdict import Blame, Difference, LeafComparison
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
 from torchrepro.torch_api.tensors import is_fake
