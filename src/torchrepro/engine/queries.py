@@ -11,8 +11,9 @@ leave half of it behind.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -98,7 +99,7 @@ class Queries:
             if key not in questions:
                 questions[key] = self._question(index, repro, key)
             order.append(questions[key])
-        self._run(list(questions.values()), _open, payload={**payload, **(extra or {})})
+        self._run(list(questions.values()), {**payload, **(extra or {})})
         return [question.verdict for question in order if question.verdict is not None]
 
     def verdict_on(
@@ -125,7 +126,7 @@ class Queries:
         `is_invalid(candidate, key)` are not run.
         """
         for batch in self._batches(candidates, is_invalid):
-            self._run(batch, _before_the_first_failing, on_answer=on_answer)
+            self._run(batch, until_one_fails=True, on_answer=on_answer)
             for question in batch:
                 if question.fails and question.verdict is not None:
                     return Answer(question.index, question.repro, question.verdict)
@@ -215,13 +216,18 @@ class Queries:
     def _run(
         self,
         questions: Sequence[_Question],
-        wanted: Callable[[Sequence[_Question]], Iterable[_Question]],
-        *,
         payload: Mapping[str, Any] | None = None,
+        *,
+        until_one_fails: bool = False,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run candidates until no answer is wanted any more."""
-        while open_ := list(wanted(questions)):
+        """Run candidates until no answer is wanted: one after the first that fails may not be."""
+
+        def wanted() -> Iterator[_Question]:
+            before = itertools.takewhile(lambda question: not (until_one_fails and question.fails), questions)
+            return (question for question in before if question.is_open)
+
+        while open_ := list(wanted()):
             # Where a candidate is run several times, workers that have nothing else to do run it as well.
             copies = max(1, self.workers // len(open_))
             runs = [question for question in open_ for _ in range(min(copies, question.runs_left))]
@@ -233,7 +239,7 @@ class Queries:
                     if question.is_open and question.take(verdict, self.failure):
                         self._remember(question)
                     on_answer()
-                    if not any(wanted(questions)):
+                    if not any(wanted()):
                         break
             if not answered:
                 raise HarnessError(f"the oracle was asked about {len(runs)} candidates and answered none")
@@ -312,16 +318,3 @@ class _Question:
         hopeless = verdict.kind is Kind.INVALID and failure.signature.kind is not Kind.MISSING_ERROR
         self.runs_left = 0 if self.fails or hopeless else self.runs_left - 1
         return not self.is_open
-
-
-def _open(questions: Sequence[_Question]) -> Iterator[_Question]:
-    return (question for question in questions if question.is_open)
-
-
-def _before_the_first_failing(questions: Sequence[_Question]) -> Iterator[_Question]:
-    """Open questions whose answer matters: those before the first candidate that is known to fail."""
-    for question in questions:
-        if question.fails:
-            return
-        if question.is_open:
-            yield question

@@ -12,7 +12,6 @@ from enum import StrEnum
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from torchrepro.nouns.sentences import STAGES, WAYS, culprit_of, error, index_of
 from torchrepro.nouns.verdict import Kind, Stage
 
 if TYPE_CHECKING:
@@ -106,6 +105,23 @@ def notes(lines: Iterable[str]) -> Lines:
     return Lines(tuple(line for line in lines if line), "note")
 
 
+def counted(number: int, word: str) -> str:
+    """Write `1 op`, `1,204 ops`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def error(value: float | None, unknown: str = "–") -> str:
+    """Write an error as `3.2e-05`; a dash where it is unknown."""
+    if value is None:
+        return unknown
+    return "0" if value == 0 else f"{value:.2g}"
+
+
+def index_of(leaf: LeafComparison) -> str:
+    """Write ` at index (0, 5)`; empty if there is no worst element."""
+    return f" at index ({', '.join(map(str, leaf.index))})" if leaf.index else ""
+
+
 def of_verdict(verdict: Verdict, facts: Iterable[tuple[str, object]] = (), *, limit: int = 8) -> Section:
     """Show the kind and the sentence first, then the evidence."""
     known = {
@@ -128,34 +144,22 @@ def of_comparison(comparison: Comparison) -> Section:
 
 def values_table(comparison: Comparison, *, limit: int) -> Table:
     """Show the values that differ, and those for which somebody is blamed, worst first."""
-    rows = (
-        (
-            (leaf.path or "the value") + index_of(leaf),
-            f"{leaf.mismatched:,} of {leaf.elements:,}" if leaf.mismatched else "",
-            _how(leaf),
-            leaf.ref_value,
-            leaf.res_value,
-            leaf.truth_value,
-            error(leaf.max_abs or None, ""),
-            error(leaf.max_rel or None, ""),
-            error(leaf.rmse_ref, ""),
-            error(leaf.rmse_res, ""),
-        )
+    rows = [
+        {
+            "where": (leaf.path or "the value") + index_of(leaf),
+            "wrong": f"{leaf.mismatched:,} of {leaf.elements:,}" if leaf.mismatched else "",
+            "": _how(leaf),
+            "eager": leaf.ref_value,
+            "compiled": leaf.res_value,
+            "float64": leaf.truth_value,
+            "max abs": error(leaf.max_abs or None, ""),
+            "max rel": error(leaf.max_rel or None, ""),
+            "RMSE eager": error(leaf.rmse_ref, ""),
+            "RMSE compiled": error(leaf.rmse_res, ""),
+        }
         for leaf in comparison.telling
-    )
-    head = (
-        "where",
-        "wrong",
-        "",
-        "eager",
-        "compiled",
-        "float64",
-        "max abs",
-        "max rel",
-        "RMSE eager",
-        "RMSE compiled",
-    )
-    return Table.of(head, rows, limit=limit)
+    ]
+    return Table.of(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], limit=limit)
 
 
 def _how(leaf: LeafComparison) -> str:
@@ -199,6 +203,8 @@ def of_minified(minified: Minified, *, stats: bool = False) -> Section:
 
 def of_located(located: Located, *, sentence: bool = False) -> Section:
     """Show the culprit, the workaround, the evidence, and what it cost."""
+    from torchrepro.nouns.sentences import STAGES, culprit_of
+
     if located.found:
         title, tone = f"the failing stage is {STAGES[located.stage]}", Tone.GOOD
     elif located.kind is Kind.PASS:
@@ -213,6 +219,8 @@ def of_located(located: Located, *, sentence: bool = False) -> Section:
 
 def culprit_facts(located: Located) -> Iterator[tuple[str, object]]:
     """Yield what was found, a name and a value each."""
+    from torchrepro.nouns.sentences import WAYS
+
     if located.stopped:
         yield "stopped", f"{located.stopped}; the search is incomplete, the same command searches again"
     if located.part is not None:

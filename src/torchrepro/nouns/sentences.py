@@ -6,6 +6,7 @@ import math
 import re
 
 from torchrepro.nouns.results import Confidence, Located, Way
+from torchrepro.nouns.sections import index_of
 from torchrepro.nouns.verdict import Blame, Difference, Kind, LeafComparison, Stage, Verdict, telling_line
 
 _TITLES = {
@@ -24,18 +25,12 @@ _TITLES_OF_OPS = {
     Kind.NON_FINITE: "NaN or inf from {}, none in eager,",
 }
 KINDS = {
+    **{kind: kind.value.replace("_", " ") for kind in Kind},
     Kind.PASS: "passes",
-    Kind.COMPILE_ERROR: "compile error",
     Kind.RUN_ERROR: "error at run time",
     Kind.MISMATCH: "wrong result",
     Kind.NON_FINITE: "NaN or infinity",
-    Kind.CRASH: "crash",
-    Kind.HANG: "hang",
-    Kind.OUT_OF_MEMORY: "out of memory",
     Kind.INVALID: "cannot be tested",
-    Kind.FLAKY: "flaky",
-    Kind.MISSING_ERROR: "missing error",
-    Kind.NOT_COMPARABLE: "not comparable",
 }
 STAGES = {
     Stage.CAPTURE: "capture (turning Python into a graph)",
@@ -86,34 +81,25 @@ def sentence_of(verdict: Verdict | None, *, compiler: str) -> str:
     """Say what happened in one sentence. It quotes the bundle: a format has to escape it."""
     if verdict is None:
         return "It has not been judged yet whether the compiled function is right."
-    with_ = f"With torch.compile ({compiler})"
+    way = f"torch.compile ({compiler})"
     raised = str(verdict.raised) if verdict.raised is not None else ""
-    match verdict.kind:
-        case Kind.PASS:
-            if verdict.blamed is Blame.EAGER:
-                return f"Nothing fails with torch.compile ({compiler}): {verdict.summary}"
-            return f"{with_} the result is as close to the truth as without it: nothing fails."
-        case Kind.MISMATCH | Kind.NON_FINITE:
-            return f"{with_} {_wrong_values(verdict)}"
-        case Kind.COMPILE_ERROR:
-            return f"torch.compile ({compiler}) cannot compile this, which runs without it: {raised}"
-        case Kind.RUN_ERROR:
-            return f"{with_} this raises an error, and runs without it: {raised}"
-        case Kind.MISSING_ERROR:
-            return f"Without torch.compile this raises {raised}; {with_[0].lower()}{with_[1:]} it does not."
-        case Kind.CRASH:
-            died = f"of {verdict.signal}" if verdict.signal else "without output"
-            return f"{with_} the process dies {died}; without it, it runs."
-        case Kind.HANG:
-            return f"{with_} it does not finish ({verdict.summary}); without it, it does."
-        case Kind.OUT_OF_MEMORY:
-            return f"{with_} the memory runs out; without it, it does not."
-        case Kind.FLAKY:
-            return f"{with_} it fails intermittently: {verdict.summary}"
-        case Kind.INVALID:
-            return f"Nothing can be said about the compiler: {verdict.summary}"
-        case Kind.NOT_COMPARABLE:
-            return f"The two results cannot be compared: {verdict.summary}"
+    if verdict.kind is Kind.PASS and verdict.blamed is Blame.EAGER:
+        return f"Nothing fails with {way}: {verdict.summary}"
+    died = f"of {verdict.signal}" if verdict.signal else "without output"
+    return {
+        Kind.PASS: f"With {way} the result is as close to the truth as without it: nothing fails.",
+        Kind.MISMATCH: f"With {way} {_wrong_values(verdict)}",
+        Kind.NON_FINITE: f"With {way} {_wrong_values(verdict)}",
+        Kind.COMPILE_ERROR: f"{way} cannot compile this, which runs without it: {raised}",
+        Kind.RUN_ERROR: f"With {way} this raises an error, and runs without it: {raised}",
+        Kind.MISSING_ERROR: f"Without torch.compile this raises {raised}; with {way} it does not.",
+        Kind.CRASH: f"With {way} the process dies {died}; without it, it runs.",
+        Kind.HANG: f"With {way} it does not finish ({verdict.summary}); without it, it does.",
+        Kind.OUT_OF_MEMORY: f"With {way} the memory runs out; without it, it does not.",
+        Kind.FLAKY: f"With {way} it fails intermittently: {verdict.summary}",
+        Kind.INVALID: f"Nothing can be said about the compiler: {verdict.summary}",
+        Kind.NOT_COMPARABLE: f"The two results cannot be compared: {verdict.summary}",
+    }[verdict.kind]
 
 
 def culprit_of(located: Located | None) -> str:
@@ -158,13 +144,11 @@ def _proof(located: Located) -> str:
 
 
 def _wrong_values(verdict: Verdict) -> str:
-    leaves = verdict.comparison.differing if verdict.comparison is not None else ()
-    if not leaves:
+    comparison = verdict.comparison
+    if comparison is None or comparison.worst is None or not comparison.differing:
         return f"the result is wrong: {verdict.summary}"
-    worst = verdict.comparison.worst if verdict.comparison is not None else None
-    leaf = worst or leaves[0]
-    others = f" (and {len(leaves) - 1} more)" if len(leaves) > 1 else ""
-    return f"{_wrong_leaf(leaf)}{others}."
+    others = len(comparison.differing) - 1
+    return _wrong_leaf(comparison.worst) + (f" (and {others} more)." if others else ".")
 
 
 def _wrong_leaf(leaf: LeafComparison) -> str:
@@ -173,35 +157,13 @@ def _wrong_leaf(leaf: LeafComparison) -> str:
         return f"{where} is wrong: {leaf.detail or leaf.difference.value}"
     count = f"{leaf.mismatched:,} of {leaf.elements:,} elements of {where} are wrong"
     if leaf.mismatched <= 1:
-        count = (
-            f"{where} is wrong"
-            if leaf.elements <= 1
-            else f"1 of {leaf.elements:,} elements of {where} is wrong"
-        )
-    told = [
-        f"{side} gives {value}"
-        for side, value in (("eager", leaf.ref_value), ("float64", leaf.truth_value))
-        if value
-    ]
-    right = f" where {' and '.join(told)}" if told else ""
+        count = f"1 of {leaf.elements:,} elements of {where} is wrong"
+    if leaf.mismatched <= 1 and leaf.elements <= 1:
+        count = f"{where} is wrong"
+    sides = (("eager", leaf.ref_value), ("float64", leaf.truth_value))
+    told = " and ".join(f"{side} gives {value}" for side, value in sides if value)
+    right = f" where {told}" if told else ""
     return f"{count}: it gives {leaf.res_value}{index_of(leaf)}{right}{_how_far(leaf)}"
-
-
-def counted(number: int, word: str) -> str:
-    """Write `1 op`, `1,204 ops`."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
-
-
-def error(value: float | None, unknown: str = "–") -> str:
-    """Write an error as `3.2e-05`; a dash where it is unknown."""
-    if value is None:
-        return unknown
-    return "0" if value == 0 else f"{value:.2g}"
-
-
-def index_of(leaf: LeafComparison) -> str:
-    """Write ` at index (0, 5)`; empty if there is no worst element."""
-    return f" at index ({', '.join(map(str, leaf.index))})" if leaf.index else ""
 
 
 def _how_far(leaf: LeafComparison) -> str:

@@ -14,12 +14,13 @@ from torchrepro.nouns.sections import (
     Section,
     Table,
     Tone,
+    counted,
     culprit_facts,
+    error,
     ladder_table,
     notes,
     values_table,
 )
-from torchrepro.nouns.sentences import counted, error
 from torchrepro.report.contents import Contents, ErrorMap, Picture
 from torchrepro.report.environments import lines_of, settings_lines
 

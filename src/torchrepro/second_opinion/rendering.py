@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
-from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table, Tone, notes
-from torchrepro.nouns.sentences import counted
+from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table, Tone, counted, notes
 from torchrepro.second_opinion.explanation import (
     CapturedRegion,
     CaptureExplanation,
