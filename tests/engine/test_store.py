@@ -17,7 +17,8 @@ import torch
 
 from torchrepro.bundle.load import load_bundle
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.engine.store import SqliteStore
+from torchrepro.engine.search.run_directory import Identity, RunDirectory
+from torchrepro.engine.store import SqliteStore, store_knowing
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import (
@@ -262,3 +263,28 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
     assert all(load_bundle(path) for path in kept)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"verdicts.sqlite", "best", "also_seen", "warm"}  # nothing half-written is left
+
+
+def test_another_search_knows_what_was_stored_and_writes_nothing_there(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.sqlite"
+    with store_in(tmp_path) as store:
+        store.remember("key", telling_verdict())
+        store.remember("rotten", Verdict(Kind.PASS, summary="aaaaaaaaaaaaaaaa"))
+    path.write_bytes(path.read_bytes().replace(b"aaaaaaaaaaaaaaaa", b"aaaaaaaaaaaaaaab"))
+    before = path.read_bytes()
+    other = store_knowing(path)
+    assert other.verdict("key") == telling_verdict()
+    assert other.verdict("rotten") is None
+    other.remember("another", telling_verdict())
+    assert path.read_bytes() == before
+    with pytest.warns(UserWarning, match="not used"):
+        assert not store_knowing(tmp_path / "missing.sqlite").verdicts
+
+
+def test_a_run_of_another_search_counts_only_if_nothing_has_changed(tmp_path: Path) -> None:
+    directory, identity = RunDirectory(tmp_path), Identity(bundle="digest", torch="2.13")
+    assert not directory.is_about(identity)
+    directory.begin(identity, fresh=False)
+    assert directory.is_about(identity)
+    assert not directory.is_about(replace(identity, torch="2.14"))
+    assert not directory.is_about(replace(identity, oracle="make test {}"))

@@ -7,10 +7,14 @@ the search, which is small, is run again in any case.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from torchrepro.engine.oracle import Oracle
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
@@ -88,6 +92,14 @@ class Original:
         # A rate seen in a few runs is itself uncertain: half a failure less is assumed.
         cautious = max(self.failing - 0.5, 0.5) / self.runs
         return min(_REPEATS, math.ceil(math.log(_WRONG_PASS) / math.log(1 - cautious)))
+
+
+def read_original(path: Path) -> Original | None:
+    """Return how the original fails as another search has found out; None where none has."""
+    try:
+        return msgspec.convert(json.loads(path.read_bytes()), Original)
+    except (OSError, ValueError):
+        return None
 
 
 def establish(

@@ -15,6 +15,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -63,6 +64,20 @@ class Store:
     def also_seen(self, repro: Repro, verdict: Verdict) -> bool:
         """Keep a repro that fails in another way; whether it is the first of its kind."""
         return self.others.setdefault(Failure.of(verdict), verdict) is verdict
+
+
+def store_knowing(path: Path) -> Store:
+    """A store in memory that knows the verdicts in another search's database, if it can be read."""
+    store = Store()
+    try:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(database):
+            for key, text, digest in database.execute("SELECT * FROM known"):
+                if digest == _digest(key + text):
+                    store.remember(key, msgspec.convert(json.loads(text), Verdict))
+    except (sqlite3.Error, ValueError) as exc:
+        warnings.warn(f"the verdicts in {path} are not used: {exc}", stacklevel=2)
+    return store
 
 
 class SqliteStore(Store):

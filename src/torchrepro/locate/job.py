@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.engine.baseline import establish
+from torchrepro.engine.baseline import establish, read_original
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
-from torchrepro.engine.search.run_directory import write_json
+from torchrepro.engine.search.run_directory import RunDirectory, write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
+from torchrepro.engine.store import Store, store_knowing
 from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.kernels import find_kernel
@@ -50,7 +51,9 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         with warming_up(request, repro, stop) as warming:
             reporter.phase("establish")
             try:
-                original = establish(repro, oracle)
+                former = RunDirectory(Path(request.known)) if request.known else None
+                known = read_original(former.original) if former else None
+                original = known or establish(repro, oracle)
             except DoesNotFail as healthy:
                 no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
                 return _kept(no_culprit, directory)
@@ -65,8 +68,9 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             oracle,
             repeats=original.repeats,
             on_step=lambda words: reporter.send(step=words),
-            asked=warming + original.runs,
+            asked=warming + (0 if known else original.runs),
             notes=[note for note in (original.note, rate) if note],
+            store=store_knowing(former.verdicts) if former else Store(),
         )
         case = Case(inquiry, directory, trusted)
         found = Located(bundle=request.bundle, kind=original.verdict.kind)
@@ -131,7 +135,10 @@ def _graph(case: Case, found: Located) -> Answer:
     if culprit is None:
         return {}
     oracle, repeats, on_step = inquiry.oracle, inquiry.repeats, inquiry.on_step
-    case.go_on_with(Inquiry(culprit.repro, culprit.verdict, oracle, repeats=repeats, on_step=on_step))
+    store = inquiry.store
+    case.go_on_with(
+        Inquiry(culprit.repro, culprit.verdict, oracle, repeats=repeats, on_step=on_step, store=store)
+    )
     return {"graph": culprit.graph}
 
 

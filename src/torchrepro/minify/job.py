@@ -6,7 +6,6 @@ can be forked at any moment. (`engine/search/process.py` is how it is started.)
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import SCRIPT, read_manifest
-from torchrepro.engine.baseline import Original, establish
+from torchrepro.engine.baseline import Original, establish, read_original
 from torchrepro.engine.jobs import fails_before_code
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
 from torchrepro.engine.processes.child import Reporter
@@ -208,9 +207,8 @@ def _recaptured(problem: Problem) -> bool:
 
 def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:
     """How the original fails: as an interrupted run has found out, or found out now."""
-    try:
-        original = msgspec.convert(json.loads(directory.original.read_bytes()), Original)
-    except FileNotFoundError:
+    original = read_original(directory.original)
+    if original is None:
         # What was recorded is about the compiler; a command of the user speaks for itself.
         asked = replace(repro, expected=None) if judges.is_command else repro
         original = establish(asked, judges.oracle)

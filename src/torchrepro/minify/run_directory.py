@@ -76,7 +76,6 @@ def append_to_history(path: Path, adoption: Adoption) -> None:
             path.unlink(missing_ok=True)  # a history with holes would mislead
 
 
-SUFFIX = ".minified"
 CAUGHT = shared.CAUGHT
 
 
@@ -95,10 +94,6 @@ class RunDirectory(shared.RunDirectory):
     )
 
     @property
-    def verdicts(self) -> Path:
-        return self.path / "verdicts.sqlite"
-
-    @property
     def best(self) -> Path:
         return self.path / "best"
 
@@ -114,10 +109,6 @@ class RunDirectory(shared.RunDirectory):
     def history(self) -> Path:
         return self.path / "history.jsonl"
 
-    @property
-    def original(self) -> Path:
-        return self.path / "original.json"
-
     def finished(self, settings: MinifySettings) -> Minified | None:
         """The result, if a search with these settings has come to its end here."""
         try:
@@ -130,6 +121,5 @@ class RunDirectory(shared.RunDirectory):
 
 def run_directory(wanted: Path | None, beside: Path) -> tuple[RunDirectory, str]:
     """Return the directory that was asked for, else one next to the bundle; and a note if it is elsewhere."""
-    name = (beside.stem if beside.suffix == ".zip" else beside.name) + SUFFIX
-    path, elsewhere = shared.place_for(wanted, beside.absolute().with_name(name))
+    path, elsewhere = shared.place_for(wanted, shared.minified_beside(beside))
     return RunDirectory(path), elsewhere

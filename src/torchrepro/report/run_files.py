@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchrepro.bundle.read import LOCATED, MANIFEST, SCRIPT, open_bundle_files, read_manifest, text_of
-from torchrepro.minify.run_directory import CAUGHT, SUFFIX, RunDirectory
+from torchrepro.engine.search.run_directory import minified_beside
+from torchrepro.minify.run_directory import CAUGHT, RunDirectory
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.results import Located, Minified
 from torchrepro.nouns.verdict import JSON_NAMES, Verdict
@@ -102,8 +103,8 @@ def surroundings_of(target: Path) -> Surroundings:
     run = _run_directory_of(target)
     if run is None:
         # Where `minify` puts its results: next to the bundle, or here if it may not write there.
-        name = (target.stem if target.suffix == ".zip" else target.name) + SUFFIX
-        places = (target.absolute().with_name(name), Path.cwd() / name)
+        usual = minified_beside(target)
+        places = (usual, Path.cwd() / usual.name)
         return _found(target, next((place for place in places if minified_in(place) is not None), None))
     minified = minified_in(run)
     original = Path(minified.original).name if minified is not None else ""

@@ -34,7 +34,7 @@ from torchrepro.engine.processes.fresh_process import (
     run_isolated,
 )
 from torchrepro.engine.processes.leftovers import MARK, end_leftovers
-from torchrepro.engine.search.run_directory import Identity, RunDirectory, held
+from torchrepro.engine.search.run_directory import Identity, RunDirectory, held, minified_beside
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Located, Minified
 
@@ -54,6 +54,8 @@ class SearchRequest:
     """Where a warm cache is kept from which the next run starts (`engine/search/setup.py`)."""
     parent: int
     """The process that asked; the search does not outlive it."""
+    known: str = ""
+    """The run directory of `minify` on the same bundle, whose verdicts count here as well; empty: none."""
     warm: bool = True
     """Warm up before the first candidate; False after a search process that died of it."""
     lock: int = -1
@@ -168,19 +170,21 @@ class Search:
             former = finished()
             if former is not None:
                 return former
-            told = self._run(identity.toolchain, lock, on_message)
+            told = self._run(identity, lock, on_message)
         found: Answer = msgspec.convert(told, kind, strict=False)
         return replace(found, notes=(started_over, *found.notes)) if started_over else found
 
-    def _run(self, toolchain: str, lock: int, on_message: OnMessage) -> Any:
+    def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed
         manifest = read_manifest(self.bundle)
+        minified = minified_beside(self.bundle)
         request = SearchRequest(
             job=self.job,
             bundle=str(self.bundle.resolve()),
             directory=str(self.directory.path),
             settings=msgspec.to_builtins(self.settings),
-            seed=str(cache_directory() / "warm" / toolchain),
+            seed=str(cache_directory() / "warm" / identity.toolchain),
+            known=str(minified) if RunDirectory(minified).is_about(identity) else "",
             parent=os.getpid(),
             lock=lock,
         )

@@ -146,6 +146,15 @@ class RunDirectory:
         return self.path / "result.json"
 
     @property
+    def original(self) -> Path:
+        """How the original fails, and how often."""
+        return self.path / "original.json"
+
+    @property
+    def verdicts(self) -> Path:
+        return self.path / "verdicts.sqlite"
+
+    @property
     def mark(self) -> str:
         """What the processes of a run here carry (`engine/processes/leftovers.py`)."""
         return hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:24]
@@ -159,6 +168,13 @@ class RunDirectory:
         if former is None or fresh or changed:
             write_json(self.path / "run.json", msgspec.to_builtins(identity))
         return f"starting over: {changed}" if changed and not fresh else ""
+
+    def is_about(self, identity: Identity) -> bool:
+        """Whether what a run has left here is about this, judged by the same installation."""
+        try:
+            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Identity) == identity
+        except (OSError, msgspec.DecodeError):
+            return False
 
     def clear(self) -> None:
         """Remove what runs leave here, and nothing else."""
@@ -182,6 +198,12 @@ class RunDirectory:
             return None
         except msgspec.DecodeError:
             return Identity()  # half-written by a full disk: as different as can be
+
+
+def minified_beside(bundle: Path) -> Path:
+    """Where `minify` works on a bundle unless another place is asked for."""
+    name = bundle.stem if bundle.suffix == ".zip" else bundle.name
+    return bundle.absolute().with_name(f"{name}.minified")
 
 
 def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
