@@ -78,7 +78,7 @@ def test_a_wrong_result_of_the_installed_torch_ends_as_a_script(tmp_path: Path) 
     assert settled.script.entry is Entry.PUBLIC
     assert settled.path == tmp_path / SCRIPT
     assert len(settled.script.text.splitlines()) <= 25
-    assert "AssertionError" in settled.verified.output_tail
+    assert "AssertionError" in settled.tried[-1][1].output_tail
     again = subprocess.run([sys.executable, SCRIPT], cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 1
 

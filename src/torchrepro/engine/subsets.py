@@ -11,9 +11,8 @@ needed. At the end each one is taken out by itself: no failure is trusted to nee
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from itertools import accumulate
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 FailsFirst = Callable[[Sequence[Sequence[Item]]], int | None]
@@ -21,9 +20,6 @@ FailsFirst = Callable[[Sequence[Sequence[Item]]], int | None]
 
 Nearest = Callable[[Sequence[Item], Sequence[Item]], Sequence[Item]]
 """(needed, rest) -> the rest in the order of its nearness to what is needed."""
-
-_Parts = Sequence[Sequence[int]]
-_Order = Callable[[list[int], list[int]], list[int]]
 
 _FEW = 6
 """Items found one by one before the failure counts as one that needs many."""
@@ -46,32 +42,31 @@ def minimal_subset(
     What is needed in addition to an item is often near it: a few of the `nearest` items come first.
     `suspected` are items that are likely to be needed: the search begins with them.
     """
-    items = list(items)
-    answers = _Answers(lambda parts: fails_first([[items[index] for index in part] for part in parts]))
-    if not items or answers.first([[]]) is not None:
+    search = _Search(list(items), fails_first, width, nearest)
+    if not items or search.first([[]]) is not None:
         return []
-    start = [index for index, item in enumerate(items) if item in suspected]
-    needed, rest = _needed_ones(len(items), answers, width, _order(items, nearest), start)
-    rest = _without_runs(needed, rest, answers, width)
-    kept = _one_by_one(sorted([*needed, *rest]), answers, width)
-    return [items[index] for index in kept]
+    needed, rest = search.needed_ones([index for index, item in enumerate(items) if item in suspected])
+    rest = search.without_runs(needed, rest)
+    return [items[index] for index in search.one_by_one(sorted([*needed, *rest]))]
 
 
-class _Answers:
+class _Search(Generic[Item]):
     """Asks what is not known yet; a subset is a set of indices, whatever their order."""
 
-    def __init__(self, ask: Callable[[_Parts], int | None]) -> None:
-        self._ask = ask
+    def __init__(
+        self, items: list[Item], fails_first: FailsFirst[Item], width: int, nearest: Nearest[Item] | None
+    ) -> None:
+        self._items, self._fails_first, self._width, self._nearest = items, fails_first, width, nearest
         self._known: dict[frozenset[int], bool] = {}
 
-    def first(self, parts: _Parts) -> int | None:
+    def first(self, parts: Sequence[Sequence[int]]) -> int | None:
         """The index of the first part that fails."""
         sets = [frozenset(part) for part in parts]
         known = next((index for index, part in enumerate(sets) if self._known.get(part)), None)
         asked = [index for index, part in enumerate(sets[:known]) if part not in self._known]
         if not asked:
             return known
-        found = self._ask([sorted(sets[index]) for index in asked])
+        found = self._fails_first([[self._items[item] for item in sorted(sets[index])] for index in asked])
         for place in range(len(asked) if found is None else found):
             self._known[sets[asked[place]]] = False
         if found is None:
@@ -79,42 +74,77 @@ class _Answers:
         self._known[sets[asked[found]]] = True
         return asked[found]
 
-
-def _order(items: Sequence[Item], nearest: Nearest[Item] | None) -> _Order | None:
-    if nearest is None:
-        return None
-
-    def order(needed: list[int], rest: list[int]) -> list[int]:
-        near = nearest([items[index] for index in needed], [items[index] for index in rest])
-        ranks = {id(item): rank for rank, item in enumerate(near)}
-        return sorted(rest, key=lambda index: ranks.get(id(items[index]), len(ranks)))
-
-    return order
-
-
-def _needed_ones(
-    count: int, answers: _Answers, width: int, order: _Order | None, start: list[int]
-) -> tuple[list[int], list[int]]:
-    """Items that are needed, found by bisection, and those that may still be."""
-    needed = list(start)
-    rest = [index for index in range(count) if index not in start]
-    if needed and (not rest or answers.first([needed]) is not None):
-        return needed, []
-    while not _needs_many(len(needed), count - len(rest), len(rest)):
-        # Invariant: `needed` with all of `rest` fails; `needed` alone does not.
-        ordered = bool(needed) and order is not None
-        if needed and order is not None:
-            rest = order(needed, rest)
-        shortest = smallest_failing(
-            len(rest),
-            partial(_first_prefix, answers, needed, rest),
-            partial(_cuts, width=width, near_until=len(rest) if ordered else 0),
-        )
-        needed.append(rest[shortest - 1])
-        rest = rest[: shortest - 1]
-        if not rest or answers.first([needed]) is not None:
+    def needed_ones(self, start: list[int]) -> tuple[list[int], list[int]]:
+        """Items that are needed, found by bisection, and those that may still be."""
+        count, needed = len(self._items), list(start)
+        rest = [index for index in range(count) if index not in start]
+        if needed and (not rest or self.first([needed]) is not None):
             return needed, []
-    return needed, sorted(rest)
+        while not _needs_many(len(needed), count - len(rest), len(rest)):
+            # Invariant: `needed` with all of `rest` fails; `needed` alone does not.
+            rest, length = self._shortest_prefix(needed, rest)
+            needed.append(rest[length - 1])
+            rest = rest[: length - 1]
+            if not rest or self.first([needed]) is not None:
+                return needed, []
+        return needed, sorted(rest)
+
+    def _shortest_prefix(self, needed: list[int], rest: list[int]) -> tuple[list[int], int]:
+        """The rest, the nearest first, and the length of its shortest prefix with which `needed` fails."""
+        by_nearness = bool(needed) and self._nearest is not None
+        if needed and self._nearest is not None:
+            near = self._nearest(
+                [self._items[index] for index in needed], [self._items[index] for index in rest]
+            )
+            ranks = {id(item): rank for rank, item in enumerate(near)}
+            rest = sorted(rest, key=lambda index: ranks.get(id(self._items[index]), len(ranks)))
+
+        def cuts(low: int, high: int) -> list[int]:
+            """Cut between a prefix that passes and one that fails: one place for each worker.
+
+            As long as no prefix but the whole is known to fail, a few of the nearest items come first.
+            """
+            first = by_nearness and high == len(rest)
+            near = [cut for cut in _NEAR if low < cut < high] if first else []
+            places = {low + (high - low) * step // (self._width + 1) for step in range(1, self._width + 1)}
+            return near[: self._width] or sorted(place for place in places if low < place < high) or [low + 1]
+
+        def first_failing(lengths: Sequence[int]) -> int | None:
+            return self.first([[*needed, *rest[:length]] for length in lengths])
+
+        return rest, smallest_failing(len(rest), first_failing, cuts)
+
+    def without_runs(self, needed: list[int], rest: list[int]) -> list[int]:
+        """What is left of the rest once every run that can go has gone, from one end to the other."""
+        start, size = 0, 1
+        while start < len(rest):
+            if size > 1:  # the last run went: a longer one next, and shorter ones for the other workers
+                runs = [(start, size >> step) for step in range(self._width) if size >> step]
+            else:  # it did not: single items, one for each worker
+                runs = [(place, 1) for place in range(start, min(start + self._width, len(rest)))]
+            without = [rest[:place] + rest[place + length :] for place, length in runs]
+            found = self.first([[*needed, *part] for part in without])
+            if found is not None:
+                (start, length), rest = runs[found], without[found]
+                size = 2 * length
+            elif runs[-1][1] > 1:
+                size = runs[-1][1] // 2
+            else:
+                start, size = runs[-1][0] + 1, 1
+        return rest
+
+    def one_by_one(self, kept: list[int]) -> list[int]:
+        """What is left when no single item can go."""
+        place = passed = 0
+        while passed < len(kept):
+            places = [(place + step) % len(kept) for step in range(min(self._width, len(kept) - passed))]
+            found = self.first([kept[:at] + kept[at + 1 :] for at in places])
+            if found is None:
+                place, passed = place + len(places), passed + len(places)
+            else:
+                del kept[places[found]]
+                place, passed = places[found], 0
+        return kept
 
 
 def _needs_many(needed: int, seen: int, rest: int) -> bool:
@@ -122,56 +152,6 @@ def _needs_many(needed: int, seen: int, rest: int) -> bool:
     if needed and needed + rest <= _NOT_MANY:
         return True
     return needed >= _FEW and (seen / needed) ** 2 <= rest
-
-
-def _first_prefix(
-    answers: _Answers, needed: list[int], rest: list[int], lengths: Sequence[int]
-) -> int | None:
-    return answers.first([[*needed, *rest[:length]] for length in lengths])
-
-
-def _cuts(low: int, high: int, *, width: int, near_until: int) -> list[int]:
-    """Where to cut between a prefix that passes and one that fails: one place for each worker.
-
-    As long as no prefix but the whole (`near_until`) is known to fail, a few of the nearest items come first.
-    """
-    near = [cut for cut in _NEAR if low < cut < high] if high == near_until else []
-    places = {low + (high - low) * (step + 1) // (width + 1) for step in range(width)}
-    return near[:width] or sorted(place for place in places if low < place < high) or [low + 1]
-
-
-def _without_runs(needed: list[int], rest: list[int], answers: _Answers, width: int) -> list[int]:
-    """What is left of the rest once every run that can go has gone, from one end to the other."""
-    start, size = 0, 1
-    while start < len(rest):
-        if size > 1:  # the last run went: a longer one next, and shorter ones for the other workers
-            runs = [(start, size >> step) for step in range(width) if size >> step]
-        else:  # it did not: single items, one for each worker
-            runs = [(place, 1) for place in range(start, min(start + width, len(rest)))]
-        without = [rest[:place] + rest[place + length :] for place, length in runs]
-        found = answers.first([[*needed, *part] for part in without])
-        if found is not None:
-            (start, length), rest = runs[found], without[found]
-            size = 2 * length
-        elif runs[-1][1] > 1:
-            size = runs[-1][1] // 2
-        else:
-            start, size = runs[-1][0] + 1, 1
-    return rest
-
-
-def _one_by_one(kept: list[int], answers: _Answers, width: int) -> list[int]:
-    """Until no single item can go."""
-    place = passed = 0
-    while passed < len(kept):
-        places = [(place + step) % len(kept) for step in range(min(width, len(kept) - passed))]
-        found = answers.first([kept[:at] + kept[at + 1 :] for at in places])
-        if found is None:
-            place, passed = place + len(places), passed + len(places)
-        else:
-            del kept[places[found]]
-            place, passed = places[found], 0
-    return kept
 
 
 TOGETHER = 3

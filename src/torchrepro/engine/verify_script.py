@@ -48,16 +48,18 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The script that was chosen and written, and all that were tried."""
+    """The script that was chosen, where it is, and all that were tried: it is the last of them."""
 
-    script: Script
-    verified: Verified
     path: Path
-    tried: tuple[tuple[Script, Verified], ...] = ()
+    tried: tuple[tuple[Script, Verified], ...]
+
+    @property
+    def script(self) -> Script:
+        return self.tried[-1][0]
 
     @property
     def reproduces(self) -> bool:
-        return self.verified.reproduces
+        return self.tried[-1][1].reproduces
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,11 @@ def settle(
                 break
         tried.append((script, verified))
         if verified.reproduces:
-            path = write_script(script, directory, SCRIPT)
-            return Settled(script, verified, path, tuple(tried))
-    script, verified = tried[-1]
-    path = write_script(script, directory, SCRIPT)
-    if len(tried) > 1:
+            break
+    settled = Settled(write_script(tried[-1][0], directory, SCRIPT), tuple(tried))
+    if len(tried) > 1 and not settled.reproduces:
         write_script(tried[0][0], directory, UNVERIFIED)
-    return Settled(script, verified, path, tuple(tried))
+    return settled
 
 
 def write_script(script: Script, directory: Path, name: str) -> Path:
