@@ -27,13 +27,17 @@ from torchrepro.bundle.read import file_digest
 from torchrepro.catch.autoload import GROUP
 from torchrepro.catch.caught import Caught, Death, HangWatch, caught_in, finish_unfinished, write_summary
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
-from torchrepro.engine.processes.child import die_with
+from torchrepro.engine.processes.child import die_with, handling
 from torchrepro.engine.search.run_directory import CAUGHT, make_directory, write_json
 from torchrepro.nouns.errors import TorchReproError
 
 _TICK = 0.5
 _CATCH_ALL = 4
 """The level that catches exceptions, crashes, hangs and wrong numbers."""
+_PASSED_ON = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
+)
 _ONE_EVENT = 0.1
 """Seconds within which the same signal counts once: some tools send it to a process and to its group."""
 
@@ -54,7 +58,8 @@ def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after
     make_directory(directory, "choose another directory with --out")
     started = time.monotonic()
     hangs = HangWatch(directory, settings.run_id, hang_after)
-    with _Signals() as signals:
+    signals = _Signals()
+    with handling(dict.fromkeys(_PASSED_ON, signals.take), even_ignored=(signal.SIGINT,)):
         child = _start(arguments, settings, own_group=not signals.terminal)
         signals.child = child
         while True:
@@ -95,20 +100,8 @@ class _Signals:
         self.terminal = _in_foreground()
         self.interrupted = False
         self._last: dict[int, float] = {}
-        self._former: dict[int, object] = {}
 
-    def __enter__(self) -> _Signals:
-        for name in ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT"):
-            number = getattr(signal, name)
-            if signal.getsignal(number) is not signal.SIG_IGN or name == "SIGINT":
-                self._former[number] = signal.signal(number, self._take)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def take(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         again = now - self._last.get(number, -1e9) < _ONE_EVENT
         self._last[number] = now

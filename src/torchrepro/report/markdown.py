@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchrepro.nouns.results import Located, Way
-from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, of_verdict
-from torchrepro.nouns.sentences import counted
+from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, counted, of_verdict
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of, settings_lines
