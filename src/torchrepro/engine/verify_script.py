@@ -43,7 +43,6 @@ class Verified:
     how: str
     """In words: what it did."""
     output_tail: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +61,12 @@ class Settled:
         return self.tried[-1][1].reproduces
 
 
-@dataclass(frozen=True)
-class _Ended:
-    exit_code: int | None
-    """None: it had to be ended."""
-    output: str
-    seconds: float
-
-    @classmethod
-    def at(cls, program: Program, deadline: float) -> _Ended:
-        """How a program ended, at the deadline if not before."""
-        while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        seconds = program.seconds
-        end_group(program.process)
-        return cls(exit_code, program.tail(_READ), seconds)
+def _ended(program: Program, deadline: float) -> tuple[int | None, str]:
+    """The exit code of a program, None if it has to be ended at the deadline; and what it has printed."""
+    while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    end_group(program.process)
+    return exit_code, program.tail(_READ)
 
 
 def verify_script(
@@ -98,17 +88,18 @@ def verify_script(
         commands = [[sys.executable, str(path)]]
         if expected.kind in _COMPARED and script.entry is not Entry.INTERNAL:
             commands.append([sys.executable, "-c", _WITHOUT_COMPILER, str(path)])
-        running = [
+        programs = [
             stack.enter_context(Program.start(command, cwd=directory, environ=environ))
             for command in commands
         ]
         deadline = time.monotonic() + time_limit
-        ended = [_Ended.at(program, deadline) for program in running]
-    reproduces, how = _read(ended[0], expected, time_limit)
-    if reproduces and len(ended) > 1 and ended[1].exit_code != 0:
-        reproduces = False
-        how = f"{how}; but it fails without the compiler as well ({_last_line(ended[1].output)})"
-    return Verified(reproduces, how, ended[0].output[-_TAIL:], ended[0].seconds)
+        (exit_code, output), *uncompiled = [_ended(program, deadline) for program in programs]
+    reproduces, how = _read(exit_code, output, expected, time_limit)
+    for code, printed in uncompiled:
+        if reproduces and code != 0:
+            reproduces = False
+            how = f"{how}; but it fails without the compiler as well ({_last_line(printed)})"
+    return Verified(reproduces, how, output[-_TAIL:])
 
 
 def settle(
@@ -159,29 +150,29 @@ def write_script(script: Script, directory: Path, name: str) -> Path:
     return path
 
 
-def _read(ended: _Ended, expected: Signature, time_limit: float) -> tuple[bool, str]:
+def _read(exit_code: int | None, output: str, expected: Signature, time_limit: float) -> tuple[bool, str]:
     """Whether this is the failure that is expected, and what happened."""
-    if ended.exit_code is None:
+    if exit_code is None:
         return expected.kind is Kind.HANG, f"no end after {time_limit:g} s"
-    died = signal_name(ended.exit_code)
+    died = signal_name(exit_code)
     if died:
         wanted = expected.kind is Kind.CRASH and expected.exception in ("", died)
         killed = expected.kind is Kind.OUT_OF_MEMORY and died == "SIGKILL"
         return wanted or killed, f"died by {died}"
-    if ended.exit_code == 0:
+    if exit_code == 0:
         return False, "ends without an error"
-    if _REPRODUCED.search(ended.output):
+    if _REPRODUCED.search(output):
         return True, "says that it reproduces the failure"
-    last = _last_line(ended.output)
+    last = _last_line(output)
     match expected.kind:
         case Kind.MISMATCH | Kind.NON_FINITE | Kind.MISSING_ERROR:
-            return _asserts(ended.output), last
+            return _asserts(output), last
         case Kind.COMPILE_ERROR | Kind.RUN_ERROR:
-            return _raises(ended.output, expected), last
+            return _raises(output, expected), last
         case Kind.OUT_OF_MEMORY:
-            return "memory" in ended.output.lower(), last
+            return "memory" in output.lower(), last
         case Kind.CRASH:
-            return expected.exception == f"exit {ended.exit_code}", last
+            return expected.exception == f"exit {exit_code}", last
     return False, last
 
 

@@ -62,27 +62,6 @@ class SearchRequest:
     """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
 
 
-def result_of_search(
-    request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage, kept: Callable[[], str]
-) -> Any:
-    """What a search has answered, or the error that its end amounts to; one that dies of warming up is
-    started again without. `kept` says what an unlucky end has left, for the message.
-    """
-    outcome = run_search(request, environ=environ, on_message=on_message)
-    if outcome.result is None and outcome.error is None and outcome.phase == "warm":
-        outcome = run_search(replace(request, warm=False), environ=environ, on_message=on_message)
-    if outcome.result is not None:
-        return outcome.result
-    raise_reported(outcome)
-    if outcome.signal == "SIGKILL":
-        raise TorchReproError(
-            f"the search process was killed, by somebody or by the system for memory{kept()}",
-            next_step="the same command goes on from there; fewer --jobs need less memory",
-        )
-    how = outcome.signal or f"exit code {outcome.exit_code}"
-    raise HarnessError(f"the search process itself died ({how}){kept()}\n{outcome.output_tail}")
-
-
 def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage) -> Outcome:
     """Run a search and wait for its end. KeyboardInterrupt: the user does not even want the best so far."""
     directory = RunDirectory(Path(request.directory))
@@ -195,4 +174,18 @@ class Search:
         }
         if not devices_of(manifest):
             hide_devices(environ)
-        return result_of_search(request, environ=environ, on_message=on_message, kept=self.kept)
+        outcome = run_search(request, environ=environ, on_message=on_message)
+        if outcome.result is None and outcome.error is None and outcome.phase == "warm":
+            # It died of warming up: the compiler under test may crash there.
+            outcome = run_search(replace(request, warm=False), environ=environ, on_message=on_message)
+        if outcome.result is not None:
+            return outcome.result
+        raise_reported(outcome)
+        if outcome.signal == "SIGKILL":
+            raise TorchReproError(
+                f"the search process was killed, by somebody or by the system for memory{self.kept()}",
+                next_step="the same command goes on from there; fewer --jobs need less memory",
+            )
+        raise HarnessError(
+            f"the search process itself died ({outcome.death}){self.kept()}\n{outcome.output_tail}"
+        )
