@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any, Self
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.engine.processes.child import Program, signal_name
-from torchrepro.engine.processes.leftovers import Guard
+from torchrepro.engine.processes.leftovers import scratch_directory
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Raised, Verdict
@@ -57,8 +56,7 @@ class CommandOracle:
         self.workers = workers
         self._sleep = sleep
         self._limit = _FIRST_LIMIT
-        self._scratch = Path(tempfile.mkdtemp(prefix="torchrepro-oracle-"))
-        self._guard = Guard(str(self._scratch))
+        self._scratch = scratch_directory()
 
     def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
         """Yield (index, verdict) of each as they come. The command alone judges: a job is ignored."""
@@ -73,14 +71,14 @@ class CommandOracle:
                     verdict = self._verdict(one)
                     if verdict is not None:
                         asked.remove(one)
-                        self._end(one)
+                        one.program.end()
                         shutil.rmtree(one.bundle, ignore_errors=True)
                         yield one.index, verdict
                 if asked:
                     self._sleep(_POLL_SECONDS)
         finally:
             for one in asked:
-                self._end(one)
+                one.program.end()
                 shutil.rmtree(one.bundle, ignore_errors=True)
 
     def verdict_on(self, bundle: Path) -> Verdict:
@@ -91,11 +89,10 @@ class CommandOracle:
                 self._sleep(_POLL_SECONDS)
             return verdict
         finally:
-            self._end(asked)
+            asked.program.end()
 
     def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
-        self._guard.close()
 
     def __enter__(self) -> Self:
         return self
@@ -109,13 +106,7 @@ class CommandOracle:
         return self.command.replace("{}", path) if "{}" in self.command else f"{self.command} {path}"
 
     def _ask(self, index: int, bundle: Path) -> _Asked:
-        program = Program.start(["/bin/sh", "-c", self.asks_about(bundle)])
-        self._guard.watch(program.process.pid)
-        return _Asked(index, program, bundle)
-
-    def _end(self, asked: _Asked) -> None:
-        asked.program.end()
-        self._guard.forget(asked.program.process.pid)
+        return _Asked(index, Program.start(["/bin/sh", "-c", self.asks_about(bundle)]), bundle)
 
     def _verdict(self, asked: _Asked) -> Verdict | None:
         """What the command says; None while it has not spoken."""

@@ -17,6 +17,7 @@ from executing import children, descriptors, nothing_left_behind, processes_with
 
 from torchrepro.engine.processes.executor import Executor
 from torchrepro.engine.processes.fresh_process import verdict_of
+from torchrepro.engine.processes.leftovers import MARK, end_leftovers
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 
@@ -202,7 +203,7 @@ def test_an_interruption_ends_what_is_under_way_and_the_executor_can_go_on(execu
             executor.wait()
     finally:
         signal.signal(signal.SIGINT, before_that)
-    assert len(sleeping & children()) <= 1  # the guard
+    assert not sleeping & children()
     assert run(executor, "passes").result["kind"] == "pass"
 
 
@@ -235,7 +236,9 @@ def test_a_compiler_that_is_ended_leaves_no_half_written_file_to_the_next_candid
 
 
 @pytest.mark.slow
-def test_kill_9_of_the_parent_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_what_kill_9_of_the_parent_leaves_is_found_by_its_mark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     mark, started = uuid.uuid4().hex, tmp_path / "started"
     program = textwrap.dedent(f"""
         from executing import task_of
@@ -244,12 +247,20 @@ def test_kill_9_of_the_parent_leaves_no_process_and_no_file(tmp_path: Path) -> N
         executor.start(task_of("starts_programs", mark={mark!r}, started={str(started)!r}))
         executor.wait()
     """)
-    environ = {**os.environ, "PYTHONPATH": str(HERE), "TMPDIR": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "TMPDIR": str(tmp_path),
+        "OPENBLAS_NUM_THREADS": "1",
+        MARK: mark,
+    }
     parent = subprocess.Popen([sys.executable, "-c", program, mark], env=environ)
     try:
         assert soon(started.exists, 60)
     finally:
         parent.kill()
         parent.wait()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert end_leftovers(mark) >= 1
     assert soon(lambda: processes_with(mark) == 0)
-    assert soon(lambda: not any(tmp_path.glob("torchrepro-*")))
+    assert not any(tmp_path.glob("torchrepro-*"))

@@ -15,7 +15,7 @@ from torchrepro.engine.processes.leftovers import MARK, end_leftovers
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(leftovers, "_TERM_SECONDS", 0.3)
 
 
 def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:
@@ -33,10 +33,17 @@ def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_what_ends_by_itself_is_given_the_time() -> None:
-    child = subprocess.Popen(["sh", "-c", "sleep 0.1; exit 7"], env={**os.environ, MARK: "polite"})
-    assert end_leftovers("polite") == 0
-    assert child.wait() == 7
+def test_what_ends_politely_is_given_the_time_and_what_does_not_is_killed() -> None:
+    programs = ["trap 'exit 7' TERM; echo; sleep 60 & wait", "trap '' TERM; echo; sleep 60"]
+    children = [
+        subprocess.Popen(["sh", "-c", program], env={**os.environ, MARK: "polite"}, stdout=subprocess.PIPE)
+        for program in programs
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()  # its trap is set
+    assert end_leftovers("polite") >= 2
+    assert [child.wait() for child in children] == [7, -9]
 
 
 def test_others_are_left_alone() -> None:

@@ -16,7 +16,6 @@ import itertools
 import os
 import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -40,7 +39,7 @@ from torchrepro.engine.processes.child import (
 )
 from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.fresh_process import job_named, start_interpreter
-from torchrepro.engine.processes.leftovers import Guard
+from torchrepro.engine.processes.leftovers import scratch_directory
 from torchrepro.engine.processes.limits import (
     limit_memory,
     limit_threads,
@@ -105,7 +104,6 @@ class Executor:
         self._ended: deque[tuple[Task, Outcome]] = deque()
         self._idle: list[Child] = []
         self._wants_fresh: set[Task] = set()
-        self._guard: Guard | None = None
         self._scratch: Path | None = None
 
     def start(self, task: Task) -> None:
@@ -131,7 +129,8 @@ class Executor:
         self._ended = deque(ended for ended in self._ended if ended[0] is not task)
         with undisturbed():
             if task in self._running:
-                self._end(self._running.pop(task), task)
+                self._running.pop(task).end()
+                self._remove_scratch(task)
 
     def close(self) -> None:
         """End everything: no process, no temporary file is left."""
@@ -139,11 +138,10 @@ class Executor:
             for task in (*self._queue, *self._running):
                 self.cancel(task)
             while self._idle:
-                self._end(self._idle.pop())
-            if self._guard is not None and self._scratch is not None:
+                self._idle.pop().end()
+            if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
-                self._guard.close()
-                self._guard = None
+                self._scratch = None
 
     def __enter__(self) -> Self:
         return self
@@ -169,9 +167,7 @@ class Executor:
             with undisturbed():
                 task = self._queue.popleft()
                 job = job_named(task.job)  # here, so that no forked child has to import it
-                if self._guard is None:
-                    self._scratch = Path(tempfile.mkdtemp(prefix="torchrepro-"))
-                    self._guard = Guard(str(self._scratch))
+                self._scratch = self._scratch or scratch_directory()
                 self._forks = self._forks and not why_not_fork()
                 begun = self._fork(task, job) if self._forks else self._hand_over(task)
                 if isinstance(begun, Child):
@@ -185,10 +181,10 @@ class Executor:
             del self._running[task]
             is_worker = not isinstance(child.process, ForkedProcess)
             if is_worker and child.answered and not child.is_worn_out and child.jobs < _TASKS_PER_WORKER:
-                shutil.rmtree(self._scratch_of(task), ignore_errors=True)
                 self._idle.append(child)
             else:
-                self._end(child, task)
+                child.end()
+            self._remove_scratch(task)
             if not is_worker or child.answered or outcome.timed_out:
                 return True
             if child.jobs == 1:
@@ -200,22 +196,17 @@ class Executor:
             self._queue.appendleft(task)
             return False
 
-    def _end(self, child: Child, task: Task | None = None) -> None:
-        child.end()
-        assert self._guard is not None
-        self._guard.forget(child.process.pid)
-        if task is not None:
-            shutil.rmtree(self._scratch_of(task), ignore_errors=True)
-
     def _scratch_of(self, task: Task) -> Path:
         """A directory for the temporary files of a task, which goes with the task."""
         assert self._scratch is not None
         return self._scratch / str(task.number)
 
+    def _remove_scratch(self, task: Task) -> None:
+        shutil.rmtree(self._scratch_of(task), ignore_errors=True)
+
     # Forked children.
 
     def _fork(self, task: Task, job: Callable[..., Any]) -> Child:
-        assert self._guard is not None
         parent = os.getpid()
         with reports_and_output() as (reading_end, writing_end, output):
             # What is buffered here would be written by the child as well.
@@ -226,7 +217,6 @@ class Executor:
                 self._be_child(task, job, parent, writing_end, output.fileno())
             child = Child(ForkedProcess(pid), output, reading_end)
         child.begin(task.time_limit)
-        self._guard.watch(pid)
         return child
 
     def _be_child(
@@ -241,8 +231,6 @@ class Executor:
             _redirect(output)
             for sibling in (*self._running.values(), *self._idle):
                 sibling.let_go()
-            assert self._guard is not None
-            self._guard.let_go()
             use_scratch(str(self._scratch_of(task)))
             no_core_dumps()
             limit_threads(self._threads)
@@ -263,7 +251,7 @@ class Executor:
         try:
             request = self._request(task)
         except Exception as exc:
-            shutil.rmtree(self._scratch_of(task), ignore_errors=True)
+            self._remove_scratch(task)
             return Outcome(error=describe_error(exc), phase="load")
         worker = self._worker_for(task)
         # The time of a task begins with its job: the worker may have to start, and has to load the repro.
@@ -273,21 +261,18 @@ class Executor:
 
     def _worker_for(self, task: Task) -> Child:
         """One that is idle and still alive, else a new one."""
-        assert self._guard is not None
         if task in self._wants_fresh:
             self._wants_fresh.discard(task)
             while len(self._idle) >= self.workers - len(self._running):
-                self._end(self._idle.pop())
+                self._idle.pop().end()
         else:
             while self._idle:
                 worker = self._idle.pop()
                 if worker.process.poll() is None:
                     return worker
-                self._end(worker)
+                worker.end()
         # What can be imported here can be imported there.
-        worker = start_interpreter({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
-        self._guard.watch(worker.process.pid)
-        return worker
+        return start_interpreter({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
     def _request(self, task: Task) -> dict[str, Any]:
         """What a worker is told of a task; its repro is in a bundle."""
