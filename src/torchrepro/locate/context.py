@@ -12,6 +12,7 @@ from typing import Any
 from torchrepro.engine.oracle import IsolatedOracle
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.queries import Queries
+from torchrepro.engine.store import Store
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
@@ -34,8 +35,9 @@ class Inquiry(Queries):
         on_step: Callable[[str], None] = lambda words: None,
         asked: int = 0,
         notes: Iterable[str] = (),
+        store: Store | None = None,
     ) -> None:
-        super().__init__(repro, verdict, oracle, observer=oracle, repeats=repeats, asked=asked)
+        super().__init__(repro, verdict, oracle, store=store, repeats=repeats, asked=asked)
         self.repro, self.oracle, self.on_step, self.notes = repro, oracle, on_step, list(notes)
 
     def passes(self, candidate: Repro) -> bool:

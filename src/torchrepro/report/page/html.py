@@ -27,8 +27,8 @@ from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
 
 from torchrepro.nouns.results import Located
-from torchrepro.nouns.sections import Facts, culprit_facts, ladder_table, values_table
-from torchrepro.nouns.sentences import KINDS, error
+from torchrepro.nouns.sections import Facts, culprit_facts, error, ladder_table, values_table
+from torchrepro.nouns.sentences import KINDS
 from torchrepro.nouns.verdict import Comparison, Kind
 from torchrepro.report.contents import Contents, Picture
 from torchrepro.report.environments import lines_of, settings_lines
