@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.codegen.effects import Effects
-from torchrepro.frontend.codegen.objects import attributes, is_full, slots
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, attributes, is_full, slots
 from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region
-from torchrepro.frontend.codegen.world import Shadow, ShadowKind
 from torchrepro.frontend.codegen.writer import Kept, Writer
 from torchrepro.frontend.source import Local, Source
 
@@ -30,10 +29,7 @@ class SmallWorld:
         self._inputs: dict[int, Source] = {}
 
     def source_of(self, value: Any) -> Source | None:
-        return self._sources.get(id(value))
-
-    def tensor_input(self, value: torch.Tensor) -> Source | None:
-        return self._inputs.get(id(value))
+        return self._sources.get(id(value)) or self._inputs.get(id(value))
 
     def output_index(self, value: torch.Tensor) -> int:
         for index, known in enumerate(self.outputs):

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rebuild_world import SmallWorld
 
-from torchrepro.frontend.codegen.objects import CannotRebuild
-from torchrepro.frontend.codegen.world import ShadowKind
+from torchrepro.frontend.codegen.objects import CannotRebuild, ShadowKind
 
 VALUES = st.sampled_from([0, 1, True, 1.0, 0.0, -0.0, "a", None, (1, 2), "']; raise SystemExit #"])
 

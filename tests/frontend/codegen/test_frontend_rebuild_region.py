@@ -14,8 +14,8 @@ from rebuild_world import SmallWorld
 
 from torchrepro.frontend.bytecode.program import NULL
 from torchrepro.frontend.codegen.effects import Effects
+from torchrepro.frontend.codegen.objects import ShadowKind
 from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region, frame_state
-from torchrepro.frontend.codegen.world import ShadowKind
 from torchrepro.frontend.codegen.writer import Writer
 from torchrepro.frontend.source import Cell, FrameState, Item, Local, StackSlot
 
@@ -33,7 +33,8 @@ def test_inputs_are_read_and_given_to_the_graph_in_order() -> None:
         "    value = pair[1]\n"
         "    x_y = L['x y']\n"
         "    out = graph(value, x_y)\n"
-        "    dict = {'sum': out[0]}\n"
+        "    dict = {}\n"
+        "    dict.update({'sum': out[0]})\n"
         "    return dict\n"
     )
     given = {"pair": (None, torch.tensor(5)), "x y": torch.tensor(3)}
@@ -85,7 +86,8 @@ def test_values_are_made_before_effects_and_the_ambient_state_comes_last() -> No
     lines = [line.strip() for line in region.text.splitlines()[1:]]
     assert lines == [
         "log = L['log']",
-        "list = [2]",
+        "list = []",
+        "list.extend([2])",
         "list_2.extend(log, [1])",
         "set_grad_enabled(True)",
         "return list",

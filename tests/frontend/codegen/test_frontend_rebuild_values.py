@@ -21,9 +21,8 @@ from rebuild_world import SmallWorld
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchrepro.frontend.bytecode.program import NULL
-from torchrepro.frontend.codegen.objects import CannotRebuild, attributes, is_full, slots
+from torchrepro.frontend.codegen.objects import CannotRebuild, ShadowKind, attributes, is_full, slots
 from torchrepro.frontend.codegen.rebuild import is_constant, is_global_object
-from torchrepro.frontend.codegen.world import ShadowKind
 
 
 class Forbidden(AssertionError):
@@ -255,7 +254,12 @@ def test_a_tuple_in_a_list_in_that_tuple() -> None:
 def test_a_plain_value_reads_like_python() -> None:
     world = SmallWorld()
     assert world.region([1, "a", {"k": (2.5, None)}]).text == (
-        "def region(L, C, S):\n    dict = {'k': (2.5, None)}\n    list = [1, 'a', dict]\n    return list\n"
+        "def region(L, C, S):\n"
+        "    list = []\n"
+        "    dict = {}\n"
+        "    dict.update({'k': (2.5, None)})\n"
+        "    list.extend([1, 'a', dict])\n"
+        "    return list\n"
     )
 
 

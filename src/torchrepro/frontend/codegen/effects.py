@@ -12,16 +12,17 @@ from typing import Any
 
 from torchrepro.frontend.codegen.objects import (
     CannotRebuild,
+    Shadow,
+    ShadowKind,
     attributes,
     dict_items,
-    dict_text,
     elements,
     is_full,
     slot_descriptors,
     slots,
 )
 from torchrepro.frontend.codegen.rebuild import Rebuilder
-from torchrepro.frontend.codegen.world import Shadow, ShadowKind
+from torchrepro.frontend.codegen.recipes import dict_text
 from torchrepro.frontend.guards.constants import is_constant, same
 from torchrepro.frontend.raw_access import is_a
 

@@ -1,102 +1,50 @@
-"""Recipe: how generated code makes one object; here those of classes.
-
-An object is allocated by the builtin type that its class derives from, and its state is set directly. No code
-of the user's runs: no `__init__`, `__setattr__` or `__setitem__`. Their doing is in the state.
-"""
+"""What objects consist of, read past what their classes say, and what tracing changed of old ones."""
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CellType, MemberDescriptorType, SimpleNamespace, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from types import CellType, MemberDescriptorType
+from typing import Any
 
-from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.raw_access import is_a
-
-if TYPE_CHECKING:
-    from torchrepro.frontend.codegen.rebuild import Rebuilder
+from torchrepro.frontend.source import Source
 
 
 class CannotRebuild(Exception):
     """A live value that generated code cannot make again; the text names its type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Each function asks for the parts it needs before it writes anything: it may be run again."""
+class ShadowKind(StrEnum):
+    """What of an old object was copied. The stand-in is of the same builtin type unless said otherwise."""
 
-    make: Callable[[], str]
-    """The expression that makes the object, with the parts that it cannot exist without."""
-    fill: Callable[[str], None] | None = None
-    """Writes the statements that add the rest to the object in that variable."""
-    whole: Callable[[], str] | None = None
-    """An expression for the complete object if it is not part of itself. `make` then asks for no parts."""
-
-
-LIBRARY = (OrderedDict, defaultdict, deque, Counter, ChainMap, UserDict, UserList, SimpleNamespace)
-"""Classes whose objects need not have been seen being made: they are known to be nothing but their state."""
-
-ERROR_FIELDS = {"__suppress_context__": False}
-"""What an error's own fields are where nobody set them, if not None (`StopIteration.value`)."""
-
-IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
-    int: int.__int__,
-    float: float.__float__,
-    complex: complex.__complex__,
-    str: str.__str__,
-    bytes: bytes.__bytes__,
-}
-"""Builtin types whose value is given when an object is allocated, and how it is read past a subclass."""
+    LIST = "list"
+    DICT = "dict"
+    """Also the globals of a function and the tables of an `nn.Module`."""
+    SET = "set"
+    DEQUE = "deque"
+    BYTEARRAY = "bytearray"
+    CELL = "cell"
+    ATTRIBUTES = "attributes"
+    """The `__dict__` of an object, a module or a class; the stand-in is a dict of all of it."""
+    SLOTS = "slots"
+    """The `__slots__` of an object; the stand-in is a dict of those that are set."""
 
 
-def tuple_text(r: Rebuilder, values: tuple[Any, ...]) -> str:
-    """Return the display of a tuple; the comma is for a tuple of one."""
-    return f"({r.sequence(values)}{',' if len(values) == 1 else ''})"
+@dataclass(frozen=True, slots=True, eq=False)
+class Shadow:
+    """An old object and the copy that tracing changed in its place."""
 
-
-def recipe(r: Rebuilder, value: Any) -> Recipe:
-    cls = type(value)
-    if cls is SteppedGenerator:
-        raise CannotRebuild("a generator that has begun")
-    if not (cls in LIBRARY or _is_record(cls) or _is_builtin_error(cls) or r.world.is_fresh(value)):
-        raise CannotRebuild(f"{_name(cls)}, which was not seen being made")
-    if r.world.is_opaque(value):
-        raise CannotRebuild(f"{_name(cls)}, which torch raised for tensors without values")
-    base = _builtin_base(cls)
-    contents = _error_contents if issubclass(base, BaseException) else CONTENTS.get(base)
-
-    def make() -> str:
-        if hasattr(cls, "n_sequence_fields"):  # torch.return_types and the like
-            _, (fields, others) = value.__reduce__()
-            return f"{r.held(cls)}({tuple_text(r, fields)}{f', {r.expression(others)}' if others else ''})"
-        arguments = ""
-        if base is tuple:
-            arguments = f", {tuple_text(r, tuple(tuple.__iter__(value)))}"
-        elif base is frozenset:
-            arguments = f", [{r.sequence(frozenset.__iter__(value))}]"
-        elif base in IMMUTABLE:
-            arguments = f", {r.expression(IMMUTABLE[base](value))}"
-        elif issubclass(base, BaseException):
-            arguments = "".join(f", {text}" for text in r.expressions(value.args))
-        return f"{r.held(base)}.__new__({r.held(cls)}{arguments})"
-
-    def fill(name: str) -> None:
-        statements = [
-            *(contents(r, name, value) if contents else ()),
-            *(
-                f"{r.held(slot)}.__set__({name}, {r.expression(held)})"
-                for slot, held in _members(base, value)
-            ),
-            *(
-                f"{dict_text(r, name, cls)}[{r.expression(key)}] = {r.expression(held)}"
-                for key, held in attributes(value).items()
-            ),
-        ]
-        r.body.extend(statements)
-
-    return Recipe(make, fill)
+    source: Source
+    original: Any
+    stand_in: Any
+    kind: ShadowKind
+    before: dict[Any, Any] | None = None
+    """Of a dict or attributes: what was there when it was copied. Code outside of the trace may change the
+    original meanwhile (a lazy import adds to the globals of a module): that is no effect of the trace. What
+    the trace has written unread stands for nothing here, to be written back; a written cell has {}."""
 
 
 def attributes(value: Any) -> dict[Any, Any]:
@@ -120,18 +68,12 @@ def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
 
 
-def dict_text(r: Rebuilder, name: str, cls: type) -> str:
-    if is_a(cls.__getattribute__, WrapperDescriptorType):
-        return f"{name}.__dict__"
-    return f"{r.held(object)}.__getattribute__({name}, '__dict__')"
-
-
 def slot_descriptors(cls: type) -> dict[str, Any]:
     """By the name of the attribute. Of builtin classes only errors have such as can be set (but groups)."""
     return {
         name: descriptor
         for owner in reversed(cls.__mro__)
-        if "__slots__" in vars(owner) or (_is_builtin_error(owner) and owner is not BaseExceptionGroup)
+        if "__slots__" in vars(owner) or (is_builtin_error(owner) and owner is not BaseExceptionGroup)
         for name, descriptor in vars(owner).items()
         if is_a(descriptor, MemberDescriptorType)
     }
@@ -154,90 +96,5 @@ def is_full(cell: CellType) -> bool:
     return True
 
 
-def _members(base: type, value: Any) -> Iterator[tuple[Any, Any]]:
-    descriptors = slot_descriptors(type(value))
-    for name, held in slots(value):
-        if not issubclass(base, BaseException) or held is not ERROR_FIELDS.get(name):
-            yield descriptors[name], held
-    if base is defaultdict:
-        yield vars(defaultdict)["default_factory"], value.default_factory
-
-
-def _list_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
-    return [f"{r.held(list)}.extend({name}, [{r.sequence(elements(value))}])"]
-
-
-def _set_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
-    return [f"{r.held(set)}.update({name}, [{r.sequence(elements(value))}])"]
-
-
-def _deque_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
-    maxlen = deque.maxlen.__get__(value)
-    return [f"{r.held(deque)}.__init__({name}, [{r.sequence(elements(value))}], {maxlen})"]
-
-
-def _bytearray_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
-    return [f"{r.held(bytearray)}.__init__({name}, {bytes(memoryview(value))!r})"]
-
-
-def _dict_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
-    base = OrderedDict if is_a(value, OrderedDict) else dict
-    return [
-        f"{r.held(base)}.__setitem__({name}, {r.expression(key)}, {r.expression(held)})"
-        for key, held in dict_items(value)
-    ]
-
-
-def _error_contents(r: Rebuilder, name: str, value: BaseException) -> list[str]:
-    """Return what sets an error's fields, but no traceback: it would show frames of the tracer."""
-    base = r.held(_builtin_base(type(value)))
-    links = [(link, getattr(value, link)) for link in ("__cause__", "__context__")]
-    return [
-        f"{base}.__init__({', '.join((name, *r.expressions(value.args)))})",
-        *(
-            f"{base}.{link}.__set__({name}, {r.expression(other)})"
-            for link, other in links
-            if other is not None
-        ),
-    ]
-
-
-CONTENTS: Mapping[type, Callable[[Rebuilder, str, Any], list[str]]] = {
-    list: _list_contents,
-    set: _set_contents,
-    deque: _deque_contents,
-    bytearray: _bytearray_contents,
-    dict: _dict_contents,
-    OrderedDict: _dict_contents,
-    defaultdict: _dict_contents,
-}
-"""What a builtin type itself holds, set by its own methods."""
-
-KNOWN_BASES = {object, tuple, frozenset, SimpleNamespace, *IMMUTABLE, *CONTENTS}
-
-
-def _builtin_base(cls: type) -> type:
-    """Return the type that allocates: the first with a `__new__` in C. Refuse one with unknown fields."""
-    for base in cls.__mro__:
-        if base in KNOWN_BASES or _is_builtin_error(base) or hasattr(base, "n_sequence_fields"):
-            return base
-        if is_a(vars(base).get("__new__"), BuiltinFunctionType):
-            break
-    raise CannotRebuild(f"{_name(cls)} has state in C that generated code cannot set")
-
-
-def _is_builtin_error(cls: type) -> bool:
+def is_builtin_error(cls: type) -> bool:
     return issubclass(cls, BaseException) and cls.__module__ == "builtins"
-
-
-def _is_record(cls: type) -> bool:
-    """Return whether it is a named tuple or a struct sequence: immutable, so that a copy will do."""
-    return (
-        issubclass(cls, tuple)
-        and cls.__dictoffset__ == 0
-        and (hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"))
-    )
-
-
-def _name(cls: type) -> str:
-    return f"object of type {cls.__module__}.{cls.__qualname__}"

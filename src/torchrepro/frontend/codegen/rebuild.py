@@ -1,9 +1,8 @@
 """Rebuilder: writes the code that makes live values again, each object once, old objects by reading them.
 
-An object is made when it is first asked for, and is complete then, unless it is part of itself. A cycle
-passes through something mutable: that is made empty and filled later. Where the cycle is met while something
-immutable is being made (a tuple in a list in that tuple), `Pending` unwinds to the list, which is filled once
-the tuple is there.
+An object is made when it is first asked for. What is mutable is made empty, and filled when it has a name: it
+may be part of itself. Where a cycle is met while something immutable is being made (a tuple in a list in that
+tuple), `Pending` unwinds to the list, which is filled once the tuple is there.
 
 RegionText: the function of a region. Reads sources, calls the graph, makes values, writes effects.
 """
@@ -11,7 +10,6 @@ RegionText: the function of a region. Reads sources, calls the graph, makes valu
 from __future__ import annotations
 
 import enum
-import math
 import numbers
 import re
 import types
@@ -20,20 +18,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.codegen import objects
-from torchrepro.frontend.codegen.objects import CannotRebuild, Recipe
-from torchrepro.frontend.codegen.recipes import RECIPES
-from torchrepro.frontend.codegen.world import ShadowKind, World
-from torchrepro.frontend.codegen.writer import LITERALS, Writer, define
+from torchrepro.frontend.codegen.objects import (
+    CannotRebuild,
+    ShadowKind,
+    attributes,
+    dict_items,
+    elements,
+    is_full,
+    slots,
+)
+from torchrepro.frontend.codegen.recipes import RECIPES, Recipe, recipe, tuple_text
+from torchrepro.frontend.codegen.writer import Writer, define, literal
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, FrameState, InstanceValue, Item, KeyOf, Source
 
-LONGEST_INT = 2**256
-"""Beyond it an integer is held: Python refuses to write very long ones as text."""
+if TYPE_CHECKING:
+    from torchrepro.frontend.trace.values import Values
 
 GLOBAL_OBJECTS = (
     type,
@@ -62,28 +67,10 @@ GLOBAL_OBJECTS = (
 NUMBER_LIBRARIES = frozenset({"builtins", "decimal", "fractions", "numpy"})
 
 
-def literal(value: Any) -> str | None:
-    """Return the text of a value that Python has a literal for."""
+def is_immutable(value: Any) -> bool:
+    """Return whether sharing a value between calls is seen by `is` alone."""
     kind = type(value)
-    if kind is int and abs(value) > LONGEST_INT:
-        return None
-    if kind is float and math.isfinite(value):
-        return repr(value)
-    if kind in LITERALS:
-        return "..." if value is ... else repr(value)
-    return None
-
-
-def is_constant(value: Any) -> bool:
-    """Return whether a value is immutable, all through: sharing it between calls is seen by `is` alone."""
-    kind = type(value)
-    if kind in LITERALS or kind is range:
-        return True
-    if kind in (tuple, frozenset, torch.Size):
-        return all(map(is_constant, value))
-    if kind is slice:
-        return all(map(is_constant, (value.start, value.stop, value.step)))
-    return issubclass(kind, numbers.Number) and kind.__module__ in NUMBER_LIBRARIES
+    return is_constant(value) or (issubclass(kind, numbers.Number) and kind.__module__ in NUMBER_LIBRARIES)
 
 
 def is_global_object(value: Any) -> bool:
@@ -106,7 +93,7 @@ class Rebuilder:
     Sources are read in the writer's lines, before the graph: so `body` may change old objects at any point.
     """
 
-    def __init__(self, world: World, writer: Writer) -> None:
+    def __init__(self, world: Values, writer: Writer) -> None:
         self.world = world
         self.writer = writer
         self.body: list[str] = []
@@ -116,7 +103,7 @@ class Rebuilder:
         """Writes the effects on an old object now (`Effects`)."""
         self._names: dict[int, str] = {}
         self._alive: list[Any] = []
-        self._open: dict[int, Recipe] = {}
+        self._open: set[int] = set()
         self._put_off: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
         self._unfilled: set[int] = set()
         self._untouched: dict[int, Source] | None = None
@@ -162,12 +149,9 @@ class Rebuilder:
         hint = str(getattr(value, "__name__", None) or type(value).__name__)
         return self.writer.held(value, hint if hint.isascii() else "held")
 
-    def emit(self, statement: str) -> None:
-        self.body.append(statement)
-
     def assign(self, value: Any, text: str) -> str:
         name = self.writer.variable(hint if (hint := type(value).__name__).isascii() else "value")
-        self.emit(f"{name} = {text}")
+        self.body.append(f"{name} = {text}")
         return name
 
     def _name(self, value: Any, name: str) -> None:
@@ -178,13 +162,13 @@ class Rebuilder:
         """Return the text for what need not be made: old objects, tensors, constants, global objects."""
         source = self.world.source_of(value)
         if issubclass(type(value), torch.Tensor):
-            source = source or self.world.tensor_input(value) or self._left_alone(value)
+            source = source or self._left_alone(value)
             return self.writer.read(source) if source else f"{self.outputs}[{self.world.output_index(value)}]"
         if source is not None:
             return self.writer.read(source)
-        if is_constant(value):
+        if is_immutable(value):
             flat = type(value) is tuple and all(literal(item) is not None for item in value)
-            return objects.tuple_text(self, value) if flat else self.held(value)
+            return tuple_text(self, value) if flat else self.held(value)
         if is_global_object(value):
             if not self.world.is_fresh(value):
                 return self.held(value)
@@ -207,70 +191,53 @@ class Rebuilder:
     def _build(self, value: Any) -> str:
         key = id(value)
         if key in self._open:
-            return self._made_early(value)
-        recipe = (RECIPES.get(type(value)) or objects.recipe)(self, value)
-        self._open[key] = recipe
+            raise Pending(key)
+        made = (RECIPES.get(type(value)) or recipe)(self, value)
+        self._open.add(key)
         try:
-            text = (recipe.whole or recipe.make)()
+            text = made.make()
+            self._open.discard(key)
+            self._name(value, self.assign(value, text))
+            self._fill(made, value)
         except Pending as pending:
-            if recipe.whole is None:
-                if pending.key == key:
-                    raise CannotRebuild(f"{type(value).__name__} that is part of itself") from None
-                raise
-            self._made_early(value)
+            if pending.key == key:
+                raise CannotRebuild(f"{type(value).__name__} that is part of itself") from None
+            raise
         except RecursionError:
             raise CannotRebuild(f"{type(value).__name__} nested too deeply") from None
         finally:
-            del self._open[key]
-        if key not in self._names:
-            self._name(value, self.assign(value, text))
-            if recipe.whole is not None:
-                return self._names[key]
-        self._fill(recipe, value)
+            self._open.discard(key)
         for fill in self._put_off.pop(key, ()):
             fill()
         return self._names[key]
 
-    def _made_early(self, value: Any) -> str:
-        """Make an object that is asked for while its parts are being made: empty for now."""
-        recipe = self._open[id(value)]
-        if recipe.whole is None:
-            raise Pending(id(value))
-        if id(value) not in self._names:
-            self._name(value, self.assign(value, recipe.make()))
-            self._unfilled.add(id(value))
-        return self._names[id(value)]
-
     def _fill(self, recipe: Recipe, value: Any) -> None:
-        if recipe.fill is not None:
-            self._unfilled.add(id(value))
-            try:
-                recipe.fill(self._names[id(value)])
-            except Pending as pending:
-                self._put_off[pending.key].append(partial(self._fill, recipe, value))
-            else:
-                self._unfilled.discard(id(value))
+        self._unfilled.add(id(value))
+        try:
+            self.body.extend(recipe.fill(self._names[id(value)]))
+        except Pending as pending:
+            self._put_off[pending.key].append(partial(self._fill, recipe, value))
+        else:
+            self._unfilled.discard(id(value))
 
 
 def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple[Any, Source]]:
     match kind:
         case ShadowKind.LIST | ShadowKind.DEQUE:
             place = bare(source, original)
-            return [(child, Item.at(place, index)) for index, child in enumerate(objects.elements(original))]
+            return [(child, Item.at(place, index)) for index, child in enumerate(elements(original))]
         case ShadowKind.DICT:
-            items = list(objects.dict_items(original))
+            items = list(dict_items(original))
             place = bare(source, original)
             return [
-                (child, Item.at(place, key)) if is_constant(key) else (key, KeyOf(place, index))
+                (child, Item.at(place, key)) if is_immutable(key) else (key, KeyOf(place, index))
                 for index, (key, child) in enumerate(items)
             ]
         case ShadowKind.ATTRIBUTES if not issubclass(type(original), type):
-            return [
-                (child, InstanceValue(source, name)) for name, child in objects.attributes(original).items()
-            ]
+            return [(child, InstanceValue(source, name)) for name, child in attributes(original).items()]
         case ShadowKind.SLOTS:
-            return [(child, Attribute(source, name)) for name, child in objects.slots(original)]
-        case ShadowKind.CELL if objects.is_full(original):
+            return [(child, Attribute(source, name)) for name, child in slots(original)]
+        case ShadowKind.CELL if is_full(original):
             return [(original.cell_contents, Attribute(source, "cell_contents"))]
     return []
 

@@ -1,6 +1,8 @@
-"""Recipes of builtin containers, views of dicts, functions, small objects made of a few parts, and iterators.
+"""Recipes: how generated code makes each kind of object.
 
-Iterators go on where they were: `__reduce__` says how, on Python 3.11 to 3.13.
+An object is allocated by the builtin type that its class derives from, and its state is set directly. No code
+of the user's runs: no `__init__`, `__setattr__` or `__setitem__`. Their doing is in the state. Iterators go
+on where they were: `__reduce__` says how, on Python 3.11 to 3.13.
 """
 
 from __future__ import annotations
@@ -10,66 +12,209 @@ import gc
 import itertools
 import operator
 import warnings
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import (
+    BuiltinFunctionType,
     BuiltinMethodType,
     CellType,
     FunctionType,
-    MappingProxyType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
+    SimpleNamespace,
     WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from torchrepro.frontend.codegen.objects import CannotRebuild, Recipe, is_full, tuple_text
+from torchrepro.frontend.codegen.objects import (
+    CannotRebuild,
+    attributes,
+    dict_items,
+    elements,
+    is_builtin_error,
+    is_full,
+    slot_descriptors,
+    slots,
+)
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.raw_access import is_a
 
 if TYPE_CHECKING:
     from torchrepro.frontend.codegen.rebuild import Rebuilder
 
 
-_Recipes = Mapping[type, "Callable[[Rebuilder, Any], Recipe]"]
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    make: Callable[[], str]
+    """The expression that makes the object, with the parts that it cannot exist without."""
+    fill: Callable[[str], list[str]] = lambda name: []
+    """The statements that add the rest to the object in that variable."""
 
 
-def _list(r: Rebuilder, value: list[Any]) -> Recipe:
-    return Recipe(
-        make=lambda: "[]",
-        fill=lambda name: r.emit(f"{name}.extend([{r.sequence(value)}])"),
-        whole=lambda: f"[{r.sequence(value)}]",
+LIBRARY = (OrderedDict, defaultdict, deque, Counter, ChainMap, UserDict, UserList, SimpleNamespace)
+"""Classes whose objects need not have been seen being made: they are known to be nothing but their state."""
+
+ERROR_FIELDS = {"__suppress_context__": False}
+"""What an error's own fields are where nobody set them, if not None (`StopIteration.value`)."""
+
+_DISPLAYS: Mapping[type, str] = {list: "[]", dict: "{}"}
+
+IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}
+"""Builtin types whose value is given when an object is allocated, and how it is read past a subclass."""
+
+
+def tuple_text(r: Rebuilder, values: tuple[Any, ...]) -> str:
+    """Return the display of a tuple; the comma is for a tuple of one."""
+    return f"({r.sequence(values)}{',' if len(values) == 1 else ''})"
+
+
+def dict_text(r: Rebuilder, name: str, cls: type) -> str:
+    if is_a(cls.__getattribute__, WrapperDescriptorType):
+        return f"{name}.__dict__"
+    return f"{r.held(object)}.__getattribute__({name}, '__dict__')"
+
+
+def recipe(r: Rebuilder, value: Any) -> Recipe:
+    """Return the recipe of a container, an error or an object of a class."""
+    cls = type(value)
+    if cls is SteppedGenerator:
+        raise CannotRebuild("a generator that has begun")
+    plain = cls in CONTENTS or cls is frozenset
+    if not (plain or cls in LIBRARY or _is_record(cls) or is_builtin_error(cls) or r.world.is_fresh(value)):
+        raise CannotRebuild(f"{_name(cls)}, which was not seen being made")
+    if r.world.is_opaque(value):
+        raise CannotRebuild(f"{_name(cls)}, which torch raised for tensors without values")
+    base = _builtin_base(cls)
+    contents = _error_contents if issubclass(base, BaseException) else CONTENTS.get(base)
+
+    def make() -> str:
+        if hasattr(cls, "n_sequence_fields"):  # torch.return_types and the like
+            _, (fields, others) = value.__reduce__()
+            return f"{r.held(cls)}({tuple_text(r, fields)}{f', {r.expression(others)}' if others else ''})"
+        arguments = []
+        if base is tuple:
+            arguments = [tuple_text(r, tuple(tuple.__iter__(value)))]
+        elif base is frozenset:
+            arguments = [f"[{r.sequence(frozenset.__iter__(value))}]"]
+        elif base in IMMUTABLE:
+            arguments = [r.expression(IMMUTABLE[base](value))]
+        elif issubclass(base, BaseException):
+            arguments = r.expressions(value.args)
+        if plain:
+            return _DISPLAYS.get(cls) or f"{r.held(cls)}({', '.join(arguments)})"
+        return f"{r.held(base)}.__new__({', '.join((r.held(cls), *arguments))})"
+
+    def fill(name: str) -> list[str]:
+        return [
+            *(contents(r, name, value) if contents else ()),
+            *(
+                f"{r.held(slot)}.__set__({name}, {r.expression(held)})"
+                for slot, held in _members(base, value)
+            ),
+            *(
+                f"{dict_text(r, name, cls)}[{r.expression(key)}] = {r.expression(held)}"
+                for key, held in attributes(value).items()
+            ),
+        ]
+
+    return Recipe(make, fill)
+
+
+def _members(base: type, value: Any) -> Iterator[tuple[Any, Any]]:
+    descriptors = slot_descriptors(type(value))
+    for name, held in slots(value):
+        if not issubclass(base, BaseException) or held is not ERROR_FIELDS.get(name):
+            yield descriptors[name], held
+    if base is defaultdict:
+        yield vars(defaultdict)["default_factory"], value.default_factory
+
+
+def _all_at_once(kind: type, method: str) -> Callable[[Rebuilder, str, Any], list[str]]:
+    """By a method of the builtin type, past an override in a subclass."""
+
+    def contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+        items = f"{{{r.mapping(dict.items(value))}}}" if kind is dict else f"[{r.sequence(elements(value))}]"
+        if len(items) == len("[]"):
+            return []
+        plain = type(value) is kind
+        return [f"{name}.{method}({items})" if plain else f"{r.held(kind)}.{method}({name}, {items})"]
+
+    return contents
+
+
+def _deque_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    maxlen = deque.maxlen.__get__(value)
+    return [f"{r.held(deque)}.__init__({name}, [{r.sequence(elements(value))}], {maxlen})"]
+
+
+def _bytearray_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    return [f"{r.held(bytearray)}.__init__({name}, {bytes(memoryview(value))!r})"]
+
+
+def _ordered_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
+    return [
+        f"{r.held(OrderedDict)}.__setitem__({name}, {r.expression(key)}, {r.expression(held)})"
+        for key, held in dict_items(value)
+    ]
+
+
+def _error_contents(r: Rebuilder, name: str, value: BaseException) -> list[str]:
+    """Return what sets an error's fields, but no traceback: it would show frames of the tracer."""
+    base = r.held(_builtin_base(type(value)))
+    links = [(link, getattr(value, link)) for link in ("__cause__", "__context__")]
+    return [
+        f"{base}.__init__({', '.join((name, *r.expressions(value.args)))})",
+        *(
+            f"{base}.{link}.__set__({name}, {r.expression(other)})"
+            for link, other in links
+            if other is not None
+        ),
+    ]
+
+
+CONTENTS: Mapping[type, Callable[[Rebuilder, str, Any], list[str]]] = {
+    list: _all_at_once(list, "extend"),
+    set: _all_at_once(set, "update"),
+    deque: _deque_contents,
+    bytearray: _bytearray_contents,
+    dict: _all_at_once(dict, "update"),
+    OrderedDict: _ordered_contents,
+    defaultdict: _all_at_once(dict, "update"),
+}
+"""What a builtin type itself holds, set by its own methods."""
+
+KNOWN_BASES = {object, tuple, frozenset, SimpleNamespace, *IMMUTABLE, *CONTENTS}
+
+
+def _builtin_base(cls: type) -> type:
+    """Return the type that allocates: the first with a `__new__` in C. Refuse one with unknown fields."""
+    for base in cls.__mro__:
+        if base in KNOWN_BASES or is_builtin_error(base) or hasattr(base, "n_sequence_fields"):
+            return base
+        if is_a(vars(base).get("__new__"), BuiltinFunctionType):
+            break
+    raise CannotRebuild(f"{_name(cls)} has state in C that generated code cannot set")
+
+
+def _is_record(cls: type) -> bool:
+    """Return whether it is a named tuple or a struct sequence: immutable, so that a copy will do."""
+    return (
+        issubclass(cls, tuple)
+        and cls.__dictoffset__ == 0
+        and (hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"))
     )
 
 
-def _dict(r: Rebuilder, value: dict[Any, Any]) -> Recipe:
-    return Recipe(
-        make=lambda: "{}",
-        fill=lambda name: r.emit(f"{name}.update({{{r.mapping(value.items())}}})"),
-        whole=lambda: f"{{{r.mapping(value.items())}}}",
-    )
-
-
-def _set(r: Rebuilder, value: set[Any]) -> Recipe:
-    return Recipe(
-        make=lambda: f"{r.held(set)}()",
-        fill=lambda name: r.emit(f"{name}.update([{r.sequence(value)}])"),
-        whole=lambda: f"{{{r.sequence(value)}}}" if value else f"{r.held(set)}()",
-    )
-
-
-def _tuple(r: Rebuilder, value: tuple[Any, ...]) -> Recipe:
-    return Recipe(lambda: tuple_text(r, value))
-
-
-def _from_list(r: Rebuilder, value: Any) -> Recipe:
-    return Recipe(lambda: f"{r.held(type(value))}([{r.sequence(value)}])")
-
-
-def _bytearray(r: Rebuilder, value: bytearray) -> Recipe:
-    return Recipe(lambda: f"{r.held(bytearray)}({bytes(value)!r})")
+def _name(cls: type) -> str:
+    return f"object of type {cls.__module__}.{cls.__qualname__}"
 
 
 def dict_behind(view: Any) -> dict[Any, Any] | None:
@@ -82,28 +227,6 @@ def _view(base: type, method: str) -> Callable[[Rebuilder, Any], Recipe]:
         return Recipe(lambda: f"{r.held(base)}.{method}({r.expression(dict_behind(value))})")
 
     return recipe
-
-
-def _proxy(r: Rebuilder, value: MappingProxyType[Any, Any]) -> Recipe:
-    (behind,) = gc.get_referents(value)
-    return Recipe(lambda: f"{r.held(MappingProxyType)}({r.expression(behind)})")
-
-
-_CONTAINERS: _Recipes = {
-    list: _list,
-    dict: _dict,
-    set: _set,
-    tuple: _tuple,
-    frozenset: _from_list,
-    torch.Size: _from_list,
-    bytearray: _bytearray,
-    MappingProxyType: _proxy,
-    **{
-        type(getattr(base(), method)()): _view(base, method)
-        for base in (dict, OrderedDict)
-        for method in ("keys", "values", "items")
-    },
-}
 
 
 FILLED_IN = ("__defaults__", "__kwdefaults__", "__annotations__", "__type_params__")
@@ -123,32 +246,29 @@ def _function(r: Rebuilder, value: FunctionType) -> Recipe:
         )
         return f"{r.held(FunctionType)}({r.held(value.__code__)}, {scope}, None, None, {cells})"
 
-    def fill(name: str) -> None:
+    def fill(name: str) -> list[str]:
         state = {attribute: held for attribute in FILLED_IN if (held := getattr(value, attribute, None))}
         state |= {
             attribute: getattr(value, attribute)
             for attribute in DERIVED
             if getattr(value, attribute) != getattr(bare, attribute)
         }
-        texts = [(attribute, r.expression(part)) for attribute, part in state.items()]
-        extra = r.mapping(vars(value).items())
-        for attribute, text in texts:
-            r.emit(f"{name}.{attribute} = {text}")
-        if extra:
-            r.emit(f"{name}.__dict__.update({{{extra}}})")
+        lines = [f"{name}.{attribute} = {r.expression(part)}" for attribute, part in state.items()]
+        return lines + _update_dict(r, name, value)
 
     return Recipe(make, fill)
 
 
+def _update_dict(r: Rebuilder, name: str, value: Any) -> list[str]:
+    extra = r.mapping(vars(value).items())
+    return [f"{name}.__dict__.update({{{extra}}})"] if extra else []
+
+
 def _cell(r: Rebuilder, value: CellType) -> Recipe:
-    def fill(name: str) -> None:
-        if is_full(value):
-            r.emit(f"{name}.cell_contents = {r.expression(value.cell_contents)}")
+    def fill(name: str) -> list[str]:
+        return [f"{name}.cell_contents = {r.expression(value.cell_contents)}"] if is_full(value) else []
 
-    def whole() -> str:
-        return f"{r.held(CellType)}({r.expression(value.cell_contents) if is_full(value) else ''})"
-
-    return Recipe(lambda: f"{r.held(CellType)}()", fill, whole)
+    return Recipe(lambda: f"{r.held(CellType)}()", fill)
 
 
 def _builtin_method(r: Rebuilder, value: Any) -> Recipe:
@@ -168,11 +288,7 @@ def _partial(r: Rebuilder, value: functools.partial[Any]) -> Recipe:
         keywords = r.mapping(value.keywords.items())
         return f"{r.held(functools.partial)}({arguments}{f', **{{{keywords}}}' if keywords else ''})"
 
-    def fill(name: str) -> None:
-        if extra := r.mapping(vars(value).items()):
-            r.emit(f"{name}.__dict__.update({{{extra}}})")
-
-    return Recipe(make, fill)
+    return Recipe(make, lambda name: _update_dict(r, name, value))
 
 
 def _called(parts: Callable[[Any], Iterable[Any]]) -> Callable[[Rebuilder, Any], Recipe]:
@@ -184,24 +300,6 @@ def _getter(r: Rebuilder, value: Any) -> Recipe:
     """`operator.itemgetter` and its like, which tell how they were made."""
     maker, arguments = value.__reduce__()
     return Recipe(lambda: f"{r.expression(maker)}({r.sequence(arguments)})")
-
-
-_CALLABLES: _Recipes = {
-    FunctionType: _function,
-    CellType: _cell,
-    BuiltinMethodType: _builtin_method,
-    MethodWrapperType: _builtin_method,
-    functools.partial: _partial,
-    MethodType: _called(lambda it: (it.__func__, it.__self__)),
-    staticmethod: _called(lambda it: (it.__func__,)),
-    classmethod: _called(lambda it: (it.__func__,)),
-    property: _called(lambda it: (it.fget, it.fset, it.fdel, it.__doc__)),
-    super: _called(lambda it: (it.__thisclass__, it.__self__)),
-    slice: _called(lambda it: (it.start, it.stop, it.step)),
-    operator.itemgetter: _getter,
-    operator.attrgetter: _getter,
-    operator.methodcaller: _getter,
-}
 
 
 def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -226,11 +324,10 @@ def _iterator(r: Rebuilder, value: Any) -> Recipe:
     def make() -> str:
         return f"{r.held(maker)}({', '.join(map(r.settled, arguments))})"
 
-    def fill(name: str) -> None:
-        if state is not None:
-            loud = type(value).__module__ == "itertools"
-            call, text = f"{name}.__setstate__", r.expression(state)
-            r.emit(f"{r.held(_quietly)}({call}, {text})" if loud else f"{call}({text})")
+    def fill(name: str) -> list[str]:
+        if state is None:
+            return []
+        return [f"{r.held(_quietly)}({name}.__setstate__, {r.expression(state)})"]
 
     return Recipe(make, fill)
 
@@ -247,30 +344,18 @@ def _dict_iterator(start: Any, method: str) -> Callable[[Rebuilder, Any], Recipe
         def make() -> str:
             return f"{r.held(start)}({r.held(dict)}.{method}({r.settled(container)}))"
 
-        def fill(name: str) -> None:
-            if passed:
-                r.emit(f"{r.held(deque)}({r.held(itertools.islice)}({name}, {passed}), 0)")
+        def fill(name: str) -> list[str]:
+            skip = f"{r.held(deque)}({r.held(itertools.islice)}({name}, {passed}), 0)"
+            return [skip] if passed else []
 
         return Recipe(make, fill)
 
     return recipe
 
 
-ITERABLES: tuple[Any, ...] = (
-    [],
-    (),
-    "",
-    "é",
-    b"",
-    bytearray(),
-    range(0),
-    range(2**70),
-    set(),
-    OrderedDict(),
-    deque(),
-)
+ITERABLES: tuple[Any, ...] = ([], (), "", "é", b"", bytearray(), range(0), range(2**70), set(), OrderedDict())
 PLAIN: tuple[type, ...] = (
-    *(type(iter(value)) for value in ITERABLES),
+    *(type(iter(value)) for value in (*ITERABLES, deque())),
     *(type(reversed([])), type(reversed(deque())), type(iter(int, 1)), reversed, enumerate, zip, map, filter),
     *(itertools.accumulate, itertools.chain, itertools.combinations, itertools.combinations_with_replacement),
     *(itertools.compress, itertools.count, itertools.cycle, itertools.dropwhile, itertools.filterfalse),
@@ -278,13 +363,34 @@ PLAIN: tuple[type, ...] = (
     *(itertools.starmap, itertools.takewhile, itertools.zip_longest),
 )
 
-_ITERATORS: _Recipes = {
+_METHODS = ("keys", "values", "items")
+
+RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
+    tuple: lambda r, value: Recipe(lambda: tuple_text(r, value)),
+    **{
+        type(getattr(base(), method)()): _view(base, method)
+        for base in (dict, OrderedDict)
+        for method in _METHODS
+    },
+    FunctionType: _function,
+    CellType: _cell,
+    BuiltinMethodType: _builtin_method,
+    MethodWrapperType: _builtin_method,
+    functools.partial: _partial,
+    MethodType: _called(lambda it: (it.__func__, it.__self__)),
+    staticmethod: _called(lambda it: (it.__func__,)),
+    classmethod: _called(lambda it: (it.__func__,)),
+    property: _called(lambda it: (it.fget, it.fset, it.fdel, it.__doc__)),
+    super: _called(lambda it: (it.__thisclass__, it.__self__)),
+    slice: _called(lambda it: (it.start, it.stop, it.step)),
+    operator.itemgetter: _getter,
+    operator.attrgetter: _getter,
+    operator.methodcaller: _getter,
     **dict.fromkeys(PLAIN, _iterator),
     **{
         type(start(getattr({}, method)())): _dict_iterator(start, method)
         for start in (iter, reversed)
-        for method in ("keys", "values", "items")
+        for method in _METHODS
     },
 }
-
-RECIPES: _Recipes = {**_CONTAINERS, **_CALLABLES, **_ITERATORS}
+"""By the exact type; `recipe` has the others."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import keyword
 import linecache
+import math
 import re
 import weakref
 from dataclasses import dataclass, field
@@ -47,6 +48,18 @@ class Kept:
 
 _numbers = itertools.count(1)
 LITERALS = (type(None), bool, int, str, bytes, type(...))
+_LONGEST_INT = 2**256
+"""Beyond it an integer is held: Python refuses to write very long ones as text."""
+
+
+def literal(value: Any) -> str | None:
+    """Return the text of a value that Python has a literal for."""
+    kind = type(value)
+    if kind is int and abs(value) > _LONGEST_INT:
+        return None
+    if kind in LITERALS or (kind is float and math.isfinite(value)):
+        return "..." if value is ... else repr(value)
+    return None
 
 
 @dataclass(slots=True)
@@ -85,11 +98,10 @@ class Writer:
 
     def constant(self, value: Any, hint: str = "constant") -> str:
         """Return a literal where Python has one, a held object otherwise."""
-        if type(value) in LITERALS:
-            return "..." if value is ... else repr(value)
-        if type(value) is tuple and all(type(item) in LITERALS for item in value):
-            return repr(value)
-        return self.held(value, hint)
+        text = literal(value)
+        if text is None and type(value) is tuple and all(literal(item) for item in value):
+            text = repr(value)
+        return self.held(value, hint) if text is None else text
 
     def read(self, source: Source) -> str:
         """Return the variable that holds what is at `source`, read by now."""

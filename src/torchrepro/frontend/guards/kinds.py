@@ -74,7 +74,7 @@ class Equal(Guard):
         if kind is float and math.isfinite(value) and value != 0.0:
             return [_is_no(kind, x, writer), f"{x} != {value!r}"]
         if kind in LITERALS or kind is torch.device:
-            return [_is_no(kind, x, writer), f"{x} != {_constant(value, writer)}"]
+            return [_is_no(kind, x, writer), f"{x} != {writer.constant(value, shown(value))}"]
         expected = writer.held(value, f"{kind.__name__}_{shown(value)}"[:40])
         return [f"not {writer.held(same, 'same')}({x}, {expected})"]
 
@@ -143,7 +143,9 @@ class HasKey(Guard):
     present: bool = True
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{_constant(self.key, writer)} {'not in' if self.present else 'in'} {names[0]}"]
+        return [
+            f"{writer.constant(self.key, shown(self.key))} {'not in' if self.present else 'in'} {names[0]}"
+        ]
 
     def aspect(self) -> Aspect:
         before, now = ("present", "absent") if self.present else ("absent", "present")
@@ -214,8 +216,8 @@ class Answers(Guard):
     keywords: tuple[tuple[str, Any], ...] = ()
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        given = [_constant(each, writer) for each in self.args]
-        given += [f"{name}={_constant(each, writer)}" for name, each in self.keywords]
+        given = [writer.constant(each, shown(each)) for each in self.args]
+        given += [f"{name}={writer.constant(each, shown(each))}" for name, each in self.keywords]
         call = f"{names[0]}({', '.join(given)})"
         return [f"not {writer.held(same, 'same')}({call}, {writer.held(self.value, 'answer')})"]
 
@@ -361,10 +363,3 @@ def _is_no(kind: type, x: str, writer: Writer) -> str:
 def _object(value: Any, writer: Writer) -> str:
     """Return the object itself: a literal only where equal ones are one object."""
     return writer.constant(value, shown(value)) if by_identity(value) else writer.held(value, shown(value))
-
-
-def _constant(value: Any, writer: Writer) -> str:
-    try:
-        return writer.constant(value, shown(value))
-    except ValueError:  # Python writes no integers of thousands of digits
-        return writer.held(value, shown(value))

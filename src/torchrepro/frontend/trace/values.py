@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import dict_items, elements, is_full
-from torchrepro.frontend.codegen.world import Shadow, ShadowKind
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, elements, is_full
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
@@ -82,9 +81,6 @@ class Values:
     def source_of(self, value: Any) -> Source | None:
         """Where a value of the trace that existed before the call is found again."""
         return value.source if type(value) is Pending else self.sources.get(id(value))
-
-    def tensor_input(self, value: torch.Tensor) -> Source | None:
-        return self.sources.get(id(value))
 
     def output_index(self, value: torch.Tensor) -> int:
         """The place of a tensor among the outputs of the graph."""

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import dict_items, is_full
-from torchrepro.frontend.codegen.world import Shadow, ShadowKind
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, is_full
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import (
