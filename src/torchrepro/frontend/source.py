@@ -31,7 +31,8 @@ class Source:
 
     @property
     def base(self) -> Source | None:
-        return None
+        """What a value is a part of; None for a root."""
+        return getattr(self, "of", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +79,10 @@ class Held(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Derived(Source):
-    of: Source
-
-    @property
-    def base(self) -> Source | None:
-        return self.of
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute(Derived):
+class Attribute(Source):
     """`base.name`, by `getattr`: only where that runs no code of the user (slots, `__dict__`, `__self__`)."""
 
+    of: Source
     name: str
 
     def __str__(self) -> str:
@@ -97,19 +90,10 @@ class Attribute(Derived):
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceValue(Derived):
-    """`base.__dict__[name]`: an attribute that lives in the instance."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.of}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Item(Derived):
+class Item(Source):
     """`base[key]` of a builtin container; the key is a constant (equal keys of different types differ)."""
 
+    of: Source
     key: Any
     kind: type
 
@@ -118,13 +102,19 @@ class Item(Derived):
         return cls(of, key, type(key))
 
     def __str__(self) -> str:
+        match self.of:
+            case Attribute(owner, "__dict__") | Item(Attribute(owner, "__dict__"), "_parameters", _):
+                return f"{owner}.{self.key}"
+            case Item(Attribute(owner, "__dict__"), "_buffers" | "_modules", _):
+                return f"{owner}.{self.key}"
         return f"{self.of}[{self.key!r}]"
 
 
 @dataclass(frozen=True, slots=True)
-class Bare(Derived):
+class Bare(Source):
     """A container as the builtin type sees it that its class derives from: see `raw_access.py`."""
 
+    of: Source
     kind: type
 
     def __str__(self) -> str:
@@ -132,22 +122,16 @@ class Bare(Derived):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyOf(Derived):
+class KeyOf(Source):
     """The n-th key of a dict, where keys are objects and not constants."""
 
+    of: Source
     index: int
 
     def __str__(self) -> str:
         return f"key {self.index} of {self.of}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleMember(Derived):
-    """A parameter, buffer or child of an `nn.Module`: `base._parameters[name]`; `getattr` finds it last."""
-
-    table: str
-    """`_parameters`, `_buffers` or `_modules`."""
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.of}.{self.name}"
+def instance_value(of: Source, name: str) -> Item:
+    """Return where an attribute is that lives in the instance."""
+    return Item.at(Attribute(of, "__dict__"), name)

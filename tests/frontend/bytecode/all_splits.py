@@ -14,16 +14,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torchrepro.frontend.bytecode.flow import live_before
-from torchrepro.frontend.bytecode.program import Program, program_of
+from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
-    bound_in,
     enter,
-    point_of,
     resumed_code,
     stepped_code,
     why_not_enterable,
@@ -33,7 +31,6 @@ from torchrepro.frontend.source import FrameState
 Called = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 Case = Callable[[list[Any]], Called]
 """Makes a function and its arguments anew; side effects go into the list."""
-Maker = Callable[[Program, Any, frozenset[str]], CodeType]
 Note = Callable[[str, int], None]
 
 
@@ -94,7 +91,7 @@ class Split:
                 values = {name: value for name, value in rest.locals.items() if name in live}
                 rest = FrameState(values, rest.cells, rest.stack)
             self.note(f"{self.name}: resume", got.index)
-            return _entered(resumed_code, function, got.index, rest)
+            return enter(resumed_code, function, got.index, rest)
 
         return _outcome(run, seen, function)
 
@@ -108,7 +105,7 @@ class Split:
             assert reason is None, f"instruction {index} was reached, but: {reason}"
             places.append(index)
             self.note(f"{self.name}: step", index)
-            got = _entered(stepped_code, function, index, state)
+            got = enter(stepped_code, function, index, state)
             yield got
             if not isinstance(got, Continuation):
                 return
@@ -137,18 +134,6 @@ def _started(called: Called) -> tuple[FunctionType, FrameState]:
     bound.apply_defaults()
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     return function, FrameState(dict(bound.arguments), cells)
-
-
-_made: dict[tuple[Any, ...], CodeType] = {}
-
-
-def _entered(make: Maker, function: FunctionType, index: int, state: FrameState) -> Any:
-    program = program_of(function.__code__)
-    point, bound = point_of(index, state), bound_in(program, state)
-    key = (make, program, point, bound)
-    if key not in _made:
-        _made[key] = make(program, point, bound)
-    return enter(_made[key], function, state)
 
 
 def _without_arguments(function: Callable[[], Any]) -> Case:

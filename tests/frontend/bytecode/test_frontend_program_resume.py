@@ -12,9 +12,7 @@ import pytest
 from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE, Program, program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
-    bound_in,
     enter,
-    point_of,
     resumed_code,
     stepped_code,
     why_not_enterable,
@@ -33,15 +31,13 @@ def place_of(function: Callable[..., Any], name: str, argument: object = None) -
 
 def resumed(function: Callable[..., Any], index: int, state: FrameState) -> Any:
     assert isinstance(function, FunctionType)
-    program = program_of(function.__code__)
-    assert why_not_enterable(program, index) is None
-    return enter(resumed_code(program, point_of(index, state), bound_in(program, state)), function, state)
+    assert why_not_enterable(program_of(function.__code__), index) is None
+    return enter(resumed_code, function, index, state)
 
 
 def stepped(function: Callable[..., Any], index: int, state: FrameState) -> Any:
     assert isinstance(function, FunctionType)
-    program = program_of(function.__code__)
-    return enter(stepped_code(program, point_of(index, state), bound_in(program, state)), function, state)
+    return enter(stepped_code, function, index, state)
 
 
 def guarded(values):
@@ -189,9 +185,7 @@ def test_a_frame_that_is_being_set_up_cannot_be_entered_except_at_its_start() ->
 
 def test_a_generator_can_be_called_but_not_stepped() -> None:
     state = FrameState({"n": 4}, {})
-    program = program_of(generator.__code__)
-    code = resumed_code(program, point_of(0, state), bound_in(program, state))
-    assert list(enter(code, generator, state)) == [4]
+    assert list(enter(resumed_code, generator, 0, state)) == [4]
     with pytest.raises(ValueError, match="generator cannot be entered at 0: the frame of a generator"):
         stepped(generator, 0, state)
 

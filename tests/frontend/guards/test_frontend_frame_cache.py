@@ -34,14 +34,14 @@ def state(number: int) -> FrameState:
     return FrameState({"n": number}, {})
 
 
-def filled(*numbers: int, limit: int = 8) -> FrameCache[Region]:
-    cache: FrameCache[Region] = FrameCache(limit)
+def filled(*numbers: int, limit: int = 8) -> FrameCache:
+    cache: FrameCache = FrameCache(limit)
     for number in numbers:
         cache.add(region(number))
     return cache
 
 
-def numbers(cache: FrameCache[Region]) -> list[int]:
+def numbers(cache: FrameCache) -> list[int]:
     return [entry.number for entry in cache.entries]
 
 
@@ -71,8 +71,8 @@ def test_a_full_cache_warns_once_with_place_and_reasons() -> None:
     assert cache.full
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        cache.warn_full(HERE, state(3))
-        cache.warn_full(HERE, state(4))
+        cache.warn(HERE, state(3))
+        cache.warn(HERE, state(4))
     (warning,) = caught
     assert warning.category is CaptureLimitWarning
     text = str(warning.message)

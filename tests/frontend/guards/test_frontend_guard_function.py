@@ -36,7 +36,7 @@ from torchrepro.frontend.guards.kinds import (
     Unbound,
     has_instance_value,
 )
-from torchrepro.frontend.source import Attribute, FrameState, InstanceValue, Item, KeyOf, Local, ModuleMember
+from torchrepro.frontend.source import Attribute, FrameState, Item, KeyOf, Local, instance_value
 
 X = Local("x")
 
@@ -171,7 +171,7 @@ def test_an_object_is_checked_before_what_is_read_from_it() -> None:
             read.append("dict")
             return {"n": 1}
 
-    guards = compiled(Equal(InstanceValue(X, "n"), 1), TypeIs(X, int))
+    guards = compiled(Equal(instance_value(X, "n"), 1), TypeIs(X, int))
     assert not guards.holds(locals_of(x=Telltale()))
     assert read == []
 
@@ -285,14 +285,14 @@ ON_PARTS: list[Guard] = [
     HasKey(X, "a", present=False),
     has_instance_value(X, "a"),
     has_instance_value(X, "a", present=False),
-    HasKey(InstanceValue(X, "_parameters"), "a", present=False),
+    HasKey(instance_value(X, "_parameters"), "a", present=False),
     NoHooks(X),
     SharedStorage(X, (0, 1), others=(Local("y"),)),
     Equal(Item.at(X, 0), 1),
     Equal(KeyOf(X, 0), 1),
     Equal(Attribute(X, "name"), 1),
-    Equal(InstanceValue(X, "name"), 1),
-    Equal(ModuleMember(X, "_buffers", "name"), None),
+    Equal(instance_value(X, "name"), 1),
+    Equal(Item.at(instance_value(X, "_buffers"), "name"), None),
 ]
 
 
@@ -359,11 +359,13 @@ def test_names_and_keys_are_never_code(name: str) -> None:
     holder = kept.hold(table, name)
     guards = compiled(
         TypeIs(local, nn.Module),
-        Equal(InstanceValue(local, name), 1),
+        Equal(instance_value(local, name), 1),
         has_instance_value(local, name),
         has_instance_value(local, name + "!", present=False),
-        HasKey(InstanceValue(local, "_buffers"), name, present=False),
-        TensorLike(ModuleMember(local, "_parameters", name), TensorFacts.of(module._parameters[name])),
+        HasKey(instance_value(local, "_buffers"), name, present=False),
+        TensorLike(
+            Item.at(instance_value(local, "_parameters"), name), TensorFacts.of(module._parameters[name])
+        ),
         Equal(Item.at(holder, name), 1),
         Equal(Item.at(holder, (name,)), 2),
         HasKey(holder, name),
@@ -401,7 +403,7 @@ def test_lines_are_short_where_they_can_be() -> None:
         AmbientIs(TORCH, AmbientFacts.now()),
         *(
             TensorLike(
-                ModuleMember(ModuleMember(X, "_modules", name), "_parameters", part),
+                Item.at(instance_value(Item.at(instance_value(X, "_modules"), name), "_parameters"), part),
                 TensorFacts.of(getattr(child, part)),
             )
             for name, child in model.named_children()

@@ -41,12 +41,11 @@ from torchrepro.frontend.source import (
     Attribute,
     Cell,
     FrameState,
-    InstanceValue,
     Item,
     KeyOf,
     Local,
-    ModuleMember,
     StackSlot,
+    instance_value,
 )
 
 X, Y, D, M = Local("x"), Local("y"), Local("d"), Local("m")
@@ -271,7 +270,7 @@ def test_an_attribute_of_an_instance() -> None:
     thing = types.SimpleNamespace(scale=2)
     change = changed(lambda: setattr(thing, "scale", 3), lambda: setattr(thing, "scale", 2))
     check_change(
-        compiled(Equal(InstanceValue(X, "scale"), 2)), locals_of(x=thing), change, "x.scale: is 3, was 2"
+        compiled(Equal(instance_value(X, "scale"), 2)), locals_of(x=thing), change, "x.scale: is 3, was 2"
     )
 
 
@@ -342,7 +341,7 @@ def test_a_variable_that_gets_a_value() -> None:
 
 def test_the_training_flag() -> None:
     block = Block()
-    guards = compiled(TypeIs(M, Block), Equal(InstanceValue(M, "training"), True))
+    guards = compiled(TypeIs(M, Block), Equal(instance_value(M, "training"), True))
     check_change(
         guards, locals_of(m=block), changed(block.eval, block.train), "m.training: is False, was True"
     )
@@ -351,7 +350,7 @@ def test_the_training_flag() -> None:
 def test_a_member_that_is_added() -> None:
     block = Block()
     change = changed(lambda: block.register_buffer("mask", None), lambda: block._buffers.pop("mask"))
-    guard = HasKey(InstanceValue(M, "_buffers"), "mask", present=False)
+    guard = HasKey(instance_value(M, "_buffers"), "mask", present=False)
     check_change(compiled(guard), locals_of(m=block), change, "m._buffers: 'mask' is present, was absent")
 
 
@@ -396,7 +395,9 @@ def test_hooks_of_all_modules(register: Callable[..., Any]) -> None:
 def test_a_parameter_that_is_replaced() -> None:
     block = Block()
     weight = block.linear.weight
-    source = ModuleMember(ModuleMember(M, "_modules", "linear"), "_parameters", "weight")
+    source = Item.at(
+        instance_value(Item.at(instance_value(M, "_modules"), "linear"), "_parameters"), "weight"
+    )
     guards = compiled(AMBIENT, TensorLike(source, TensorFacts.of(weight)))
     change = changed(
         lambda: setattr(block.linear, "weight", nn.Parameter(torch.ones(3, 2))),

@@ -8,8 +8,9 @@ is where the original code has put it, so that `super()`, closures and `locals()
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -24,6 +25,7 @@ from torchrepro.frontend.bytecode.program import (
     NULL_AFTER_CALLABLE,
     Instruction,
     Program,
+    program_of,
 )
 from torchrepro.frontend.source import FrameState
 
@@ -108,13 +110,8 @@ class Continuation:
     state: FrameState
 
 
-def point_of(index: int, state: FrameState) -> Point:
-    return Point(index, tuple(value is NULL for value in state.stack))
-
-
-def bound_in(program: Program, state: FrameState) -> frozenset[str]:
-    """Return the slots of a frame that are taken, by a value or a cell."""
-    return frozenset(state.locals).union(name for name in program.code.co_cellvars if name in state.cells)
+def point_of(index: int, stack: Sequence[Any]) -> Point:
+    return Point(index, tuple(value is NULL for value in stack))
 
 
 def why_not_enterable(program: Program, index: int) -> str | None:
@@ -132,6 +129,7 @@ def why_not_enterable(program: Program, index: int) -> str | None:
     return "an exception is being handled" if stack[1] else None
 
 
+@lru_cache(maxsize=4096)
 def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
     """Code that enters at `point` and runs to the end of the function. Of a generator, the start only."""
     if point.index:
@@ -142,6 +140,7 @@ def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
     return _finish(assembler, point, bound)
 
 
+@lru_cache(maxsize=4096)
 def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
     """Code that enters at `point`, runs one instruction and returns a `Continuation`.
 
@@ -176,13 +175,21 @@ def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
     return _finish(assembler, point, bound)
 
 
-def enter(code: CodeType, function: FunctionType, state: FrameState) -> Any:
-    """Run code made above as `function`, in a frame that consists of `state`."""
+def enter(
+    make: Callable[[Program, Point, frozenset[str]], CodeType],
+    function: FunctionType,
+    index: int,
+    state: FrameState,
+) -> Any:
+    """Run a function from an instruction on, in a frame that consists of `state`, by the code of `make`."""
+    program = program_of(function.__code__)
+    shared = {name: state.cells[name] for name in program.code.co_cellvars if name in state.cells}
+    code = make(program, point_of(index, state.stack), frozenset(state.locals).union(shared))
     closure = tuple(state.cells[name] for name in code.co_freevars)
     entered = FunctionType(code, function.__globals__, function.__name__, None, closure)
     slots = {_stack_name(depth): value for depth, value in enumerate(state.stack)}
     slots.update(state.locals)
-    slots.update((name, state.cells[name]) for name in code.co_cellvars if name in state.cells)
+    slots.update(shared)
     names = code.co_varnames[: code.co_argcount]
     # The first one is an argument even where it has been deleted: the code deletes it again.
     return entered(*(slots.get(name) for name in names[:1]), *(slots[name] for name in names[1:]))

@@ -35,7 +35,7 @@ from torchrepro.frontend.codegen.recipes import RECIPES, Recipe, recipe, tuple_t
 from torchrepro.frontend.codegen.writer import Writer, define, literal
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.raw_access import bare, is_a
-from torchrepro.frontend.source import Attribute, FrameState, InstanceValue, Item, KeyOf, Source
+from torchrepro.frontend.source import Attribute, FrameState, Item, KeyOf, Source, instance_value
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.values import Values
@@ -234,7 +234,7 @@ def _children(kind: ShadowKind, source: Source, original: Any) -> Iterable[tuple
                 for index, (key, child) in enumerate(items)
             ]
         case ShadowKind.ATTRIBUTES if not issubclass(type(original), type):
-            return [(child, InstanceValue(source, name)) for name, child in attributes(original).items()]
+            return [(child, instance_value(source, name)) for name, child in attributes(original).items()]
         case ShadowKind.SLOTS:
             return [(child, Attribute(source, name)) for name, child in slots(original)]
         case ShadowKind.CELL if is_full(original):

@@ -15,19 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchrepro.frontend.raw_access import BareView
-from torchrepro.frontend.source import (
-    Attribute,
-    Bare,
-    Cell,
-    Held,
-    InstanceValue,
-    Item,
-    KeyOf,
-    Local,
-    ModuleMember,
-    Source,
-    StackSlot,
-)
+from torchrepro.frontend.source import Attribute, Bare, Cell, Held, Item, KeyOf, Local, Source, StackSlot
 
 
 @dataclass(slots=True)
@@ -128,24 +116,18 @@ class Writer:
                 return self.read(source)
             case Attribute(of, name):
                 return f"{self.read(of)}.{name}"
-            case InstanceValue(of, name):
-                return f"{self.read(of)}.__dict__[{name!r}]"
             case Item(of, key, _):
                 return f"{self.read(of)}[{self.constant(key, 'key')}]"
             case Bare(of, kind):
                 return f"{self.held(BareView, 'bare')}({self.read(of)}, {self.held(kind, kind.__name__)})"
             case KeyOf(of, index):
                 return f"{self.held(list, 'list')}({self.read(of)})[{index}]"
-            case ModuleMember(of, table, name):
-                return f"{self.read(of)}.{table}[{name!r}]"
         raise NotImplementedError(f"no text for {source!r}")
 
 
 def _hint(source: Source) -> str:
     match source:
-        case (
-            Local(name) | Cell(name) | Attribute(_, name) | InstanceValue(_, name) | ModuleMember(_, _, name)
-        ):
+        case Local(name) | Cell(name) | Attribute(_, name):
             return name
         case Item(_, str(key), _):
             return key

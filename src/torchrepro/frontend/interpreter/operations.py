@@ -113,8 +113,9 @@ class Variables:
 class Attributes:
     """`object.name`, read, written and deleted."""
 
-    def load(self, value: Any, name: str) -> Any:
-        return getattr(value, name)
+    load: Callable[[Any, str], Any] = staticmethod(getattr)
+    store: Callable[[Any, str, Any], None] = staticmethod(setattr)
+    delete: Callable[[Any, str], None] = staticmethod(delattr)
 
     def load_super(self, start: Any, value: Any, name: str) -> Any:
         """Return `super(start, value).name`."""
@@ -129,12 +130,6 @@ class Attributes:
                 return method.__get__(value, kind) if hasattr(type(method), "__get__") else method
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
 
-    def store(self, value: Any, name: str, new: Any) -> None:
-        setattr(value, name, new)
-
-    def delete(self, value: Any, name: str) -> None:
-        delattr(value, name)
-
 
 class Operators:
     """Operators on values, their truth and their text."""
@@ -148,8 +143,7 @@ class Operators:
     def compare(self, name: str, left: Any, right: Any) -> Any:
         return COMPARE[name](left, right)
 
-    def is_true(self, value: Any) -> bool:
-        return bool(value)
+    is_true: Callable[[Any], bool] = staticmethod(bool)
 
     def format(self, value: Any, conversion: str, spec: Any) -> str:
         """Return a field of an f-string; `conversion` is `""`, `"str"`, `"repr"` or `"ascii"`."""
@@ -161,35 +155,20 @@ class Operators:
 class Items:
     """What containers hold: by key, and one after the other."""
 
-    def get(self, container: Any, key: Any) -> Any:
-        return container[key]
-
-    def set(self, container: Any, key: Any, new: Any) -> None:
-        container[key] = new
-
-    def delete(self, container: Any, key: Any) -> None:
-        del container[key]
-
-    def contains(self, container: Any, value: Any) -> bool:
-        return value in container
+    get: Callable[[Any, Any], Any] = staticmethod(operator.getitem)
+    set: Callable[[Any, Any, Any], None] = staticmethod(operator.setitem)
+    delete: Callable[[Any, Any], None] = staticmethod(operator.delitem)
+    contains: Callable[[Any, Any], bool] = staticmethod(operator.contains)
+    iterate: Callable[[Any], Iterator[Any]] = staticmethod(iter)
+    next: Callable[[Iterator[Any]], Any] = staticmethod(next)
+    """Raises `StopIteration` at the end."""
+    unpack: Callable[[Any], Sequence[Any]] = list
+    """All values of an iterable: for `*args`, `a, b = value`, `[*value]`."""
+    mapping: Callable[[Any], Mapping[Any, Any]] = dict
+    """All items of a mapping: for `**kwargs`, `{**value}`."""
 
     def as_keys(self, values: Sequence[Any]) -> None:
         """Prepare values that become keys of a dict or members of a set: C asks for their hashes."""
-
-    def iterate(self, value: Any) -> Iterator[Any]:
-        return iter(value)
-
-    def next(self, iterator: Iterator[Any]) -> Any:
-        """Return the next value; raise `StopIteration` at the end."""
-        return next(iterator)
-
-    def unpack(self, value: Any) -> Sequence[Any]:
-        """Return all values of an iterable: for `*args`, `a, b = value`, `[*value]`."""
-        return list(value)
-
-    def mapping(self, value: Any) -> Mapping[Any, Any]:
-        """Return all items of a mapping: for `**kwargs`, `{**value}`."""
-        return dict(value)
 
 
 class Calls:

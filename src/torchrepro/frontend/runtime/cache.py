@@ -12,16 +12,19 @@ import threading
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from itertools import chain, zip_longest
 from types import CodeType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.bytecode.program import NULL, Instruction
 from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Equal
 from torchrepro.frontend.source import FrameState, Local, Source, StackSlot
+
+if TYPE_CHECKING:
+    from torchrepro.frontend.runtime.capture import Region
 
 Sources = frozenset[Source]
 _NUMBERS = (int, float, complex, str)
@@ -51,11 +54,11 @@ def relies_on(guards: GuardFunction, changing: Sources) -> bool:
 
 def further_on(changing: Sources) -> Sources:
     """Return the sources that also mean the same at later places of the function."""
-    return frozenset(source for source in changing if not _on_stack(source))
 
+    def on_stack(source: Source | None) -> bool:
+        return isinstance(source, StackSlot) or (source is not None and on_stack(source.base))
 
-def _on_stack(source: Source | None) -> bool:
-    return isinstance(source, StackSlot) or (source is not None and _on_stack(source.base))
+    return frozenset(source for source in changing if not on_stack(source))
 
 
 def has_new_number(stack: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
@@ -78,80 +81,63 @@ _TOLD = 3
 """Differences that a warning names."""
 
 
-class Entry(Protocol):
-    @property
-    def guards(self) -> GuardFunction: ...
-
-
-E = TypeVar("E", bound=Entry)
-
-
 class CaptureLimitWarning(UserWarning):
     """A place in a function was captured too often; Python runs it from now on."""
 
 
-class FrameCache(Generic[E]):
-    """Entries in the order of their last use.
+class FrameCache:
+    """Regions in the order of their last use.
 
-    Readers take no lock: they see the tuple of entries as it was, and whoever changes it makes a new one.
+    Readers take no lock: they see the tuple of regions as it was, and whoever changes it makes a new one.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.changing: Sources = frozenset()
-        """Numbers that entries must not rely on."""
+        """Numbers that regions must not rely on."""
+        self.entries: tuple[Region, ...] = ()
         self._opened = 0
-        self._entries: tuple[E, ...] = ()
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def entries(self) -> tuple[E, ...]:
-        return self._entries
-
     @property
     def full(self) -> bool:
-        return len(self._entries) >= self.limit
+        return len(self.entries) >= self.limit
 
-    def find(self, state: FrameState) -> E | None:
-        entries = self._entries
+    def find(self, state: FrameState) -> Region | None:
+        entries = self.entries
         for entry in entries:
             if entry.guards.check(state) is None:
                 if entry is not entries[0]:
-                    self._to_front(entry)
+                    self.add(entry)
                 return entry
         return None
 
-    def add(self, entry: E) -> None:
-        self._to_front(entry)
+    def add(self, entry: Region) -> None:
+        """Put a region first, be it a new one."""
+        with self._lock:
+            self.entries = (entry, *(each for each in self.entries if each is not entry))
 
     def misses(self, state: FrameState) -> list[str]:
         """Return why each entry does not fit, the last used first."""
         return [
-            entry.guards.miss(state) or "fits now: something changed in between" for entry in self._entries
+            entry.guards.miss(state) or "fits now: something changed in between" for entry in self.entries
         ]
 
     def open_up(self, where: Where, state: FrameState) -> bool:
         """Drop the entries for single values of varying numbers; return whether that made room."""
-        found = changing_for((entry.guards for entry in self._entries), state) - self.changing
+        found = changing_for((entry.guards for entry in self.entries), state) - self.changing
         if not found or self._opened == self.limit:
             return False
-        self._warn(where, state, "what reads a number that changes")
+        self.warn(where, state, "what reads a number that changes")
         with self._lock:
             self._opened += 1
             self.changing |= found
-            self._entries = tuple(each for each in self._entries if not relies_on(each.guards, found))
+            self.entries = tuple(each for each in self.entries if not relies_on(each.guards, found))
         return True
 
-    def warn_full(self, where: Where, state: FrameState) -> None:
-        """Warn that this place is no longer captured, and why."""
-        self._warn(where, state, "it")
-
-    def _warn(self, where: Where, state: FrameState, what: str) -> None:
-        """Warn once when numbers vary, and once more when the place is given up."""
+    def warn(self, where: Where, state: FrameState, what: str = "it") -> None:
+        """Warn that Python runs this place from now on, or that part of it; once of each."""
         with self._lock:
             first = what not in self._warned
             self._warned.add(what)
@@ -159,7 +145,8 @@ class FrameCache(Generic[E]):
             reasons = list(dict.fromkeys(self.misses(state)))
             told = [*reasons[:_TOLD], *([f"and {len(reasons) - _TOLD} more"] if reasons[_TOLD:] else ())]
             warnings.warn_explicit(
-                f"{where} was captured {len(self)} times; Python runs {what} from now on, as calls differed:"
+                f"{where} was captured {len(self.entries)} times; Python runs {what} from now on, "
+                + "as calls differed:"
                 + "".join(f"\n  {each}" for each in told)
                 + f"\nMake what differs the same, or a tensor; or raise the limit of {self.limit}.",
                 CaptureLimitWarning,
@@ -167,30 +154,16 @@ class FrameCache(Generic[E]):
                 where.line,
             )
 
-    def _to_front(self, entry: E) -> None:
-        with self._lock:
-            self._entries = (entry, *(each for each in self._entries if each is not entry))
 
-
-_caches: dict[int, tuple[weakref.ref[CodeType], dict[Hashable, FrameCache[Any]]]] = {}
+_caches: dict[int, dict[Hashable, FrameCache]] = {}
 # By identity: code objects compare by contents, and two equal ones may belong to other modules.
 
 
-def caches_of(code: CodeType) -> dict[Hashable, FrameCache[Any]]:
+def caches_of(code: CodeType) -> dict[Hashable, FrameCache]:
     """Return the caches of all places in `code`. They go when it does, if no entry refers to it."""
     found = _caches.get(id(code))
     if found is None:
-        key = id(code)
         # `setdefault` is atomic: of two threads one wins, and both see the same.
-        reference = weakref.ref(code, _forgetting(key, _caches))
-        found = _caches.setdefault(key, (reference, {}))
-    return found[1]
-
-
-def _forgetting(key: int, caches: dict[int, Any]) -> Callable[[Any], None]:
-    """Return the callback for a dead code object, with the table: its name is gone at interpreter exit."""
-
-    def forget(_: Any) -> None:
-        caches.pop(key, None)
-
-    return forget
+        found = _caches.setdefault(id(code), {})
+        weakref.finalize(code, _caches.pop, id(code), None).atexit = False
+    return found

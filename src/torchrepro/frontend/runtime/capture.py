@@ -6,13 +6,13 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from torchrepro.frontend.bytecode.flow import live_before
 from torchrepro.frontend.bytecode.program import Program, program_of
-from torchrepro.frontend.bytecode.resume import Point, point_of, why_not_enterable
+from torchrepro.frontend.bytecode.resume import why_not_enterable
 from torchrepro.frontend.codegen.effects import Effects
 from torchrepro.frontend.codegen.objects import CannotRebuild
 from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_region, frame_state
@@ -20,7 +20,7 @@ from torchrepro.frontend.codegen.writer import Writer
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where, short_name
 from torchrepro.frontend.guards.function import GuardFunction
 from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
-from torchrepro.frontend.interpreter.frame import Frame, where_of
+from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.runtime.cache import Sources
 from torchrepro.frontend.runtime.faults import with_faults
 from torchrepro.frontend.runtime.settings import Settings
@@ -64,8 +64,8 @@ class Region:
     """Functions that were inlined in it, and how often each."""
     entry: int = 0
     """Index of the instruction that it begins at; 0: at the start of the function."""
-    end: Point | None = None
-    """Where Python goes on."""
+    end: int | None = None
+    """Index of the instruction that Python goes on with."""
     failure: Failure | None = None
     """Why the region ends there."""
     changing: Sources = frozenset()
@@ -92,28 +92,6 @@ def not_whole(function: types.FunctionType, failure: Failure) -> CaptureError:
     )
 
 
-def capture(
-    function: types.FunctionType,
-    index: int,
-    state: FrameState,
-    settings: Settings,
-    changing: Sources = frozenset(),
-) -> Region:
-    """Return the region that begins at an instruction of a function, compiled."""
-    return _Capture(function, index, state, settings, changing).run()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Draft:
-    """A region before its graph is compiled."""
-
-    tracer: Tracer
-    outcome: Returned | Stopped
-    rebuilder: Rebuilder
-    result: str
-    captured: Captured
-
-
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
     """Raise the recursion limit: an inlined call takes several calls of the interpreter's own."""
@@ -125,27 +103,26 @@ def _deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-class _Capture:
-    def __init__(
-        self,
-        function: types.FunctionType,
-        index: int,
-        state: FrameState,
-        settings: Settings,
-        changing: Sources,
-    ) -> None:
-        self.function = function
-        self.program: Program = program_of(function.__code__)
-        self.index = index
-        self.state = state
-        self.settings = settings
-        self.changing = changing
-        self.log = SpeculationLog()
-        self.finish = False
-        """Whether Python runs the function to its end from the break on."""
-        self.stride = 1
+@dataclass(slots=True, eq=False)
+class Capture:
+    """From an instruction of a function to the region that begins there."""
+
+    function: types.FunctionType
+    index: int
+    state: FrameState
+    settings: Settings
+    changing: Sources = frozenset()
+    log: SpeculationLog = field(default_factory=SpeculationLog)
+    finish: bool = False
+    """Whether Python runs the function to its end from the break on."""
+    stride: int = 1
+
+    @property
+    def program(self) -> Program:
+        return program_of(self.function.__code__)
 
     def run(self) -> Region:
+        """Return the region, compiled."""
         for _ in range(ATTEMPTS):
             region = self._attempt()
             if region is not None:
@@ -174,14 +151,15 @@ class _Capture:
                 self.step_graph_break(outcome.failure)
                 return None
             try:
-                draft = self._draft(tracer, outcome)
+                rebuilder, result = self._rebuild(tracer, outcome)
+                captured = tracer.recorder.finish(tracer.values.outputs)
             except (CannotRebuild, Break) as error:  # a break: a tensor that the graph does not know
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
                 return None
-        ranks, graph = self.settings.ranks, draft.captured.graph_module
+        ranks, graph = self.settings.ranks, captured.graph_module
         if ranks and not ranks.agree_on(self.log, self.function, self.index, graph, finish=self.finish):
             return None
-        return self.compile_subgraph(draft)
+        return self.compile_subgraph(tracer, outcome, rebuilder, result, captured)
 
     # Breaks
 
@@ -229,8 +207,8 @@ class _Capture:
 
     # Regions
 
-    def _draft(self, tracer: Tracer, outcome: Returned | Stopped) -> _Draft:
-        """Return what is live at the end, what was changed, and the graph for both."""
+    def _rebuild(self, tracer: Tracer, outcome: Returned | Stopped) -> tuple[Rebuilder, str]:
+        """Write the code for what is live at the end and what was changed; return also the result's text."""
         writer = Writer(tracer.values.kept)
         rebuilder = Rebuilder(tracer.values, writer)
         effects = Effects(rebuilder)
@@ -246,37 +224,37 @@ class _Capture:
             effects.write_all()
         finally:
             rebuilder.forget()
-        return _Draft(tracer, outcome, rebuilder, result, tracer.recorder.finish(tracer.values.outputs))
+        return rebuilder, result
 
-    def compile_subgraph(self, draft: _Draft) -> Region:
+    def compile_subgraph(
+        self,
+        tracer: Tracer,
+        outcome: Returned | Stopped,
+        rebuilder: Rebuilder,
+        result: str,
+        captured: Captured,
+    ) -> Region:
         """Compile the graph and write the code around it."""
-        captured, writer, outcome = draft.captured, draft.rebuilder.writer, draft.outcome
-        self._guard_aliases(draft.tracer, captured)
+        self._guard_aliases(tracer, captured)
         lasting = captured.without_data()
-        graph = self.compile_and_call_fx_graph(captured, lasting, draft.tracer.protected)
-        ambient = []
-        if captured.end_state is not None:
-            ambient.append(f"{writer.held(captured.end_state, 'modes')}.apply()")
+        graph = self.compile_and_call_fx_graph(captured, lasting, tracer.protected)
+        modes = captured.end_state and f"{rebuilder.writer.held(captured.end_state, 'modes')}.apply()"
         sources = [source for source, _ in captured.inputs]
-        code = compile_region(
-            self.function.__qualname__, draft.rebuilder, draft.result, graph, sources, ambient
-        )
+        ambient = [modes] if modes else []
+        code = compile_region(self.function.__qualname__, rebuilder, result, graph, sources, ambient)
         stopped = outcome if isinstance(outcome, Stopped) else None
         return Region(
-            guards=GuardFunction.of(draft.tracer.values.guards, draft.tracer.values.kept),
+            guards=GuardFunction.of(tracer.values.guards, tracer.values.kept),
             code=code,
             start=self._start(),
             then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
             captured=lasting,
-            inlined=dict(draft.tracer.inlined),
+            inlined=dict(tracer.inlined),
             entry=self.index,
-            end=None if stopped is None else self._end_point(stopped.frame),
+            end=None if stopped is None else stopped.frame.index,
             failure=None if stopped is None else stopped.failure,
             changing=self.changing,
         )
-
-    def _end_point(self, frame: Frame) -> Point:
-        return point_of(frame.index, FrameState({}, {}, tuple(frame.stack)))
 
     def _guard_aliases(self, tracer: Tracer, captured: Captured) -> None:
         """Guard that distinct objects stay distinct and that shared memory stays shared."""

@@ -5,7 +5,6 @@ A loop and not calls of calls: a program that breaks in each of ten thousand ite
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import types
@@ -16,8 +15,6 @@ from typing import Any
 from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE, Instruction, Program, program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
-    Point,
-    bound_in,
     enter,
     point_of,
     resumed_code,
@@ -35,7 +32,7 @@ from torchrepro.frontend.runtime.cache import (
     has_new_number,
     variable_of,
 )
-from torchrepro.frontend.runtime.capture import Region, Then, capture, not_whole
+from torchrepro.frontend.runtime.capture import Capture, Region, Then, not_whole
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
@@ -50,8 +47,6 @@ def _unlock() -> None:
 
 
 os.register_at_fork(after_in_child=_unlock)
-_resumed = functools.lru_cache(maxsize=4096)(resumed_code)
-_stepped = functools.lru_cache(maxsize=4096)(stepped_code)
 
 
 def dispatch(function: types.FunctionType, state: FrameState, settings: Settings) -> Any:
@@ -68,26 +63,26 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
                 settings.on_failure(function, start, error)
             raise
         if region is None:
-            return _finish(function, program, index, state)
+            return enter(resumed_code, function, index, state)
         try:
             result = region.code.run(state.locals, state.cells, state.stack)
         except RunByPython:
             result, region = None, None
         if region is None:  # outside of the handler: what Python now raises has nothing to do with the graph
-            return _finish(function, program, index, state)
+            return enter(resumed_code, function, index, state)
         if region.then is Then.RETURN:
             return result
         assert region.end is not None
         state = result  # what the region left behind may die from here on
         if region.then is Then.FINISH:
-            result = _finish(function, program, region.end.index, state)
+            result = enter(resumed_code, function, region.end, state)
             if settings.fullgraph and region.failure is not None:
                 raise not_whole(function, region.failure)  # it raises only where tensors have no data
             return result
         if region.failure is not None and region.failure.inside:
-            state = _with_traced_callee(program.instructions[region.end.index], state, settings)
+            state = _with_traced_callee(program.instructions[region.end], state, settings)
         del result
-        stepped = enter(_stepped(program, region.end, bound_in(program, state)), function, state)
+        stepped = enter(stepped_code, function, region.end, state)
         if region.changing and type(stepped) is Continuation:
             stepped, changing = _past_numbers(function, program, region, state.stack, stepped, settings)
         if type(stepped) is not Continuation:
@@ -109,25 +104,19 @@ def _past_numbers(
     changing = further_on(region.changing)
     if region.failure is None or region.failure.reason.kind is not BreakKind.CHANGING:
         return stepped, changing
-    changing |= variable_of(program.instructions[region.end.index])
+    changing |= variable_of(program.instructions[region.end])
     while has_new_number(stepped.state.stack, before):
         index, state = stepped.index, stepped.state
         if why_not_enterable(program, index) is not None:
-            return _finish(function, program, index, state), changing
+            return enter(resumed_code, function, index, state), changing
         instruction = program.instructions[index]
         if instruction.name == "STORE_FAST":
             changing |= variable_of(instruction)
         state = _with_traced_callee(instruction, state, settings)
-        stepped = enter(_stepped(program, point_of(index, state), bound_in(program, state)), function, state)
+        stepped = enter(stepped_code, function, index, state)
         if type(stepped) is not Continuation:
             break
     return stepped, changing
-
-
-def _finish(function: types.FunctionType, program: Program, index: int, state: FrameState) -> Any:
-    """Let Python run the function from here to its end."""
-    code = _resumed(program, point_of(index, state), bound_in(program, state))
-    return enter(code, function, state)
 
 
 def _region(
@@ -139,8 +128,10 @@ def _region(
     changing: Sources,
 ) -> Region | None:
     """Return the region for this call; None where there can be none, or the cache is full."""
-    point = point_of(index, state)
-    cache = _cache(function, point, settings)
+    point = point_of(index, state.stack)
+    caches = caches_of(function.__code__)
+    key: Hashable = (settings, point, id(function.__globals__), _wrapped(function))
+    cache = caches.get(key) or caches.setdefault(key, FrameCache(settings.limit))
     region = cache.find(state)
     ranks = settings.ranks
     if region is not None and ranks is None:
@@ -156,23 +147,14 @@ def _region(
     with _lock, nullcontext() if ranks is None else ranks.failures_told(function, point.index):
         where = where_of(program, point.index)
         if cache.full and (settings.fullgraph or ranks is not None or not cache.open_up(where, state)):
-            cache.warn_full(where, state)
+            cache.warn(where, state)
             return None
         cache.changing |= changing
-        region = capture(function, point.index, state, settings, cache.changing)
+        region = Capture(function, point.index, state, settings, cache.changing).run()
         cache.add(region)
     for watcher in settings.watchers:
         watcher(region)
     return region
-
-
-def _cache(function: types.FunctionType, point: Point, settings: Settings) -> FrameCache[Region]:
-    caches = caches_of(function.__code__)
-    key: Hashable = (settings, point, id(function.__globals__), _wrapped(function))
-    found = caches.get(key)
-    if found is None:
-        found = caches.setdefault(key, FrameCache(settings.limit))
-    return found
 
 
 def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
@@ -192,23 +174,16 @@ def _with_traced_callee(instruction: Instruction, state: FrameState, settings: S
     """Replace the callee in which capture failed by its captured form, so that its parts become regions."""
     from torchrepro.frontend.runtime.wrapping import traced_callable
 
-    slot = _callable_slot(instruction, state)
-    if slot is None:
-        return state
-    stack = list(state.stack)
-    stack[slot] = traced_callable(stack[slot], settings)
-    return FrameState(state.locals, state.cells, tuple(stack))
-
-
-def _callable_slot(instruction: Instruction, state: FrameState) -> int | None:
-    """Return where on the stack the callable of a call is, from the top."""
     match instruction.name, instruction.argument:
         case ("CALL", int(count)) | ("CALL_KW", (int(count), _)):
             above = count
         case "CALL_FUNCTION_EX", int(flags):
             above = 1 + (flags & 1)
         case _:
-            return None
-    lower = -above - 2
+            return state
+    stack, slot = list(state.stack), -above - 2
     # Up to Python 3.12 the callable is above a NULL, or below its first argument.
-    return lower if NULL_AFTER_CALLABLE or state.stack[lower] is not NULL else lower + 1
+    if not NULL_AFTER_CALLABLE and stack[slot] is NULL:
+        slot += 1
+    stack[slot] = traced_callable(stack[slot], settings)
+    return FrameState(state.locals, state.cells, tuple(stack))

@@ -17,7 +17,7 @@ from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Equal, HasKey, Is, LacksAttribute, has_instance_value
 from torchrepro.frontend.interpreter.operations import Attributes
 from torchrepro.frontend.raw_access import is_a
-from torchrepro.frontend.source import Attribute, InstanceValue
+from torchrepro.frontend.source import Attribute, instance_value
 from torchrepro.frontend.trace.classes import (
     DATA_IN_C,
     IN_C,
@@ -121,7 +121,7 @@ class TracedAttributes(Attributes):
         if not self.values.is_fresh(module):
             home = self.values.home_of(module)
             for table in TABLES:
-                self.values.guards.add(HasKey(InstanceValue(home, table), name, present=False))
+                self.values.guards.add(HasKey(instance_value(home, table), name, present=False))
             self.tracer.classes.guard_lack(type(module), name)
         raise _lacks(module, name)
 
@@ -310,7 +310,7 @@ class TracedAttributes(Attributes):
         if name == "grad" or (found is None and not computed):
             return self.world.adopt(found, Attribute(source, name))
         if name in space:
-            return self.world.adopt(space[name], InstanceValue(source, name))
+            return self.world.adopt(space[name], instance_value(source, name))
         if name not in space and not hasattr(type(real), name):
             self.values.guards.add(has_instance_value(source, name, present=False))
             self.tracer.classes.guard_lack(type(real), name)

@@ -32,7 +32,7 @@ from torchrepro.frontend.guards.kinds import (
     has_instance_value,
 )
 from torchrepro.frontend.raw_access import bare, is_a
-from torchrepro.frontend.source import Attribute, InstanceValue, Item, KeyOf, ModuleMember, Source
+from torchrepro.frontend.source import Attribute, Item, KeyOf, Source, instance_value
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_single
 from torchrepro.frontend.trace.values import Dicts, Values, clear_tables
 
@@ -225,7 +225,7 @@ class World:
     def _copy_instance(self, original: Any, copy: Any, source: Source) -> None:
         """The attributes of an object that has been copied because it is a container too."""
         for name, item in original.__dict__.items():
-            copy.__dict__[name] = self.adopt(item, InstanceValue(source, name))
+            copy.__dict__[name] = self.adopt(item, instance_value(source, name))
         self.values.add_shadow(source, original, copy.__dict__, ShadowKind.ATTRIBUTES)
         self.values.instances[id(copy)] = copy.__dict__
 
@@ -246,7 +246,7 @@ class World:
         source = self.values.home_of(owner)
         copy = dict(space)
         self.values.instances[id(owner)] = copy
-        self.dicts.add(source, space, copy, lambda name: InstanceValue(source, name), guarded=False)
+        self.dicts.add(source, space, copy, lambda name: instance_value(source, name), guarded=False)
         self.values.stand_ins[id(space)] = copy
         self.values.sources[id(copy)] = Attribute(source, "__dict__")
         self.values.add_shadow(source, original, copy, ShadowKind.ATTRIBUTES)
@@ -299,11 +299,11 @@ class World:
         source = self.values.home_of(module)
         original: Any = current
         copy = dict(original)
-        place = InstanceValue(source, table)
+        place = instance_value(source, table)
         self.values.register(original, copy, place)
         partial.unread.discard(table)
         dict.__setitem__(space, table, copy)
-        self.dicts.add(place, original, copy, lambda name: ModuleMember(source, table, name), guarded=False)
+        self.dicts.add(place, original, copy, lambda name: Item.at(place, name), guarded=False)
         self.values.add_shadow(place, original, copy, ShadowKind.DICT)
         return copy
 
