@@ -272,7 +272,7 @@ class LiteralReader:
         for known in (self.nodes, _NUMBERS, _BUILTIN_TYPES):
             if name in known:
                 return known[name]
-        if resolver.is_builtin(name):
+        if name in MODULES["builtins"]:  # type: ignore[operator]
             return self.resolve(f"builtins.{name}")
         raise GraphTextError(
             f"the name {name} is not defined above", next_step="a node can only use nodes before it"

@@ -156,18 +156,17 @@ class _GraphPrinter:
         value, owner = _reach(self._module, path)
         same = next((other for other, known in self._written.items() if known is value), None)
         self._written[path] = value
-        in_source = None if isinstance(value, torch.Tensor) else self.literals.source(value)
-        if in_source is not None:
+        if isinstance(value, torch.Tensor):
+            yield self._tensor(path, value, owner)
+        elif (in_source := self.literals.source(value)) is not None:
             yield f"{_place(path)} = source.{in_source}"
         elif isinstance(value, GraphModule):
             yield from self._nested(path, value, same)
         elif isinstance(value, torch.nn.Module):
             yield from self._leaf(path, value, same)
-        elif isinstance(value, torch.Tensor):
-            yield self._tensor(path, value, owner)
-        elif isinstance(value, torch.Generator):
-            yield f"{_place(path)} = const({quote(self._constants.keep(value, self._prefix + path))})"
         else:
+            if isinstance(value, torch.Generator):
+                self._constants.keep(value, self._prefix + path)
             yield f"{_place(path)} = {self.literals.write(value)}"
 
     def _nested(self, path: str, value: GraphModule, same: str | None) -> Iterator[str]:
@@ -210,15 +209,11 @@ class _GraphPrinter:
 
     def _forward(self) -> Iterator[str]:
         nodes = list(self._module.graph.nodes)
-        # A placeholder can be a parameter if its variable bears its name.
-        inputs = list(
-            itertools.takewhile(
-                lambda node: (
-                    node.op == "placeholder" and self._variables[node] == node.name and not node.kwargs
-                ),
-                nodes,
-            )
-        )
+
+        def is_parameter(node: Node) -> bool:
+            return node.op == "placeholder" and self._variables[node] == node.name and not node.kwargs
+
+        inputs = list(itertools.takewhile(is_parameter, nodes))
         yield from self._signature(inputs)
         comment = UNKNOWN
         for node in nodes[len(inputs) :]:
@@ -232,14 +227,11 @@ class _GraphPrinter:
 
     def _signature(self, nodes: list[Node]) -> Iterator[str]:
         parameters = ["self"]
-        defaults = False
+        defaults = False  # after a parameter with a default, Python wants one for each
         for node in nodes:
-            text = self._variables[node] + _annotation(note_of_node(node))
-            # After a parameter with a default, Python wants one for each.
-            if node.target != node.name or node.args or defaults:
-                defaults = True
-                text += f" = {self._placeholder(node)}"
-            parameters.append(text)
+            defaults |= node.target != node.name or bool(node.args)
+            default = f" = {self._placeholder(node)}" if defaults else ""
+            parameters.append(self._variables[node] + _annotation(note_of_node(node)) + default)
         line = f"def forward({', '.join(parameters)}):"
         if len(line) <= _WIDTH and len(nodes) <= 3:
             yield line
@@ -254,9 +246,8 @@ class _GraphPrinter:
         if not isinstance(target, str) or not is_placeholder_target(target):
             raise CannotSerialise(f"the input {target!r} is no parameter name", next_step="rename it")
         arguments = [] if target == node.name else [quote(target)]
-        return (
-            f"arg({', '.join(arguments + [f'default={self.literals.write(value)}' for value in node.args])})"
-        )
+        arguments += [f"default={self.literals.write(value)}" for value in node.args]
+        return f"arg({', '.join(arguments)})"
 
     def _statement(self, node: Node) -> str:
         expression = self._expression(node)
@@ -320,10 +311,11 @@ class _GraphPrinter:
         if isinstance(value, slice):
             bounds = ["" if part is None else self.literals.write(part) for part in (value.start, value.stop)]
             return ":".join(bounds) + ("" if value.step is None else f":{self.literals.write(value.step)}")
+        write = self.literals.write
         if type(value) is tuple and any(isinstance(item, slice) for item in value):
-            parts = [self._index(item) for item in value]
+            parts = [self._index(item) if isinstance(item, slice) else write(item) for item in value]
             return ", ".join(parts) + ("," if len(parts) == 1 else "")
-        return self.literals.write(value)
+        return write(value)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         for name in kwargs:

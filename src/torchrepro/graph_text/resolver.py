@@ -305,11 +305,6 @@ def _walk(owner: Any, qualified: str) -> Any:
     return owner
 
 
-def is_builtin(name: str) -> bool:
-    """Whether a graph may name this builtin."""
-    return name in MODULES["builtins"]  # type: ignore[operator]
-
-
 # NumPy: Dynamo traces `np.sin(x)` as an object that wraps torch's own version of the function. The objects
 # have no name of their own, so the text names what they wrap: `numpy_function("linalg.norm")(x)`.
 
@@ -320,7 +315,11 @@ def numpy_target(target: Any) -> tuple[str, str] | None:
         return None
     match type(target).__name__:
         case "numpy_to_tensor_wrapper":
-            return "numpy_function", _numpy_name(target.f)
+            name = getattr(target.f, "__name__", "unknown")
+            for prefix, module in _NUMPY_MODULES.items():
+                if getattr(sys.modules.get(module), name, None) is target.f:
+                    return "numpy_function", f"{prefix}.{name}" if prefix else name
+            return "numpy_function", name
         case "numpy_method_wrapper":
             return "numpy_method", target.method
         case "numpy_operator_wrapper":
@@ -346,14 +345,6 @@ def build_numpy_target(word: str, name: str) -> Callable[..., Any]:
             raise GraphTextError(f"operator has no function {name} for arrays", next_step="remove the node")
         made = wrappers.numpy_operator_wrapper(function)
     return made
-
-
-def _numpy_name(function: Any) -> str:
-    for prefix, module in _NUMPY_MODULES.items():
-        name = getattr(function, "__name__", "")
-        if getattr(sys.modules.get(module), name, None) is function:
-            return f"{prefix}.{name}" if prefix else name
-    return getattr(function, "__name__", "unknown")
 
 
 def _numpy_function(name: str) -> Any:
