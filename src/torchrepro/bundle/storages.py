@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
@@ -56,9 +59,7 @@ class _Use:
         return low, high
 
     def flat(self) -> torch.Tensor:
-        """Return the kept bytes as a uint8 tensor on the CPU; no copy if they are there already."""
-        view = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
-        return view.set_(self.storage, self.entry.start, (self.entry.nbytes,), (1,)).cpu()
+        return _bytes_of(self.storage, self.entry.start, self.entry.nbytes)
 
     def who(self) -> str:
         shown = ", ".join(self.users[:3])
@@ -150,3 +151,64 @@ def _in_words(recipe: RandomFloats) -> str:
         f"replaced on loading by similar random values (mean {recipe.mean:.3g}, std {recipe.std:.3g}, "
         f"from {recipe.minimum:.3g} to {recipe.maximum:.3g}{extra})"
     )
+
+
+# Facts about the bytes of tensors, each found out once: thousands of candidates share the same weights, and
+# reading 400 MB takes half a second. What is known of a memory is kept by its storage object, which is held
+# weakly, and holds as long as torch has not counted another write to it.
+
+Fact = TypeVar("Fact")
+
+_ALWAYS_READ = 1 << 16
+"""Bytes up to which they are read each time: a write through `.data` leaves the version as it is."""
+_FORGET_EVERY = 1024
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one storage; `alive` keeps its address from being given to another one."""
+
+    alive: Any
+    state: Hashable
+    facts: dict[Hashable, Any] = field(default_factory=dict)
+
+
+_known: dict[int, _Known] = {}
+
+
+def digest_of_storage(tensor: torch.Tensor) -> str:
+    """Return a digest of the whole memory under a tensor; empty where there is none (meta, fake)."""
+    storage = tensor.untyped_storage()
+    if tensor.device.type == "meta" or not storage.nbytes() or not storage.data_ptr():
+        return ""
+
+    def digest() -> str:
+        return hashlib.sha256(_bytes_of(storage, 0, storage.nbytes()).numpy().data).hexdigest()
+
+    return digest() if storage.nbytes() <= _ALWAYS_READ else remembered(tensor, "digest", digest)
+
+
+def remembered(tensor: torch.Tensor, question: Hashable, find_out: Callable[[], Fact]) -> Fact:
+    """Return the answer to a question about a tensor's bytes, asked again only after a write to them."""
+    from torch.multiprocessing.reductions import StorageWeakRef  # keeps the address, not the memory
+
+    storage = tensor.untyped_storage()
+    known = _known.get(storage._cdata)
+    # Inference tensors have no version: torch does not write to them.
+    version = -1 if tensor.is_inference() else tensor._version
+    state = (storage.data_ptr(), storage.nbytes(), version)
+    if known is None or known.alive.expired() or known.state != state:
+        if len(_known) % _FORGET_EVERY == _FORGET_EVERY - 1:
+            for address in [address for address, known in _known.items() if known.alive.expired()]:
+                del _known[address]
+        known = _known[storage._cdata] = _Known(StorageWeakRef(storage), state)
+    if question not in known.facts:
+        known.facts[question] = find_out()
+    answer: Fact = known.facts[question]
+    return answer
+
+
+def _bytes_of(storage: torch.UntypedStorage, start: int, length: int) -> torch.Tensor:
+    """Return bytes of a storage as a uint8 tensor on the CPU; no copy if they are there already."""
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return view.set_(storage, start, (length,), (1,)).cpu()

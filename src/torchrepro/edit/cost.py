@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.bundle.storage_digests import remembered
+from torchrepro.bundle.storages import remembered
 from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.plain_values import seeded_noise
 from torchrepro.nouns.repro import Place, Repro

@@ -24,8 +24,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchrepro.bundle.manifest import StorageEntry
-from torchrepro.bundle.storage_digests import digest_of_storage
-from torchrepro.bundle.storages import StorageTable, known
+from torchrepro.bundle.storages import StorageTable, digest_of_storage, known
 from torchrepro.bundle.values import describe_values
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.annotations import Note, SymbolNote, TensorNote, note_of_node, write_note

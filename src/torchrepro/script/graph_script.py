@@ -27,7 +27,7 @@ from torchrepro.script.user_lines import operator_lines, parameter_text, source_
 from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.names import COMPILE_AHEAD, DRAW_AS_EAGER, DYNAMO, INDUCTOR, LOAD_PACKAGE
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
-from torchrepro.user_code.closure.origin import is_installed_module
+from torchrepro.user_code.closure import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
 from torchrepro.user_code.operators import Operators, operators_of
 

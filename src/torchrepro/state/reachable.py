@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.user_code.closure.origin import is_installed_module
+from torchrepro.user_code.closure import is_installed_module
 
 Contents = list[tuple[Any, Any]]
 """Keys and values of a holder, in their order."""

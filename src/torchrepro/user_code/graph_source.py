@@ -16,8 +16,7 @@ from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Place, Repro
-from torchrepro.user_code.closure import fresh_source, is_source_module, source_closure
-from torchrepro.user_code.closure.origin import is_installed_module
+from torchrepro.user_code.closure import fresh_source, is_installed_module, is_source_module, source_closure
 
 SOURCE_PREFIX = "source."
 """Of the constants that belong to the source text, and of names in it as the graph's text writes them."""

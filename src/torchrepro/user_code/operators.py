@@ -36,8 +36,7 @@ from torchrepro.torch_api.ops import (
     registry_entry,
     schema_of,
 )
-from torchrepro.user_code.closure import load_source, source_closure
-from torchrepro.user_code.closure.origin import is_installed_module
+from torchrepro.user_code.closure import is_installed_module, load_source, source_closure
 
 Registrations = Callable[[], dict[str, Callable[[], Any]]]
 """Runs the bundle's own source and returns what registers an operator, by the operator's name."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.user_code.closure.origin import installed_path, is_installed_file, is_installed_module
+from torchrepro.user_code.closure import installed_path, is_installed_file, is_installed_module
 from torchrepro.user_code.closure.user_modules import (
     DEFINITIONS,
     Definition,

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.user_code.closure import is_installed_module
 from torchrepro.user_code.closure.live_objects import Defined, same_literal
-from torchrepro.user_code.closure.origin import is_installed_module
 from torchrepro.user_code.closure.user_modules import (
     DEFINITIONS,
     SourceFile,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.user_code.closure.origin import is_installed_file, is_installed_module
+from torchrepro.user_code.closure import is_installed_file, is_installed_module
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -15,6 +15,7 @@ import torch
 
 from torchrepro.graph_text.syntax import unused_name
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.user_code.closure import installed_path, is_installed_module
 from torchrepro.user_code.closure.live_objects import (
     Defined,
     Locals,
@@ -25,7 +26,6 @@ from torchrepro.user_code.closure.live_objects import (
     is_made_by_package,
     same_literal,
 )
-from torchrepro.user_code.closure.origin import installed_path, is_installed_module
 from torchrepro.user_code.closure.pieces import PieceWriter
 from torchrepro.user_code.closure.text import ModuleText
 from torchrepro.user_code.closure.user_modules import (
