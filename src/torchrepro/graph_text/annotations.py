@@ -7,7 +7,7 @@ meaning again. Size-less tensors are `f32[()]`, since Python has no empty subscr
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,10 +47,6 @@ class SymbolNote:
 
 
 Note = TensorNote | SymbolNote | tuple["Note | None", ...]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return _SHORT.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def note_of_node(node: torch.fx.Node) -> Note | None:
@@ -98,27 +94,16 @@ def expression_of(value: Any) -> str | int | float | bool | None:
         return None
     if expression.is_number and isinstance(value, torch.SymInt):
         return int(expression)
-    return normal_form(str(expression))
-
-
-def normal_form(text: str) -> str | None:
     try:
-        return ast.unparse(ast.parse(text, mode="eval"))
+        return ast.unparse(ast.parse(str(expression), mode="eval"))
     except SyntaxError:
         return None
 
 
-def dimension_of(size: Any) -> Dimension | None:
-    if isinstance(size, int):
-        return size
-    found = expression_of(size)
-    return found if isinstance(found, int | str) else None
-
-
-def _dimensions(sizes: Iterable[Any]) -> tuple[Dimension, ...] | None:
-    found = [dimension_of(size) for size in sizes]
-    known = tuple(size for size in found if size is not None)
-    return known if len(known) == len(found) else None
+def _dimensions(sizes: Sequence[Any]) -> tuple[Dimension, ...] | None:
+    found = [size if isinstance(size, int) else expression_of(size) for size in sizes]
+    known = tuple(size for size in found if isinstance(size, int | str))
+    return known if len(known) == len(sizes) else None
 
 
 def _note_of_tensor(tensor: torch.Tensor) -> TensorNote | None:
@@ -157,7 +142,8 @@ def write_note(note: Note | None) -> str:
         return "(" + "".join(f"{write_note(item)}, " for item in note).rstrip(" ") + ")"
     if isinstance(note, SymbolNote):
         return f"{note.kind}({note.expression})"
-    text = f"{dtype_name(note.dtype)}[{', '.join(str(size) for size in note.shape) or '()'}]"
+    dtype = _SHORT.get(note.dtype) or str(note.dtype).removeprefix("torch.")
+    text = f"{dtype}[{', '.join(str(size) for size in note.shape) or '()'}]"
     if note.stride is not None:
         text += f".stride({', '.join(str(step) for step in note.stride)})"
     if note.layout != "strided":

@@ -18,7 +18,7 @@ from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.torch_api.fake import DimDynamic, ShapeEnv
 from torchrepro.torch_api.fake import sympy_functions as torch_sympy
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -27,8 +27,6 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: torch_sympy.Mod,
     ast.BitAnd: sympy.And,
     ast.BitOr: sympy.Or,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: sympy.Lt,
     ast.LtE: sympy.Le,
     ast.Gt: sympy.Gt,
@@ -65,10 +63,10 @@ def to_sympy(tree: ast.expr, symbol: Callable[[str], sympy.Expr]) -> Any:
             return sympy.Not(to_sympy(operand, symbol))
         case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=int(power))) if abs(power) <= 64:
             return to_sympy(base, symbol) ** power
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+        case (
+            ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right])
+        ) if type(op) in _BINARY:
             return _BINARY[type(op)](to_sympy(left, symbol), to_sympy(right, symbol))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            return _COMPARE[type(op)](to_sympy(left, symbol), to_sympy(right, symbol))
         case ast.Tuple(elts=items):
             return tuple(to_sympy(item, symbol) for item in items)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _functions():
@@ -88,15 +86,10 @@ def symbolic_number_text(value: torch.SymInt | torch.SymFloat | torch.SymBool) -
         )
     if not isinstance(expression, str):
         return f"{kind}({expression!r})"
-    hints = hints_of(value)
+    backed = value.node.shape_env.backed_var_to_val  # checked on torch 2.11 to 2.15
+    hints = {symbol.name: plain_number(backed.get(symbol)) for symbol in value.node.expr.free_symbols}
     known = "".join(f", {name}={hint!r}" for name, hint in sorted(hints.items()) if hint is not None)
     return f"{kind}({expression}{known})"
-
-
-def hints_of(value: Any) -> dict[str, int | float | None]:
-    """The symbols of a symbolic number with the value each had when traced. Checked on torch 2.11 to 2.15."""
-    known = value.node.shape_env.backed_var_to_val
-    return {symbol.name: plain_number(known.get(symbol)) for symbol in value.node.expr.free_symbols}
 
 
 def plain_number(value: Any) -> int | float | None:
