@@ -274,31 +274,19 @@ def _origin(name: str) -> tuple[str, str]:
         code = getattr(function, "__code__", None)
         if code is not None:
             return function.__module__ or "", code.co_filename
-    files = _files_in_torchs_records(name)
+    # Files that defined the operator or its fake form; checked on torch 2.11 to 2.15 (`_dispatch_dump`).
+    recorded = _REGISTERED_AT.findall(registrations_of(name))
+    recorded += [kernel.source.rpartition(":")[0] for kernel in registry_entry(name).fake_impl.kernels]
+    files = [file for file in recorded if not Path(file).is_relative_to(_TORCH)]
+    modules = {file: module for module, file in reversed(list(_files(".py")))}
     for file in files:
-        module = next((known for known, path in _files(".py") if path == file), "")
-        if module:
-            return module, file
+        if file in modules:
+            return modules[file], file
     if files:
         return "", files[0]  # C++
     # `torch.library.define` leaves no trace of its caller.
-    mentioning = (
-        (module, file)
-        for module, file in _files(".py")
-        if not Path(file).is_relative_to(_TORCH) and _holds(file, name.encode())
-    )
+    mentioning = ((module, file) for module, file in _files(".py") if _holds(file, name.encode()))
     return next(mentioning, ("", ""))
-
-
-def _files_in_torchs_records(name: str) -> list[str]:
-    """Return files that defined the operator or its fake form, torch's own left out.
-
-    Checked on torch 2.11 to 2.15 (`_dispatch_dump`, `simple_registry`).
-    """
-    found = _REGISTERED_AT.findall(registrations_of(name))
-    fake = registry_entry(name).fake_impl
-    found += [kernel.source.rpartition(":")[0] for kernel in fake.kernels]
-    return [file for file in found if not Path(file).is_relative_to(_TORCH)]
 
 
 def _native_origin(op: OpOverload) -> tuple[str, str]:
@@ -308,26 +296,24 @@ def _native_origin(op: OpOverload) -> tuple[str, str]:
         if _holds(library, name):
             return "", library
     for module, file in _files(".so"):
-        if Path(file).is_relative_to(_TORCH) or not (_holds(file, name) and _holds(file, namespace)):
-            continue
         # numpy's extensions hold many a short name; one that registers operators also names torch's library.
-        if any(_holds(file, symbol) for symbol in _REGISTRATION):
+        if _holds(file, name, namespace) and any(_holds(file, symbol) for symbol in _REGISTRATION):
             return module, ""
     return "", ""
 
 
 def _files(suffix: str) -> Iterator[tuple[str, str]]:
-    """Loaded modules that come from a file of this kind."""
+    """Loaded modules that come from a file of this kind, torch's own left out."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        if isinstance(file, str) and file.endswith(suffix):
+        if isinstance(file, str) and file.endswith(suffix) and not Path(file).is_relative_to(_TORCH):
             yield name, file
 
 
-def _holds(path: str, wanted: bytes) -> bool:
-    """Whether a file has these bytes; no for one that cannot be read."""
+def _holds(path: str, *wanted: bytes) -> bool:
+    """Whether a file has all these bytes; no for one that cannot be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return data.find(wanted) >= 0
+            return all(data.find(one) >= 0 for one in wanted)
     except (OSError, ValueError):
         return False
