@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 from torch.fx import Graph, GraphModule, symbolic_trace
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchrepro.bundle import storage_digests as contents
+from torchrepro.bundle import storages as contents
 from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.engine.canonical_key import canonical_key
@@ -285,13 +286,13 @@ def test_a_captured_graph_that_was_saved_and_loaded_is_the_same(tmp_path: Path) 
 
 def test_large_tensors_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    digest = contents._digest
+    bytes_of = contents._bytes_of
 
-    def counting(storage: torch.UntypedStorage) -> str:
-        read.append(storage.nbytes())
-        return digest(storage)
+    def counting(storage: torch.UntypedStorage, start: int, length: int) -> torch.Tensor:
+        read.append(length)
+        return bytes_of(storage, start, length)
 
-    monkeypatch.setattr(contents, "_digest", counting)
+    monkeypatch.setattr(contents, "_bytes_of", counting)
     weight = torch.randn(1 << 16)
     repro = traced(lambda x: x + 1, weight)
     keys = {
@@ -319,7 +320,7 @@ def test_memory_that_is_given_out_again_is_read_again() -> None:
 def test_nothing_is_kept_alive() -> None:
     tensor = torch.zeros(1 << 16)
     canonical_key(traced(lambda x: x, tensor))
-    alive = contents._weak(tensor.untyped_storage())
+    alive = StorageWeakRef(tensor.untyped_storage())
     del tensor
     assert alive.expired()
 
