@@ -163,7 +163,6 @@ def narrow(
     goes_away: Callable[[Sequence[Item]], bool],
     *,
     weight: Callable[[Item], float] = lambda switch: 1.0,
-    at_most: int = TOGETHER,
 ) -> list[Item]:
     """Return the fewest switches that are seen to make the failure go away; none where too many are needed.
 
@@ -173,7 +172,7 @@ def narrow(
     """
     needed: list[Item] = []
     rest = list(switches)
-    while rest and len(needed) < at_most:
+    while rest and len(needed) < TOGETHER:
         reached = [0.0, *accumulate(map(weight, rest))]
 
         def enough(lengths: Sequence[int], rest: list[Item] = rest) -> int | None:

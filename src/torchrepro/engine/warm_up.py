@@ -57,7 +57,8 @@ class Rehearsal:
         if ":" in self._compiler.name:
             return "the compiler is a function of the user, which runs in children alone"
         try:
-            _compile(self._repro)
+            with same_randomness(capture_rng_state()):
+                repro_common(self._repro).compile()
         except Exception as exc:  # of the compiler under test: it may fail at one time and not at another
             return f"a throwaway compilation failed ({type(exc).__name__})"
         return ""
@@ -91,11 +92,6 @@ def _throwaway(compiler: Compiler) -> Repro:
     inputs = (torch.ones(4, 20), torch.ones(4, 20))
     name = "inductor" if compiler.name == AOT_INDUCTOR else compiler.name
     return Repro(torch.fx.symbolic_trace(function), inputs, compiler=Compiler(name))
-
-
-def _compile(repro: Repro) -> None:
-    with same_randomness(capture_rng_state()):
-        repro_common(repro).compile()
 
 
 def _import_if_package_is_here(name: str) -> None:

@@ -23,15 +23,9 @@ import warnings
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from torchrepro.nouns.errors import HarnessError
-
 _TASKS = Path("/proc/self/task")
 _DRIVER = "cuda"
 """How the names of the CUDA driver's threads begin (`cuda00002c0000c`, seen with CUDA 13)."""
-
-
-class CannotFork(HarnessError):
-    """This process is not safe to be forked, or is not any more."""
 
 
 def prepare_to_fork() -> None:
@@ -58,9 +52,12 @@ def why_not_fork() -> str:
         return f"on {sys.platform} libraries of the system do not survive a fork"
     if len(_threads()) > 1:
         # Some libraries end their threads when the process forks (OpenBLAS does); what is left then matters.
-        _fork_for_nothing()
+        child = fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
     others = [name for number, name in _threads().items() if number != os.getpid()]
-    if _devices_hidden():
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         others = [name for name in others if not name.startswith(_DRIVER)]
     if others:
         return f"it has {len(others)} other threads ({', '.join(sorted(others))})"
@@ -83,17 +80,6 @@ def _threads() -> dict[int, str]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
     return found
-
-
-def _fork_for_nothing() -> None:
-    child = fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
-def _devices_hidden() -> bool:
-    return os.environ.get("CUDA_VISIBLE_DEVICES") == ""
 
 
 def _device_in_use() -> str:

@@ -20,7 +20,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from importlib.util import find_spec
@@ -91,18 +91,13 @@ class Identity:
 
 def _digest(bundle: Path) -> str:
     """Of every file in it. A gigabyte takes about a second."""
-    files = _files_of(bundle) if bundle.is_dir() else [bundle]
+    # What was found out about it and lies in a folder of it is not part of it.
+    inside = (path for path in bundle.rglob("*") if path.is_file() and bundle / LOCATED not in path.parents)
     digest = hashlib.sha256()
-    for path in files:
+    for path in sorted(inside) if bundle.is_dir() else [bundle]:
         name = path.name if path == bundle else str(path.relative_to(bundle))
         digest.update(f"{name}:{file_digest(path)}\n".encode())
     return digest.hexdigest()
-
-
-def _files_of(bundle: Path) -> list[Path]:
-    """Its own files; what was found out about it and lies in a folder of it is not part of it."""
-    located = bundle / LOCATED
-    return sorted(path for path in bundle.rglob("*") if path.is_file() and located not in path.parents)
 
 
 def _torch_version() -> str:
@@ -267,16 +262,11 @@ def _lock(descriptor: int, path: Path) -> None:
         except OSError as exc:
             if exc.errno in (errno.ENOLCK, errno.ENOTSUP):
                 return  # a file system without locks: nothing better can be done there
-            holder = _holder(descriptor)
+            written = os.pread(descriptor, 32, 0)
+            holder = int(written) if written.isdigit() else 0
         if (holder and answers(holder)) or time.monotonic() > deadline:
             raise TorchReproError(
                 f"another run (process {holder}) is at work in {path}",
                 next_step="wait for it, end it, or choose another directory with --out",
             )
         time.sleep(0.05)  # its holder was killed, and the search process that shared the lock is about to go
-
-
-def _holder(descriptor: int) -> int:
-    with suppress(ValueError):
-        return int(os.pread(descriptor, 32, 0) or b"0")
-    return 0
