@@ -1,4 +1,4 @@
-"""Ask about candidates: answer from the store, run what is unknown, repeat flaky failures, count, stop.
+"""Ask about candidates: answer from the store, run what is unknown, repeat flaky failures, count.
 
 `minify`, `locate` and `explain` all ask through `Queries`. A verdict is stored under the canonical key of the
 repro, the job and the job's payload (for example what is turned off), so a question is never run twice.
@@ -24,7 +24,7 @@ from torchrepro.engine.baseline import Failure
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, IsolatedOracle, Oracle
 from torchrepro.engine.store import Store
-from torchrepro.nouns.errors import HarnessError, SearchStopped
+from torchrepro.nouns.errors import HarnessError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Statistics
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -59,7 +59,6 @@ class Queries:
         failure: Failure | None = None,
         repeats: int = 1,
         job: str = JUDGE,
-        deadline: float | None = None,
         asked: int = 0,
     ) -> None:
         self.original, self.verdict = original, verdict
@@ -67,8 +66,6 @@ class Queries:
         self.store = store if store is not None else Store()
         self.observer = cast(IsolatedOracle, oracle) if observer is None else observer
         self.repeats = repeats
-        self.deadline = deadline
-        """In terms of `time.monotonic`; None: no limit."""
         self.statistics: dict[str, Statistics] = {}
         """What was asked, by label."""
         self.label = ""
@@ -145,7 +142,6 @@ class Queries:
         self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
     ) -> Sequence[Verdict]:
         """Judge one compilation on many sets of inputs (`IsolatedOracle.rounds`): one query."""
-        self._stop_if_late()
         self.count(queries=1)
         return self.observer.rounds(repro, own=own, seconds=seconds)
 
@@ -247,7 +243,6 @@ class Queries:
     def _ask(
         self, repros: Sequence[Repro], job: str, payload: Mapping[str, Any], *, keep_others: bool = True
     ) -> Generator[tuple[int, Verdict], None, None]:
-        self._stop_if_late()
         self.count(queries=len(repros))
         usual = job == JUDGE and not payload
         judged = self._oracle.judge(repros) if usual else self._oracle.judge(repros, job=job, **payload)
@@ -256,7 +251,6 @@ class Queries:
                 if keep_others and verdict.fails and not payload and not self.failure.shown_by(verdict):
                     self.store.also_seen(repros[index], verdict)
                 yield index, verdict
-                self._stop_if_late()
 
     def _known(self, key: _Key) -> Verdict | None:
         found = self.store.verdict(key.text)
@@ -270,10 +264,6 @@ class Queries:
         # A run that was stopped before code is no verdict of the usual job; any other answer is.
         complete = key.job == JUDGE_BEFORE_CODE and question.verdict.kind is not Kind.NOT_COMPARABLE
         self.store.remember(key.repro if complete else key.text, question.verdict)
-
-    def _stop_if_late(self) -> None:
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise SearchStopped("the time is up")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -426,8 +427,8 @@ def undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def own_signals() -> None:
-    """Reset the signal mask and handlers that a new process has inherited."""
+def start_afresh() -> None:
+    """Reset the signal mask and handlers that a new process has inherited; let it leave no core dump."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
@@ -436,3 +437,5 @@ def own_signals() -> None:
     # A shell ignores it for what it starts in the background; a candidate that dies of it has to show it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # A crash of a process with gigabytes would take seconds to be written down.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

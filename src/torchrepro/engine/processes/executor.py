@@ -33,8 +33,8 @@ from torchrepro.engine.processes.child import (
     describe_error,
     die_with,
     listen,
-    own_signals,
     reports_and_output,
+    start_afresh,
     undisturbed,
 )
 from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
@@ -43,7 +43,6 @@ from torchrepro.engine.processes.leftovers import scratch_directory
 from torchrepro.engine.processes.limits import (
     limit_memory,
     limit_threads,
-    no_core_dumps,
     thread_share,
     usable_cores,
     use_scratch,
@@ -227,12 +226,11 @@ class Executor:
         def work() -> object:
             die_with(parent)
             os.setsid()
-            own_signals()
+            start_afresh()
             _redirect(output)
             for sibling in (*self._running.values(), *self._idle):
                 sibling.let_go()
             use_scratch(str(self._scratch_of(task)))
-            no_core_dumps()
             limit_threads(self._threads)
             limit_memory(task.memory_limit)
             return job(task.repro, task.payload, reporter)

@@ -27,11 +27,10 @@ from torchrepro.engine.processes.child import (
     Outcome,
     Reporter,
     listen,
-    own_signals,
     popen,
     reports_and_output,
+    start_afresh,
 )
-from torchrepro.engine.processes.limits import no_core_dumps
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
@@ -135,8 +134,7 @@ def start_interpreter(environ: Mapping[str, str] | None = None, pass_fds: tuple[
 def main() -> None:
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
-    own_signals()
-    no_core_dumps()
+    start_afresh()
     reporter = Reporter(descriptor)
     requests = os.dup(0)
     with open(os.devnull) as nothing:

@@ -69,12 +69,6 @@ def limit_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def no_core_dumps() -> None:
-    """A crash of a process with gigabytes would take seconds to be written down."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-
-
 def _data_in_use() -> int | None:
     for line in _text(_STATUS).splitlines():
         name, _, value = line.partition(":")
