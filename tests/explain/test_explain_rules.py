@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.explain.rules import changes, size_rule, sizes_between, value_rule, values_between
-from torchrepro.explain.sentences import sentence_on_sizes, sentence_on_values
+from torchrepro.explain.rules import (
+    between,
+    changes,
+    sentence_on_sizes,
+    sentence_on_values,
+    size_rule,
+    sizes_between,
+    value_rule,
+)
 from torchrepro.explain.subject import Evidence, sentence_on_choices
 
 SIZES = st.sets(st.integers(1, 100), min_size=1, max_size=12)
@@ -115,7 +123,7 @@ def test_refining_finds_the_limit_of_sizes(limit: int, tried: set[int]) -> None:
 @given(low=FINITE, high=FINITE, count=st.integers(1, 60))
 def test_numbers_between_lie_between_and_in_order(low: float, high: float, count: int) -> None:
     low, high = sorted((low, high))
-    found = values_between(low, high, count)
+    found = between(low, high, count, torch.float32)
     assert found == sorted(set(found))
     assert len(found) <= count
     assert all(low < value < high for value in found)

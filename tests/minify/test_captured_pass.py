@@ -11,10 +11,8 @@ from synthetic import SyntheticOracle, targets
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.engine.queries import Queries
 from torchrepro.execute.record_graphs import graphs_of_call
-from torchrepro.minify.order import size_of
-from torchrepro.minify.problem import Problem
-from torchrepro.minify.registry import chosen_passes
-from torchrepro.minify.search import search
+from torchrepro.minify.problem import Problem, size_of
+from torchrepro.minify.registry import chosen_passes, search
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
@@ -43,15 +41,15 @@ def problem_of_call(fails: Callable[[Repro], bool]) -> Problem:
 
 def test_the_graph_that_fails_alone_is_searched_on() -> None:
     problem = problem_of_call(lambda repro: repro.place is Place.BEFORE_CAPTURE or "cos" in targets(repro))
-    found = search(problem, chosen_passes())
-    assert found.repro.place is Place.AFTER_CAPTURE
-    assert targets(found.repro) == ["cos"]
+    search(problem, chosen_passes())
+    assert problem.best.place is Place.AFTER_CAPTURE
+    assert targets(problem.best) == ["cos"]
 
 
 def test_a_call_of_which_no_graph_fails_stays_a_call() -> None:
     problem = problem_of_call(lambda repro: repro.place is Place.BEFORE_CAPTURE)
-    found = search(problem, chosen_passes(only=["captured"]))
-    assert found.repro is problem.original
+    search(problem, chosen_passes(only=["captured"]))
+    assert problem.best is problem.original
     assert problem.queries.asked == 2
 
 

@@ -12,7 +12,7 @@ from capturing import capture
 from synthetic import problem_of, targets
 
 from torchrepro.cut.subgraph import piece
-from torchrepro.edit.fixed_sizes import with_numbers
+from torchrepro.edit.symbolic_sizes import with_numbers
 from torchrepro.edit.validity import why_invalid
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph

@@ -10,18 +10,16 @@ from random_graphs import Case, CaseOracle, cases, single_steps
 
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.problem import Problem
-from torchrepro.minify.registry import passes
-from torchrepro.minify.search import search
+from torchrepro.minify.registry import passes, search
 from torchrepro.nouns.repro import Repro
 
 
 def minified(case: Case, workers: int = 1) -> tuple[Repro, int]:
     oracle = CaseOracle(case, workers)
     problem = Problem(Queries(case.repro, oracle.verdict(case.repro), oracle))
-    found = search(problem, passes())
-    assert not found.stopped
+    assert not search(problem, passes())
     assert problem.queries.asked >= oracle.queries
-    return found.repro, problem.queries.asked
+    return problem.best, problem.queries.asked
 
 
 def bound(case: Case) -> float:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.cost import cost_of
+from torchrepro.edit.held_tensors import rounded
 from torchrepro.edit.surgery import edited, has_effects
 from torchrepro.graph_text.annotations import NOTE_KEY, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro
@@ -22,6 +24,10 @@ from torchrepro.torch_api.ops import OpOverload
 Path = tuple[int | str, ...]
 _SLICE = ("start", "stop", "step")
 _EXAMPLES = ("val", "example_value", "tensor_meta", "unbacked_bindings", NOTE_KEY)
+
+
+DROPPED: Any = object()
+"""In the place of an argument: leave it to its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +54,18 @@ def with_literals(repro: Repro, values: Mapping[Literal, Any]) -> Repro:
     What nodes were noted to compute is forgotten: it was about other sizes and dtypes. Names of sizes that
     are symbols stay with the inputs.
     """
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    by_node: dict[str, dict[Path, Any]] = {}
-    for literal, value in values.items():
-        by_node.setdefault(literal.node, {})[literal.path] = value
-    shapes = dict(zip(_inputs(repro.graph), repro.inputs, strict=False))
-    for node in repro.graph.graph.nodes:
-        changed = by_node.get(node.name, {})
-        args = replaced(node.args, ("args",), changed) if changed else node.args
-        kwargs = replaced(node.kwargs, ("kwargs",), changed) if changed else node.kwargs
-        made = graph.create_node(
-            node.op,
-            node.target,
-            map_arg(args, copies.__getitem__),
-            map_arg(kwargs, copies.__getitem__),
-            name=node.name,
-            type_expr=node.type,
-        )
-        made.meta = {key: value for key, value in node.meta.items() if key not in _EXAMPLES}
-        note = _note_still_true(node, shapes.get(node.name))
+    graph = copy.deepcopy(repro.graph.graph)
+    given = iter(repro.inputs)
+    for node in graph.nodes:
+        changed = {literal.path: value for literal, value in values.items() if literal.node == node.name}
+        if changed:
+            node.args = replaced(node.args, ("args",), changed)
+            node.kwargs = replaced(node.kwargs, ("kwargs",), changed)
+        note = _note_still_true(node, next(given, None) if node.op == "placeholder" else None)
+        node.meta = {key: value for key, value in node.meta.items() if key not in _EXAMPLES}
         if note is not None:
-            made.meta[NOTE_KEY] = note
-        copies[node] = made
+            node.meta[NOTE_KEY] = note
     return replace(repro, graph=GraphModule(repro.graph, graph, class_name="Graph"))
-
-
-def _inputs(module: GraphModule) -> list[str]:
-    return [node.name for node in module.graph.nodes if node.op == "placeholder"]
 
 
 def _note_still_true(node: Node, value: Any) -> Any:
@@ -115,11 +105,12 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def replaced(value: Any, path: Path, changed: Mapping[Path, Any]) -> Any:
-    """The same structure, in plain containers, with some leaves changed."""
+    """The same structure, in plain containers, with some leaves changed; `DROPPED` ones are gone."""
     if path in changed:
         return changed[path]
     if isinstance(value, tuple | list):
         items = [replaced(item, (*path, index), changed) for index, item in enumerate(value)]
+        items = [item for item in items if item is not DROPPED]
         if hasattr(value, "_make"):
             return value._make(items)
         return tuple(items) if isinstance(value, tuple) else items
@@ -191,29 +182,29 @@ def _takes(parameters: tuple[Parameter, ...], count: int, names: set[str]) -> bo
 
 @functools.cache
 def _signatures(op: str, target: Any) -> tuple[tuple[Parameter, ...], ...]:
-    return tuple(_found_signatures(op, target))
-
-
-def _found_signatures(op: str, target: Any) -> Iterator[tuple[Parameter, ...]]:
-    if isinstance(target, OpOverload):
-        yield _of_schema(target)
-        return
-    if op == "call_function" and getattr(target, "__module__", "") != "_operator":
-        with contextlib.suppress(TypeError, ValueError):  # a builtin: its overloads know
-            yield tuple(_of_python(inspect.signature(target)))
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    yield from _of_overloads(name)
-
-
-def _of_overloads(name: str) -> Iterator[tuple[Parameter, ...]]:
-    """The overloads of the op that a function or method of torch has its name from.
+    """The signature of an op or a function, and of the overloads that a function or method has its name from.
 
     Checked on torch 2.11 to 2.15 (`OpOverloadPacket.overloads`).
     """
+    if isinstance(target, OpOverload):
+        return (_of_schema(target),)
+    found = []
+    if op == "call_function" and getattr(target, "__module__", "") != "_operator":
+        with contextlib.suppress(TypeError, ValueError):  # a builtin: its overloads know
+            parameters = list(inspect.signature(target).parameters.values())
+            if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+                found = [
+                    tuple(
+                        Parameter(p.name, p.default, p.kind is p.KEYWORD_ONLY, p.default is None)
+                        for p in parameters
+                    )
+                ]
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     for overload in packet.overloads() if packet is not None else ():
         if overload != "out" and not overload.endswith("_out"):
-            yield _of_schema(getattr(packet, overload))
+            found.append(_of_schema(getattr(packet, overload)))
+    return tuple(found)
 
 
 def _of_schema(op: OpOverload) -> tuple[Parameter, ...]:
@@ -226,22 +217,6 @@ def _of_schema(op: OpOverload) -> tuple[Parameter, ...]:
         )
         for argument in op._schema.arguments
     )
-
-
-def _of_python(signature: inspect.Signature) -> Iterator[Parameter]:
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ValueError("takes any arguments")
-        yield Parameter(
-            parameter.name,
-            parameter.default,
-            parameter.kind is parameter.KEYWORD_ONLY,
-            parameter.default is None,
-        )
-
-
-DROPPED: Any = object()
-"""In the place of an argument: leave it to its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +233,13 @@ def slots_of(repro: Repro) -> list[Slot]:
     """Every argument for which there is something plainer."""
     found = []
     for node in repro.graph.graph.nodes:
-        if node.op not in CALLS or has_effects(node) or _is_getitem(node):
+        # Taking one of several results: another index is another result, not a plainer one.
+        is_getitem = getattr(node.target, "__name__", "") == "getitem"
+        if node.op not in CALLS or has_effects(node) or is_getitem:
             continue
         parameters = parameters_of(node)
         places: list[tuple[int | str, Any]] = [*enumerate(node.args), *node.kwargs.items()]
-        for place, value in places:
-            # The object that a method belongs to is no argument.
-            if place == 0 and node.op == "call_method":
-                continue
+        for place, value in places[1:] if node.op == "call_method" else places:
             choices = list(_choices(value, parameter_at(parameters, place)))
             if can_be_left_out(node, place):
                 choices.insert(0, DROPPED)
@@ -278,75 +252,51 @@ def with_arguments(repro: Repro, values: Mapping[Slot, Any]) -> Repro:
     """The repro with other arguments; an input that nothing reads any more is gone."""
 
     def edit(graph: Graph) -> None:
-        by_node: dict[str, dict[int | str, Any]] = {}
-        for slot, value in values.items():
-            by_node.setdefault(slot.node, {})[slot.place] = value
-        for node in list(graph.nodes):
-            if node.name in by_node:
-                _change(node, by_node[node.name])
+        for node in graph.nodes:
+            changed = {slot.place: value for slot, value in values.items() if slot.node == node.name}
+            if changed:
+                _change(node, changed)
 
     return edited(repro, edit)
 
 
 def _change(node: Node, values: Mapping[int | str, Any]) -> None:
-    kwargs = {name: values.get(name, value) for name, value in node.kwargs.items()}
+    parameters = parameters_of(node)
     args = [values.get(index, value) for index, value in enumerate(node.args)]
     while args and args[-1] is DROPPED:
         args.pop()
     # What stands before an argument that stays cannot be left out: it is written as its default, if any.
-    parameters = parameters_of(node)
     for index, value in enumerate(args):
         if value is DROPPED:
             parameter = parameter_at(parameters, index)
-            has_default = parameter is not None and parameter.has_default
-            args[index] = parameter.default if parameter is not None and has_default else node.args[index]
+            known = parameter is not None and parameter.has_default
+            args[index] = parameter.default if parameter is not None and known else node.args[index]
     node.args = tuple(args)
+    kwargs = {name: values.get(name, value) for name, value in node.kwargs.items()}
     node.kwargs = {name: value for name, value in kwargs.items() if value is not DROPPED}
 
 
 def _choices(value: Any, parameter: Parameter | None) -> Iterator[Any]:
+    """What is plainer than a value; of a float also one digit of it, which the oracle may find too few."""
     if parameter is not None and _is_number(value) and _is_number(parameter.default):
         return  # the default is what a reader expects; other numbers are no plainer
+    choices: list[Any] = []
     if isinstance(value, Node):
         if parameter is not None and parameter.optional and not parameter.has_default:
             yield None
-        return
-    for choice in _plainer(value, "" if parameter is None else parameter.name):
+    elif isinstance(value, float):
+        choices = [1.0, 0.0, rounded(value, 1)]
+    elif isinstance(value, tuple | list) and value and all(type(item) is int for item in value):
+        kind = tuple if isinstance(value, tuple) else list
+        plain = kind(min(item, 1) if item > 0 else 0 for item in value)
+        choices = [plain[:1], kind(value[:1]), plain] if len(value) > 1 else [plain]
+    elif isinstance(value, int) and not isinstance(value, bool):
+        # Dimensions count from 0; other numbers of things mostly from 1.
+        choices = [0, 1] if value < 0 or (parameter is not None and "dim" in parameter.name) else [1]
+    for choice in choices:
         if cost_of(choice) < cost_of(value) or len(repr(choice)) < len(repr(value)):
             yield choice
 
 
-def _plainer(value: Any, name: str) -> Iterator[Any]:
-    if isinstance(value, float):
-        yield from (1.0, 0.0, _short(value))
-    elif isinstance(value, tuple | list):
-        if value and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
-            yield from _plainer_list(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        # Dimensions count from 0; other numbers of things mostly from 1.
-        if "dim" in name or value < 0:
-            yield 0
-        yield 1
-
-
-def _plainer_list(value: Sequence[int]) -> Iterator[Sequence[int]]:
-    kind = tuple if isinstance(value, tuple) else list
-    plain = kind(min(item, 1) if item > 0 else 0 for item in value)
-    if len(value) > 1:
-        yield plain[:1]
-        yield kind(value[:1])
-    yield plain
-
-
-def _short(value: float) -> float:
-    """One digit of it: 0.3535533 is as good as 0.4, and where it is not the oracle says so."""
-    return float(f"{value:.0e}")
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_getitem(node: Node) -> bool:
-    """Taking one of several results: another index is another result, not a plainer one."""
-    return getattr(node.target, "__name__", "") == "getitem"

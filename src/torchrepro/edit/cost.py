@@ -8,15 +8,15 @@ beyond the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from torchrepro.bundle.storages import remembered
 from torchrepro.cut.subgraph import CALLS
-from torchrepro.edit.plain_values import seeded_noise
+from torchrepro.edit.held_tensors import seeded_noise
+from torchrepro.edit.surgery import reach
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.script.tensors import shortest_digits
 
@@ -31,13 +31,11 @@ def count_runs(module: GraphModule) -> int:
     """
     total = 0
     for node in module.graph.nodes:
-        if node.op not in CALLS:
-            continue
-        total += 1
-        called = [node.target] if node.op == "call_module" else _graphs_given_to(node)
-        for path in called:
-            nested = _reach(module, str(path))
-            total += count_runs(nested) if isinstance(nested, GraphModule) else 0
+        if node.op in CALLS:
+            paths = [operand.target for operand in node.all_input_nodes if operand.op == "get_attr"]
+            paths = [node.target] if node.op == "call_module" else paths
+            nested = [reach(module, str(path)) for path in paths]
+            total += 1 + sum(count_runs(graph) for graph in nested if isinstance(graph, GraphModule))
     return total
 
 
@@ -76,16 +74,6 @@ def cost_of(value: Any) -> int:
     if isinstance(value, torch.dtype):
         return int(value not in USUAL_DTYPES)
     return 0
-
-
-def _graphs_given_to(node: Node) -> Iterator[Any]:
-    return (operand.target for operand in node.all_input_nodes if operand.op == "get_attr")
-
-
-def _reach(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part, None)
-    return module
 
 
 _PROGRESSION = 20

@@ -21,9 +21,8 @@ from itertools import islice, product
 import torch
 
 from torchrepro.edit.arguments import Literal, literals_of, with_literals
-from torchrepro.edit.fixed_sizes import numbers_of
 from torchrepro.edit.held_tensors import Held, held_tensors, indices_below, window, with_tensors
-from torchrepro.edit.symbolic_sizes import Axis, Dimension, Traced, trace_sizes
+from torchrepro.edit.symbolic_sizes import Axis, Dimension, Traced, numbers_of, trace_sizes
 from torchrepro.edit.validity import why_invalid
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro

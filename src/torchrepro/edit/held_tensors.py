@@ -1,13 +1,14 @@
-"""The tensors of a repro, each once with all its places; how to replace them and to take parts of them.
+"""The tensors of a repro, each once with all its places: replace them, take parts, give them plain values.
 
 A tensor can be given twice, to the call and to one before it; it stays one tensor. Only those are listed that
-can be recreated from their values alone: no wrappers, nothing sparse or quantised.
+can be recreated from their values alone: no wrappers, nothing sparse or quantised. Plain values are made in
+one line: what could stand in the place of a tensor's own, plainest first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,21 +169,22 @@ def laid_out_like(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """
     if values.dim() != model.dim() or model.is_contiguous():
         return values.clone(memory_format=torch.contiguous_format)
-    strides = _strides(values.shape, model)
-    span = 1 + sum((size - 1) * step for size, step in zip(values.shape, strides, strict=True))
-    memory = torch.zeros(max(span, 1), dtype=values.dtype, device=values.device)
-    made = memory.as_strided(values.shape, strides)
-    if made.is_contiguous():
-        return values.clone(memory_format=torch.contiguous_format)
-    for axis, step in enumerate(strides):
-        if step == 0:
-            values = values.narrow(axis, 0, 1)
-    target = made
-    for axis, step in enumerate(strides):
-        if step == 0:
-            target = target.narrow(axis, 0, 1)
-    target.copy_(values)
-    return made
+    part = values
+    for axis, step in enumerate(model.stride()):
+        if step == 0 and model.shape[axis] > 1:
+            part = part.narrow(axis, 0, 1)
+    if _without_gaps(model):
+        outermost_first = sorted(
+            range(model.dim()), key=lambda axis: (model.stride(axis), model.shape[axis]), reverse=True
+        )
+        inverse = sorted(range(model.dim()), key=outermost_first.__getitem__)
+        made = part.permute(outermost_first).clone(memory_format=torch.contiguous_format).permute(inverse)
+    else:
+        span = 1 + sum((size - 1) * step for size, step in zip(part.shape, model.stride(), strict=True))
+        memory = torch.zeros(max(span, 1), dtype=values.dtype, device=values.device)
+        made = memory.as_strided(part.shape, model.stride()).copy_(part)
+    made = made.expand(values.shape)
+    return values.clone(memory_format=torch.contiguous_format) if made.is_contiguous() else made
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -190,20 +192,6 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         values = tensor.detach().clone(memory_format=torch.contiguous_format)
     return made_like(values, tensor)
-
-
-def _strides(shape: Sequence[int], model: torch.Tensor) -> list[int]:
-    repeated = [step == 0 and size > 1 for size, step in zip(model.shape, model.stride(), strict=True)]
-    if not _without_gaps(model):
-        return list(model.stride())
-    strides = [0] * len(shape)
-    step = 1
-    for axis in sorted(range(len(shape)), key=lambda axis: (model.stride(axis), model.shape[axis])):
-        if repeated[axis]:
-            continue
-        strides[axis] = step
-        step *= shape[axis]
-    return strides
 
 
 def _without_gaps(tensor: torch.Tensor) -> bool:
@@ -244,3 +232,92 @@ def _looks_up(node: Node) -> bool:
     if name in ("getitem", "setitem"):
         return not isinstance(node.args[1], int)
     return any(word in name for word in _LOOKS_UP)
+
+
+Form = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+"""(tensor, place of the failing element) -> the same tensor with other values."""
+
+
+def plainest(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """Ones; zeros for integers, which are mostly indices and exist everywhere; True for masks."""
+    return _full(tensor, 1 if _has_fractions(tensor) or tensor.dtype is torch.bool else 0)
+
+
+def zeros(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """Zeros; ones for integers."""
+    return _full(tensor, 0 if _has_fractions(tensor) or tensor.dtype is torch.bool else 1)
+
+
+def signs(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """1 or -1 throughout, by the sign of the failing element."""
+    value = tensor.detach()[place].item()
+    return _full(tensor, -1 if not isinstance(value, complex) and value < 0 else 1)
+
+
+def one_digit(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """The failing element throughout, to one digit."""
+    return _full(tensor, rounded(tensor.detach()[place].item(), 1))
+
+
+def same_throughout(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """The failing element throughout, as it is."""
+    return _full(tensor, tensor.detach()[place].item())
+
+
+def counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """0, 1, 2, ..."""
+    if tensor.dtype is torch.bool:
+        return plainest(tensor, place)
+    numbers = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
+    return _made(numbers.to(tensor.dtype), tensor)
+
+
+def noise(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+    """Normal numbers from a generator with seed 0, made on the CPU; other types count."""
+    if not _has_fractions(tensor):
+        return counting(tensor, place)
+    return _made(seeded_noise(tensor), tensor)
+
+
+FORMS: tuple[Form, ...] = (plainest, counting, signs, zeros, one_digit, same_throughout, noise)
+"""For tensors of several elements: values that vary are likelier to matter than which value it is."""
+FORMS_OF_ONE: tuple[Form, ...] = (plainest, zeros, signs, one_digit)
+
+
+def forms_of(tensor: torch.Tensor) -> tuple[Form, ...]:
+    return FORMS if tensor.numel() > 1 else FORMS_OF_ONE
+
+
+def seeded_noise(tensor: torch.Tensor) -> torch.Tensor:
+    """`torch.randn(shape, generator=torch.Generator().manual_seed(0))` in the tensor's dtype."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+    return drawn.to(device=tensor.device, dtype=tensor.dtype)
+
+
+def rounder_values(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor with its numbers written to one digit, two, three: the shortest first."""
+    if not _has_fractions(tensor) or tensor.is_complex():
+        return
+    values = tensor.detach().reshape(-1).tolist()
+    for digits in (1, 2, 3):
+        numbers = torch.tensor([rounded(value, digits) for value in values], dtype=torch.float64)
+        yield _made(numbers.to(tensor.dtype).to(tensor.device).reshape(tensor.shape), tensor)
+
+
+def rounded(value: complex, digits: int) -> complex:
+    """A number to so many digits; what is no number or no fraction stays as it is."""
+    return float(f"{value:.{digits - 1}e}") if isinstance(value, float) else value
+
+
+def _full(tensor: torch.Tensor, value: complex) -> torch.Tensor:
+    return _made(torch.full(tensor.shape, value, dtype=tensor.dtype, device=tensor.device), tensor)
+
+
+def _made(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """These values with the layout and the kind of another tensor."""
+    return made_like(laid_out_like(values, model), model)
+
+
+def _has_fractions(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex

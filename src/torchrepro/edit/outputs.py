@@ -7,7 +7,7 @@ one of them become one op: `amax` for `max(...)[0]`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from torchrepro.edit.surgery import edited, put_in_place_of
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.ops import OpOverload, op_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,14 @@ def _walk(value: Any, path: str) -> Iterator[Output]:
             yield from _walk(item, f"{path}[{index}]")
 
 
+# Ops with several results of which only one is used.
+
 _aten = torch.ops.aten
+_EXTREMA = {
+    "max": (("amax", _aten.amax.default), ("argmax", _aten.argmax.default)),
+    "min": (("amin", _aten.amin.default), ("argmin", _aten.argmin.default)),
+}
+_PARTS = ("split", "split_with_sizes", "tensor_split", "chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,89 +98,45 @@ def with_single_results(repro: Repro, names: Collection[str]) -> Repro:
         for node in list(graph.nodes):
             form = _form(node, values) if node.name in names else None
             if form is not None:
+                several: Any = node.args[0]
+                aten = isinstance(several.target, OpOverload)  # in the style of the op that it stands for
+                target, args = (form.op, form.op_args) if aten else (getattr(torch, form.name), form.args)
                 with graph.inserting_before(node):
-                    put_in_place_of(node, _call(graph, node.args[0], form))
+                    put_in_place_of(node, graph.call_function(target, args))
 
     return edited(repro, edit)
 
 
-def _call(graph: Graph, several: Any, form: _Form) -> Node:
-    """In the style of the op that it stands for."""
-    if isinstance(several.target, OpOverload):
-        return graph.call_function(form.op, form.op_args)
-    return graph.call_function(getattr(torch, form.name), form.args)
-
-
 def _form(node: Node, values: Mapping[str, Any]) -> _Form | None:
-    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+    """What computes one of several results; None where a node takes none, or nothing does."""
+    operands: list[Any] = [*node.args, None, None]
+    several, place = operands[:2]
+    if node.target is not operator.getitem or not isinstance(several, Node) or not isinstance(place, int):
         return None
-    several: Node = node.args[0]
-    place = node.args[1]
-    results = values.get(several.name)
-    find = _FORMS.get(_name(several))
-    if find is None or not isinstance(place, int) or not isinstance(results, tuple | list):
+    args, kwargs, results = several.args, several.kwargs, values.get(several.name)
+    x = args[0] if args else None
+    if not isinstance(x, Node) or "out" in kwargs or not isinstance(results, tuple | list):
         return None
-    given = _Given(several)
-    return find(given, place % len(results), results) if given.is_plain else None
 
+    def argument(index: int, name: str, default: Any) -> Any:
+        return args[index] if index < len(args) else kwargs.get(name, default)
 
-class _Given:
-    """The arguments of an op, by position or by name."""
-
-    def __init__(self, node: Node) -> None:
-        self._args, self._kwargs = node.args, node.kwargs
-        self.x = node.args[0] if node.args else None
-        self.is_plain = isinstance(self.x, Node) and "out" not in node.kwargs
-
-    def get(self, place: int, name: str, default: Any) -> Any:
-        return self._args[place] if place < len(self._args) else self._kwargs.get(name, default)
-
-
-_Find = Callable[[_Given, int, Any], _Form | None]
-
-
-def _name(node: Node) -> str:
-    target: Any = node.target
-    if isinstance(target, OpOverload):
-        return str(target._schema.name.removeprefix("aten::"))
-    return target if isinstance(target, str) else getattr(target, "__name__", "")
-
-
-def _extremum(value: tuple[str, OpOverload], index: tuple[str, OpOverload]) -> _Find:
-    def find(given: _Given, place: int, results: Any) -> _Form | None:
-        dim, keepdim = given.get(1, "dim", None), given.get(2, "keepdim", False)
+    name, place = op_name(several.target), place % len(results)
+    if name in _EXTREMA:
+        dim, keepdim = argument(1, "dim", None), argument(2, "keepdim", False)
         if not isinstance(dim, int):
             return None  # the larger of two tensors
         kept = (keepdim,) if keepdim else ()
-        name, op = (value, index)[place]
-        return _Form(name, (given.x, dim, *kept), op, (given.x, dim if place else [dim], *kept))
-
-    return find
-
-
-def _part(given: _Given, place: int, results: Any) -> _Form | None:
-    """One of the pieces into which a tensor was cut along a dimension."""
-    dim = given.get(2, "dim", 0)
-    sizes = [part.shape[dim] for part in results]
-    if not isinstance(dim, int) or not all(isinstance(size, int) for size in sizes):
+        public, op = _EXTREMA[name][place]
+        return _Form(public, (x, dim, *kept), op, (x, dim if place else [dim], *kept))
+    if name == "unbind":
+        row = (x, argument(1, "dim", 0), place)
+        return _Form("select", row, _aten.select.int, row)
+    dim = argument(2, "dim", 0)
+    if name not in _PARTS or not isinstance(dim, int):
+        return None
+    sizes = [part.shape[dim] for part in results]  # of the pieces into which a tensor was cut
+    if not all(isinstance(size, int) for size in sizes):
         return None
     start, size = sum(sizes[:place]), sizes[place]
-    return _Form(
-        "narrow", (given.x, dim, start, size), _aten.slice.Tensor, (given.x, dim, start, start + size)
-    )
-
-
-def _row(given: _Given, place: int, results: Any) -> _Form | None:
-    args = (given.x, given.get(1, "dim", 0), place)
-    return _Form("select", args, _aten.select.int, args)
-
-
-_FORMS: dict[str, _Find] = {
-    "max": _extremum(("amax", _aten.amax.default), ("argmax", _aten.argmax.default)),
-    "min": _extremum(("amin", _aten.amin.default), ("argmin", _aten.argmin.default)),
-    "split": _part,
-    "split_with_sizes": _part,
-    "tensor_split": _part,
-    "chunk": _part,
-    "unbind": _row,
-}
+    return _Form("narrow", (x, dim, start, size), _aten.slice.Tensor, (x, dim, start, start + size))

@@ -13,6 +13,7 @@ from torchrepro.edit.cost import asks_for_gradients
 from torchrepro.nouns.repro import Ambient, Compiler, Repro
 
 _STATE = ("grad_enabled", "inference_mode", "default_dtype", "matmul_precision", "deterministic", "threads")
+_GONE: Any = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +40,21 @@ def ambient_settings(repro: Repro) -> list[Setting]:
     ambient = repro.ambient
     found = state_settings(repro)
     found += [
-        _ambient(f"autocast on {cast.device}", _without_item("autocast", cast)) for cast in ambient.autocast
+        Setting(f"autocast on {cast.device}", _at("ambient", "autocast", cast)) for cast in ambient.autocast
     ]
     found += config_settings(repro)
     found += [
-        _ambient(name, _without_key("environ", name))
-        for name in ambient.environ
-        if not _is_set(name, ambient)
+        Setting(name, _at("ambient", "environ", name))
+        for name, value in ambient.environ.items()
+        # Torch has read the variables that this process was started with: no candidate would be without them.
+        if os.environ.get(name) != value
     ]
-    found += [_ambient("rng", _with(left_out=(), rng={}))] if ambient.rng else []
-    found += [Setting("strict", lambda repro: replace(repro, strict=False))] if repro.strict else []
+    if ambient.rng:
+        found.append(Setting("rng", _at_ambient("rng", {})))
+    if repro.strict:
+        found.append(Setting("strict", _at("strict", value=False)))
     if repro.tolerance is not None:
-        found.append(Setting("tolerance", lambda repro: replace(repro, tolerance=None)))
+        found.append(Setting("tolerance", _at("tolerance", value=None)))
     return found
 
 
@@ -58,8 +62,7 @@ def state_settings(repro: Repro) -> list[Setting]:
     """Return the modes and the process-wide settings of torch."""
     ambient, plain = repro.ambient, Ambient()
     return [
-        # What could not be kept is not applied either, so the failure does not need it.
-        _ambient(name, _with(left_out=(), **{name: value}), str(getattr(ambient, name)), str(value))
+        Setting(name, _at_ambient(name, value), str(getattr(ambient, name)), str(value))
         for name in _STATE
         if (value := getattr(plain, name)) != getattr(ambient, name)
     ]
@@ -67,16 +70,8 @@ def state_settings(repro: Repro) -> list[Setting]:
 
 def config_settings(repro: Repro) -> list[Setting]:
     """Return the settings of Dynamo, AOT and inductor."""
-
-    def removed(module: str, name: str) -> _Change:
-        def change(held: Any) -> dict[str, Any]:
-            configs = {**held.configs, module: _less(held.configs[module], name)}
-            return {"configs": {short: values for short, values in configs.items() if values}}
-
-        return change
-
     return [
-        _ambient(f"{module}.{name}", removed(module, name), str(value))
+        Setting(f"{module}.{name}", _at("ambient", "configs", module, name), str(value))
         for module, values in repro.ambient.configs.items()
         for name, value in values.items()
     ]
@@ -86,78 +81,56 @@ def gradient_settings(repro: Repro) -> list[Setting]:
     """Return the backward call, and inputs that ask for gradients."""
     if not asks_for_gradients(repro):
         return []
-    backward = Setting("backward", lambda repro: replace(repro, backward=False))
-    return [backward, Setting("requires_grad", _without_gradients)]
+    return [Setting("backward", _at("backward", value=False)), Setting("requires_grad", _without_gradients)]
 
 
 def compiler_settings(repro: Repro) -> list[Setting]:
     """Return what was asked of the compiler. Its name stays: it is what is under test."""
     compiler, plain = repro.compiler, Compiler()
     found = [
-        _compiler(name, _with(**{name: value}), str(getattr(compiler, name)))
+        Setting(name, _at("compiler", name, value=value), str(getattr(compiler, name)))
         for name in ("mode", "dynamic", "fullgraph")
         if (value := getattr(plain, name)) != getattr(compiler, name)
     ]
     return found + [
-        _compiler(name, _without_key("options", name), str(value)) for name, value in compiler.options.items()
+        Setting(name, _at("compiler", "options", name), str(value))
+        for name, value in compiler.options.items()
     ]
 
 
 def call_settings(repro: Repro) -> list[Setting]:
     """Return the calls that came before."""
-
-    def without_call(inputs: tuple[Any, ...]) -> Callable[[Repro], Repro]:
-        return lambda repro: replace(
-            repro, earlier=tuple(call for call in repro.earlier if call is not inputs)
-        )
-
-    return [Setting(f"call {number}", without_call(inputs)) for number, inputs in enumerate(repro.earlier)]
+    return [Setting(f"call {n}", _at("earlier", inputs)) for n, inputs in enumerate(repro.earlier)]
 
 
-_Change = Callable[[Any], Mapping[str, Any]]
-"""From an `Ambient` or a `Compiler` to the fields that are different without a setting."""
+def _at(*path: Any, value: Any = _GONE) -> Callable[[Repro], Repro]:
+    """Put a value at a path of fields, keys and items in a repro, or take away what stands there."""
+    return lambda repro: _with(repro, path, value)
 
 
-def _ambient(name: str, change: _Change, own: str = "", default: str = "default") -> Setting:
-    def removed(repro: Repro) -> Repro:
-        return replace(repro, ambient=replace(repro.ambient, **change(repro.ambient)))
-
-    return Setting(name, removed, own, default)
+def _at_ambient(name: str, value: Any) -> Callable[[Repro], Repro]:
+    # What could not be kept is not applied either, so the failure does not need it.
+    return lambda repro: _with(_with(repro, ("ambient", "left_out"), ()), ("ambient", name), value)
 
 
-def _compiler(name: str, change: _Change, own: str) -> Setting:
-    def removed(repro: Repro) -> Repro:
-        return replace(repro, compiler=replace(repro.compiler, **change(repro.compiler)))
-
-    return Setting(name, removed, own)
-
-
-def _with(**values: Any) -> _Change:
-    return lambda held: values
-
-
-def _without_item(field: str, item: object) -> _Change:
-    return lambda held: {field: tuple(other for other in getattr(held, field) if other != item)}
-
-
-def _without_key(field: str, name: str) -> _Change:
-    return lambda held: {field: _less(getattr(held, field), name)}
-
-
-def _less(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}
-
-
-def _is_set(name: str, ambient: Ambient) -> bool:
-    """Torch has read the variables that this process was started with: no candidate would be without them."""
-    return os.environ.get(name) == ambient.environ[name]
+def _with(held: Any, path: Sequence[Any], value: Any) -> Any:
+    if not path:
+        return value
+    step, *rest = path
+    if isinstance(held, tuple):
+        return tuple(item for item in held if item is not step)
+    if isinstance(held, Mapping):
+        inner = _with(held.get(step, {}), rest, value)
+        others = {key: other for key, other in held.items() if key != step}
+        return others if inner is _GONE or inner == {} else {**others, step: inner}
+    return replace(held, **{step: _with(getattr(held, step), rest, value)})
 
 
 def _without_gradients(repro: Repro) -> Repro:
     """Inputs on the same memory that ask for no gradients; there is no backward then."""
-    calls = [tuple(map(_detached, inputs)) for inputs in (repro.inputs, *repro.earlier)]
-    return replace(repro, inputs=calls[0], earlier=tuple(calls[1:]), backward=None)
 
+    def detached(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in inputs)
 
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
+    earlier = tuple(map(detached, repro.earlier))
+    return replace(repro, inputs=detached(repro.inputs), earlier=earlier, backward=None)

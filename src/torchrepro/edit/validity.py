@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.fake_run import FakeRun, run_on_fakes
-from torchrepro.torch_api import pytree as pytree
+from torchrepro.torch_api import pytree
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
 _SURE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
@@ -67,7 +67,8 @@ def _depends_on_data(run: FakeRun) -> bool:
 def _blame(exc: Exception, node: Node | None) -> str:
     """What eager would raise as well; empty where that is not certain."""
     target = node.target if node is not None else None
-    if isinstance(target, HigherOrderOperator) or (isinstance(target, OpOverload) and _is_custom(target)):
+    custom = isinstance(target, OpOverload) and target.namespace not in _TORCH_NAMESPACES
+    if custom or isinstance(target, HigherOrderOperator):
         return ""
     said = str(exc).lower()
     if not isinstance(exc, _SURE) or isinstance(exc, _UNSURE) or type(exc).__module__ != "builtins":
@@ -75,7 +76,3 @@ def _blame(exc: Exception, node: Node | None) -> str:
     if any(word in said for word in _ABOUT_FAKES):
         return ""
     return f"{type(exc).__name__}: {exc}"
-
-
-def _is_custom(operator: OpOverload) -> bool:
-    return operator.namespace not in _TORCH_NAMESPACES

@@ -8,7 +8,7 @@ is asked about alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ _TOGETHER = 32
 _ELEMENTS = 1 << 22
 _OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 _DIES = (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
+_ORDER = (Outcome.UNKNOWN, Outcome.PASSES, Outcome.OTHERWISE, Outcome.FAILS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Experiment:
     def __init__(self, queries: Queries, budget: Budget) -> None:
         self.queries = queries
         self.repro = queries.original
-        self.failure = queries.failure
+        self.failure, self._kind = queries.failure, queries.failure.signature.kind
         self.trials: list[Trial] = []
         self._budget = budget
         self._reserved = 0
@@ -67,35 +68,22 @@ class Experiment:
     def tells_values_apart(self) -> bool:
         """Whether one compilation can answer for many copies of the graph."""
         compared = self.queries.verdict.comparison is not None
-        return compared and self.failure.signature.kind in _OF_VALUES and can_be_joined(self.repro)
+        return compared and self._kind in _OF_VALUES and can_be_joined(self.repro)
 
     @property
     def is_compiled_once(self) -> bool:
         """Whether other values are free: what shows the failure has been compiled, and lives on."""
-        kind = self.failure.signature.kind
-        return (
-            self._survives and kind is not Kind.COMPILE_ERROR and self.repro.place is not Place.BEFORE_CAPTURE
-        )
-
-    @property
-    def _survives(self) -> bool:
-        return self.failure.signature.kind not in _DIES
+        fatal = self._kind in (*_DIES, Kind.COMPILE_ERROR)
+        return not fatal and self.repro.place is not Place.BEFORE_CAPTURE
 
     def try_values(self, variations: Sequence[Variation]) -> list[Trial]:
         """Variations of the inputs' values alone: all of them for one compilation."""
         if not variations or not self.left:
             return []
-        if not self._survives:
+        if self._kind in _DIES:
             return self.try_each(variations)
-        found = [Outcome.UNKNOWN] * (1 + len(variations))
-        for _ in range(self.queries.repeats):
-            # The baseline goes first: if it passes inside the batch, the batch's results are discarded.
-            sets = [self.repro.inputs, *(variation.repro.inputs for variation in variations)]
-            verdicts = self._judged_on(sets)
-            found = [_worse(old, self._outcome(new)) for old, new in zip(found, verdicts, strict=True)]
-        if found[0] is not Outcome.FAILS:
-            return []
-        return self._keep(variations, found[1:], alone=False)
+        sets = [self.repro.inputs, *(variation.repro.inputs for variation in variations)]
+        return self._repeated(variations, lambda: self._judged_on(sets)) or []
 
     def _judged_on(self, sets: Sequence[tuple[Any, ...]]) -> list[Verdict]:
         """Judge one compilation on each set of inputs; if the process dies, each half in its own."""
@@ -111,9 +99,8 @@ class Experiment:
 
     def try_together(self, variations: Sequence[Variation]) -> list[Trial] | None:
         """Variations next to one another in one graph; None where the baseline passes inside the batch."""
-        valid = [variation for variation in variations if self._is_valid(variation)]
         trials: list[Trial] = []
-        for batch in self._batches(valid):
+        for batch in self._batches([variation for variation in variations if self._is_valid(variation)]):
             found = self._try_together(batch)
             if found is None:
                 return trials or None
@@ -134,6 +121,18 @@ class Experiment:
             held += elements
         return batches
 
+    def _try_together(self, variations: Sequence[Variation]) -> list[Trial] | None:
+        if not variations or not self.left:
+            return []
+        whole = joined([self.repro, *(variation.repro for variation in variations)])
+        try:
+            return self._repeated(variations, lambda: whole.verdicts(self.queries.run_once(whole.repro)))
+        except _OneRaises:
+            # The others are asked again without it; it is not asked alone.
+            half = len(variations) // 2
+            parts = (variations[:half], variations[half:]) if half else ()
+            return [trial for part in parts for trial in self._try_together(part) or []]
+
     def try_each(self, variations: Sequence[Variation]) -> list[Trial]:
         """Variations one by one, several at a time, as far as the budget goes."""
         trials: list[Trial] = []
@@ -145,40 +144,35 @@ class Experiment:
             if not asked:
                 break
             verdicts = self.queries.verdicts([variation.repro for variation in asked])
-            trials += self._keep(asked, [self._outcome(verdict) for verdict in verdicts], alone=True)
+            outcomes = [Outcome.of(verdict, self.failure) for verdict in verdicts]
+            trials += self._keep(asked, outcomes, alone=True)
             waiting = [variation for variation in waiting if variation not in asked]
         return trials
 
-    def _try_together(self, variations: Sequence[Variation]) -> list[Trial] | None:
-        if not variations or not self.left:
-            return []
-        whole = joined([self.repro, *(variation.repro for variation in variations)])
-        outcomes = [Outcome.UNKNOWN] * whole.count
+    def _repeated(
+        self, variations: Sequence[Variation], ask: Callable[[], Sequence[Verdict] | None]
+    ) -> list[Trial] | None:
+        """Ask about the repro itself and the variations in one go, as often as a flaky failure asks for.
+
+        A failure that shows once in a while is there. None where the repro itself passes in the company of
+        the others: then the answers say nothing.
+        """
+        outcomes = [Outcome.UNKNOWN] * (1 + len(variations))
         for _ in range(self.queries.repeats):
-            verdicts = whole.verdicts(self.queries.run_once(whole.repro))
+            verdicts = ask()
             if verdicts is None:
-                # One of them raises. The others are asked again without it; it is not asked alone.
-                return self._in_halves(variations)
-            outcomes = [_worse(old, self._outcome(new)) for old, new in zip(outcomes, verdicts, strict=True)]
+                raise _OneRaises
+            new = [Outcome.of(verdict, self.failure) for verdict in verdicts]
+            outcomes = [max(pair, key=_ORDER.index) for pair in zip(outcomes, new, strict=True)]
         if outcomes[0] is not Outcome.FAILS:
             return None
         return self._keep(variations, outcomes[1:], alone=False)
-
-    def _in_halves(self, variations: Sequence[Variation]) -> list[Trial]:
-        if len(variations) < 2:
-            return []
-        half = len(variations) // 2
-        parts = (variations[:half], variations[half:])
-        return [trial for part in parts for trial in self._try_together(part) or []]
-
-    def _outcome(self, verdict: Verdict) -> Outcome:
-        return Outcome.of(verdict, self.failure)
 
     def _is_valid(self, variation: Variation) -> bool:
         """Whether eager would run it, as far as that can be told; sizes have been chosen so that it does."""
         if variation.area is Area.SIZES or self.repro.place is Place.BEFORE_CAPTURE:
             return True
-        return self.failure.signature.kind is Kind.MISSING_ERROR or not why_invalid(variation.repro)
+        return self._kind is Kind.MISSING_ERROR or not why_invalid(variation.repro)
 
     def _keep(
         self, variations: Sequence[Variation], outcomes: Sequence[Outcome], *, alone: bool
@@ -188,9 +182,5 @@ class Experiment:
         return trials
 
 
-_ORDER = (Outcome.UNKNOWN, Outcome.PASSES, Outcome.OTHERWISE, Outcome.FAILS)
-
-
-def _worse(old: Outcome, new: Outcome) -> Outcome:
-    """Of two runs of the same, what counts: a failure that shows once in a while is there."""
-    return max(old, new, key=_ORDER.index)
+class _OneRaises(Exception):
+    """One of the variations in a graph raises, so that nothing is known of the others."""

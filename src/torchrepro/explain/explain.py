@@ -1,19 +1,24 @@
-"""`explain`: vary a minimal repro part by part, and say which parts matter."""
+"""`explain`: vary a minimal repro part by part, and say which parts matter.
+
+The nearest passing neighbour is the smallest edit of the script that makes it pass, as a diff.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
+from torchrepro.edit.arguments import DROPPED, Slot, with_arguments
+from torchrepro.edit.surgery import bypassed
 from torchrepro.engine.queries import Queries
 from torchrepro.explain.experiment import Budget, Experiment
-from torchrepro.explain.graph_parts import arguments, ops
-from torchrepro.explain.input_parts import Names, dtypes, layouts, sizes, values
-from torchrepro.explain.nearest_pass import ScriptText, nearest_neighbour
-from torchrepro.explain.settings import backends, switches
-from torchrepro.explain.subject import Subject, Trial, Variation
-from torchrepro.nouns.repro import Place
-from torchrepro.nouns.results import Explanation, Fact
+from torchrepro.explain.graph_parts import arguments, backends, ops, switches, varied_ops
+from torchrepro.explain.input_parts import Names, dtypes, input_names, layouts, sizes, values
+from torchrepro.explain.subject import Outcome, Subject, Trial, Variation
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.results import Area, Explanation, Fact, Neighbour
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _ROUNDS = 2
@@ -28,7 +33,7 @@ _FOR_SETTINGS = 3
 def explain(
     queries: Queries,
     *,
-    names: Names = None,
+    names: Mapping[int, str] | None = None,
     script_text: ScriptText,
     budget: Budget | None = None,
 ) -> Explanation:
@@ -40,12 +45,13 @@ def explain(
     lab = Experiment(queries, budget or Budget.for_kind(verdict.kind))
     if not verdict.fails or verdict.kind is Kind.FLAKY:
         return Explanation(notes=(f"nothing was varied: {verdict.kind.value} is no failure that repeats",))
+    called = input_names(repro, names)
     lab.reserve(_FOR_NEIGHBOUR + _FOR_SETTINGS)
     stages = backends(repro)
     tried = lab.try_each(stages.variations)
-    facts = [*_about_values(lab, names), *_about_parts(lab, verdict, names), *_facts([stages], tried)]
+    facts = [*_about_values(lab, called), *_about_parts(lab, verdict, called), *_facts([stages], tried)]
     lab.reserve(_FOR_NEIGHBOUR)
-    settings = switches(repro, names)
+    settings = list(switches(repro, called))
     facts += _facts(settings, lab.try_each(_all(settings)))
     lab.reserve(0)
     neighbour = nearest_neighbour(lab, verdict, script_text)
@@ -56,7 +62,7 @@ def explain(
 def _about_values(lab: Experiment, names: Names) -> list[Fact]:
     subjects = values(lab.repro, names)
     if not lab.is_compiled_once:
-        return _facts(subjects, lab.try_values(_in_turn([subject.variations[:_FEW] for subject in subjects])))
+        return _facts(subjects, lab.try_values(_in_turn(subjects, _FEW)))
     trials = lab.try_values(_all(subjects))
     for _ in range(_ROUNDS):
         trials += lab.try_values(_refined(subjects, trials))
@@ -68,18 +74,15 @@ def _about_parts(lab: Experiment, verdict: Verdict, names: Names) -> list[Fact]:
     repro = lab.repro
     if repro.place is Place.BEFORE_CAPTURE:
         return []  # its graph is a single call of the user's code
-    extents, types, memory = sizes(repro, verdict, names), dtypes(repro, names), layouts(repro, names)
+    extents, types, memory = sizes(repro, verdict, names), dtypes(repro, names), [*layouts(repro, names)]
     graph = [*arguments(repro), *ops(repro)]
-    trials: list[Trial] | None = None
-    if lab.tells_values_apart:
-        trials = lab.try_together(_in_turn([subject.variations for subject in extents]))
+    trials = lab.try_together(_in_turn(extents)) if lab.tells_values_apart else None
     if trials is not None:
         for _ in range(_ROUNDS):
             trials += lab.try_together(_refined(extents, trials)) or []
         trials += lab.try_together(_all([*memory, *types, *graph])) or []
     else:
-        few = [subject.variations[:_FEW] for subject in (*extents, *memory, *types, *graph)]
-        trials = lab.try_each(_in_turn(few))
+        trials = lab.try_each(_in_turn([*extents, *memory, *types, *graph], _FEW))
     return _facts([*extents, *types, *memory, *graph], trials)
 
 
@@ -89,12 +92,7 @@ def _all(subjects: Sequence[Subject]) -> list[Variation]:
 
 def _refined(subjects: Sequence[Subject], trials: Sequence[Trial]) -> list[Variation]:
     """Variations between one that fails and one that passes, where there is a limit to be found."""
-    return [
-        variation
-        for subject in subjects
-        if subject.refine is not None
-        for variation in subject.refine(subject.trials_of(trials))
-    ]
+    return [variation for subject in subjects for variation in subject.refined(trials)]
 
 
 def _facts(subjects: Sequence[Subject], trials: Sequence[Trial]) -> list[Fact]:
@@ -102,7 +100,97 @@ def _facts(subjects: Sequence[Subject], trials: Sequence[Trial]) -> list[Fact]:
     return [fact for fact in found if fact is not None]
 
 
-def _in_turn(groups: Sequence[Sequence[Variation]]) -> list[Variation]:
-    """The first of each group, then the second of each: a budget that ends leaves none without an answer."""
-    rounds = zip_longest(*groups)
+def _in_turn(subjects: Sequence[Subject], count: int | None = None) -> list[Variation]:
+    """The first of each subject, then the second: a budget that ends leaves none without an answer."""
+    rounds = zip_longest(*(subject.variations[:count] for subject in subjects))
     return [variation for turn in rounds for variation in turn if variation is not None]
+
+
+ScriptText = Callable[[Repro, Verdict], str]
+"""The script that a reader is shown for a repro."""
+
+_CONFIRMED = 2
+"""Neighbours that are asked about by themselves before the search for one is given up."""
+_SHOWN = 3
+"""Variations of one subject whose scripts are compared."""
+_ODD = 5
+"""Digits above which a number is an odd one to write."""
+_WORD = re.compile(r"\w[\w.+-]*|\S")
+
+# Of edits that are equally small, which one to show.
+_ORDER = (
+    *(Area.SIZES, Area.VALUES, Area.DTYPES, Area.ARGUMENTS, Area.GRADIENTS),
+    *(Area.LAYOUTS, Area.OPS, Area.COMPILER, Area.AMBIENT),
+)
+
+
+def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText) -> Neighbour | None:
+    """Of everything that passes, what differs least from the failing script; None where nothing passes.
+
+    What has passed only next to others is asked about alone first: the reader will run it alone.
+    """
+    if not any(map(_is_neighbour, lab.trials)):
+        lab.try_each(list(_without_an_op(lab.repro)))
+    before = script_text(lab.repro, verdict)
+    found = []
+    for number, trial in enumerate(_closest(lab.trials)):
+        variation = trial.variation
+        after = script_text(variation.repro, verdict)
+        if after == before:
+            continue  # the script does not show what was changed, so it would not pass
+        settings = variation.area in (Area.COMPILER, Area.AMBIENT)  # edits of code come before these
+        lines = _changed(before.splitlines(), after.splitlines())
+        words = _changed(_WORD.findall(before), _WORD.findall(after))
+        odd = len(variation.label) > _ODD and variation.amount is not None
+        found.append(((settings, lines, words, odd, number), trial, after))
+    asked = 0
+    for _, trial, after in sorted(found, key=lambda entry: entry[0]):
+        confirmed = trial.alone
+        if not confirmed and asked < _CONFIRMED:
+            asked += 1
+            again = lab.try_each([trial.variation])
+            confirmed = any(one.outcome is Outcome.PASSES for one in again)
+        if confirmed:
+            lines_of = (before.splitlines(), after.splitlines())
+            diff = difflib.unified_diff(*lines_of, "fails.py", "passes.py", n=2, lineterm="")
+            return Neighbour(trial.variation.edit, trial.variation.repro, "\n".join(diff) + "\n")
+    return None
+
+
+def _is_neighbour(trial: Trial) -> bool:
+    """Another backend passes nearly always, and says nothing about how to change the script."""
+    return trial.outcome is Outcome.PASSES and trial.variation.area is not Area.BACKENDS
+
+
+def _closest(trials: Sequence[Trial]) -> list[Trial]:
+    """A few of each subject that pass, those that go the least far."""
+    chosen: dict[str, list[Trial]] = {}
+    for trial in sorted(filter(_is_neighbour, trials), key=lambda trial: trial.variation.step):
+        chosen.setdefault(trial.variation.subject, []).append(trial)
+    few = [trial for own in chosen.values() for trial in own[:_SHOWN]]
+    return sorted(few, key=lambda trial: _ORDER.index(trial.variation.area))
+
+
+def _changed(before: Sequence[str], after: Sequence[str]) -> int:
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    edits = (code for code in matcher.get_opcodes() if code[0] != "equal")
+    return sum(max(i2 - i1, j2 - j1) for _, i1, i2, j1, j2 in edits)
+
+
+def _without_an_op(repro: Repro) -> Iterator[Variation]:
+    """The repro without one op or one keyword: what is left if no variation of the parts passes."""
+    nodes = varied_ops(repro)
+    edits: list[tuple[str, Repro | None]] = [
+        (f"{node.name} without {name}", with_arguments(repro, {Slot(node.name, name): DROPPED}))
+        for node in nodes
+        for name in node.kwargs
+    ]
+    edits += [
+        (f"without {node.name}", bypassed(repro, {("", node.name): operand.name}, ()))
+        for node in nodes
+        for operand in node.all_input_nodes[:1]
+        if len(nodes) > 1
+    ]
+    for words, changed in edits:
+        if changed is not None:
+            yield Variation(Area.OPS, words, words, changed, words)

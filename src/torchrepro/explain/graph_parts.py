@@ -1,20 +1,33 @@
-"""Vary the graph: other numbers and switches as arguments, and siblings of its ops."""
+"""Vary the graph and what surrounds it.
+
+Other numbers and switches as arguments, siblings of its ops; gradients, autocast, threads, options, dynamic
+shapes, backends.
+"""
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.subgraph import CALLS
+from torchrepro.edit.arguments import Slot, with_arguments
+from torchrepro.edit.held_tensors import with_tensors
+from torchrepro.edit.settings import compiler_settings, config_settings, state_settings
 from torchrepro.edit.surgery import edited, writes_by_name
-from torchrepro.explain.rules import label_of
-from torchrepro.explain.sentences import listed, sentence_on_values
-from torchrepro.explain.subject import Evidence, Outcome, Subject, Trial, amounts, sentence_on_choices, verbed
-from torchrepro.nouns.repro import Repro
+from torchrepro.edit.symbolic_sizes import with_numbers
+from torchrepro.execute.backends import LADDER, culprit_step, simpler_backends
+from torchrepro.explain.input_parts import Names, tensor_inputs
+from torchrepro.explain.rules import label_of, listed, sentence_on_values
+from torchrepro.explain.subject import Evidence, Outcome, Subject, sentence_on_choices, switch, verbed
+from torchrepro.graph_text.annotations import NOTE_KEY, SymbolNote, TensorNote, note_of_value
+from torchrepro.nouns.repro import Autocast, Place, Repro, Symbol
 from torchrepro.nouns.results import Area
 from torchrepro.script.names import parameter_names
 from torchrepro.torch_api.ops import OpOverload, op_name
@@ -49,15 +62,6 @@ def varied_ops(repro: Repro) -> list[Node]:
     return [node for node in repro.graph.graph.nodes if node.op in CALLS][:_VARIED]
 
 
-def with_node(repro: Repro, node: Node, edit: Callable[[Node], None]) -> Repro:
-    """Return the repro with a node of its graph changed."""
-
-    def change(graph: Graph) -> None:
-        edit(next(copy for copy in graph.nodes if copy.name == node.name))
-
-    return edited(repro, change)
-
-
 def ops(repro: Repro) -> list[Subject]:
     """Each op replaced by its nearest siblings."""
     return [_siblings(repro, node) for node in varied_ops(repro)]
@@ -69,27 +73,20 @@ def _siblings(repro: Repro, node: Node) -> Subject:
         Area.OPS,
         f"op {node.name}",
         name,
-        (),
-        lambda evidence, trials: sentence_on_choices(name, evidence),
+        lambda evidence: sentence_on_choices(name, evidence),
         lambda evidence: f"which op ({sentence_on_choices(name, evidence)})",
     )
-    found = []
-    for other in _near(name):
+    family: set[str] = set().union(*(names for names in _FAMILIES if name in names))
+    near = difflib.get_close_matches(name, sorted(family - {name}), n=2, cutoff=0.3)
+    for other in [*([name.removesuffix("_")] if writes_by_name(name) else []), *near]:
         target = _target_of_sibling(node, name, other)
         if target is not None:
 
-            def edit(copy: Node, target: Any = target) -> None:
-                copy.target = target
+            def edit(graph: Graph, target: Any = target) -> None:
+                next(copy for copy in graph.nodes if copy.name == node.name).target = target
 
-            found.append(subject.varied(other, with_node(repro, node, edit), f"{other} in place of {name}"))
-    return subject.having(found)
-
-
-def _near(name: str) -> list[str]:
-    """The op out of place if it works in place, and the nearest of its family."""
-    family: set[str] = set().union(*(names for names in _FAMILIES if name in names))
-    out_of_place = [name.removesuffix("_")] if writes_by_name(name) else []
-    return [*out_of_place, *difflib.get_close_matches(name, sorted(family - {name}), n=2, cutoff=0.3)]
+            subject.add(other, edited(repro, edit), f"{other} in place of {name}")
+    return subject
 
 
 def _target_of_sibling(node: Node, name: str, other: str) -> Any:
@@ -108,62 +105,182 @@ def _target_of_sibling(node: Node, name: str, other: str) -> Any:
 
 def arguments(repro: Repro) -> list[Subject]:
     """Each number and switch that is written in the graph, not computed in it, changed."""
-    found = []
-    for node in varied_ops(repro):
-        keyed: list[tuple[int | str, Any]] = [*enumerate(node.args), *node.kwargs.items()]
-        found += [
-            _argument(repro, node, key, value)
-            for key, value in keyed
-            if isinstance(value, bool | int | float)
-        ]
-    return found
+    return [
+        _argument(repro, node, place, value)
+        for node in varied_ops(repro)
+        for place, value in (*enumerate(node.args), *node.kwargs.items())
+        if isinstance(value, bool | int | float)
+    ]
 
 
-def _argument(repro: Repro, node: Node, key: int | str, own: Any) -> Subject:
-    name, op = _argument_name(node, key), op_name(node.target)
+def _argument(repro: Repro, node: Node, place: Any, own: Any) -> Subject:
+    name, op = _argument_name(node, place), op_name(node.target)
     what = f"{name} of {op}"
 
-    def sentence(evidence: Evidence, trials: Sequence[Trial]) -> str:
+    def sentence(evidence: Evidence) -> str:
         if isinstance(own, float):
-            failing = [own, *amounts(trials, Outcome.FAILS)]
-            return sentence_on_values(failing, amounts(trials, Outcome.PASSES), what)
+            return sentence_on_values(*evidence.numbers(own), what)
         if not evidence.passing:
             return f"{what}: {listed(evidence.failing)} alike"
         return f"{what}: {verbed(evidence.failing, 'fail')}, {verbed(evidence.passing, 'pass')}"
 
-    subject = Subject(Area.ARGUMENTS, f"{op}.{name}", _label(own), (), sentence)
-    found = []
-    for value in _alternatives(own):
-
-        def edit(copy: Node, value: Any = value) -> None:
-            if isinstance(key, int):
-                copy.update_arg(key, value)
-            else:
-                copy.update_kwarg(key, value)
-
-        amount = None if isinstance(value, bool) else value
-        words = f"{name}={_label(value)} in {op}"
-        changed = with_node(repro, node, edit)
-        found.append(subject.varied(_label(value), changed, words, amount=amount, step=abs(value - own)))
-    return subject.having(found)
+    subject = Subject(Area.ARGUMENTS, f"{op}.{name}", label_of(own), sentence)
+    usual: tuple[Any, ...] = (*_FLOATS, own / 2, own * 2)
+    if isinstance(own, int):
+        usual = (not own,) if isinstance(own, bool) else (own - 1, own + 1, *_INTEGERS)
+    for value in dict.fromkeys(usual):
+        if value != own:
+            label, amount = label_of(value), None if isinstance(value, bool) else value
+            changed = with_arguments(repro, {Slot(node.name, place): value})
+            subject.add(label, changed, f"{name}={label} in {op}", amount=amount, step=abs(value - own))
+    return subject
 
 
-def _alternatives(value: Any) -> list[Any]:
-    if isinstance(value, bool):
-        return [not value]
-    usual = (value - 1, value + 1, *_INTEGERS) if isinstance(value, int) else (*_FLOATS, value / 2, value * 2)
-    return [other for other in dict.fromkeys(usual) if other != value]
-
-
-def _argument_name(node: Node, key: int | str) -> str:
+def _argument_name(node: Node, place: int | str) -> str:
     """What the op calls its argument; its place where that is unknown."""
-    if isinstance(key, str):
-        return key
+    if isinstance(place, str):
+        return place
     target: Any = getattr(torch.Tensor, node.target, None) if isinstance(node.target, str) else node.target
     names = parameter_names(target)
-    plain = key < len(names) and names[key].isidentifier() and names[key] not in ("args", "a", "b")
-    return names[key] if plain else f"argument {key + 1}"
+    plain = place < len(names) and names[place].isidentifier() and names[place] not in ("args", "a", "b")
+    return names[place] if plain else f"argument {place + 1}"
 
 
-def _label(value: Any) -> str:
-    return str(value) if isinstance(value, bool) else label_of(value)
+_PARALLEL = 512
+"""Elements below which inductor gives a loop to one thread whatever their number (`cpp.min_chunk_size`)."""
+
+
+def backends(repro: Repro) -> Subject:
+    """Each simpler backend: the first that fails tells the stage. None of them calls a C++ compiler."""
+    own = repro.compiler.name
+
+    def sentence(evidence: Evidence) -> str:
+        fails = {Outcome.FAILS: True, Outcome.PASSES: False}
+        place = culprit_step([*(fails.get(trial.outcome) for trial in evidence.trials), True])
+        passes = verbed(evidence.passing, "pass") if evidence.passing else ""
+        if place is None or place == len(evidence.trials):
+            return f"{own}'s own: the backend{'s' * (len(evidence.passing) > 1)} {passes}"
+        first = next(step for step in LADDER if step.backend == evidence.trials[place].variation.label)
+        words = f"comes in with {first.words}: the backend {first.backend} fails too"
+        return f"{words}, {passes}" if passes else words
+
+    subject = Subject(Area.BACKENDS, "backend", own, sentence, lambda evidence: "", matters=True)
+    for step, changed in simpler_backends(repro):
+        subject.add(step.backend, changed, f"the backend {step.backend}")
+    return subject
+
+
+def switches(repro: Repro, names: Names) -> Iterator[Subject]:
+    """Every setting that can be turned over, the most telling first."""
+    ambient, compiler = repro.ambient, repro.compiler
+    tensors = [held.tensor for held in tensor_inputs(repro).values()]
+    devices, types = {tensor.device.type for tensor in tensors}, {tensor.dtype for tensor in tensors}
+
+    def with_ambient(name: str, own: str, other: str, **changed: Any) -> Subject:
+        return switch(Area.AMBIENT, name, own, other, replace(repro, ambient=replace(ambient, **changed)))
+
+    yield from _gradients(repro, names)
+    # What the search has left and is not torch's default; most of it does matter.
+    for setting in (*state_settings(repro), *config_settings(repro)):
+        if setting.name != "threads":
+            yield switch(Area.AMBIENT, setting.name, setting.own, setting.default, setting.removed(repro))
+    for setting in compiler_settings(repro):
+        if setting.name not in ("dynamic", "fullgraph"):
+            yield switch(Area.COMPILER, setting.name, setting.own, setting.default, setting.removed(repro))
+    inductor = compiler.name == "inductor" and not compiler.mode
+    if inductor and "cpp.simdlen" not in compiler.options and devices == {"cpu"}:
+        # Checked on torch 2.11 to 2.15 (`cpp.simdlen`).
+        scalar = replace(compiler, options={**compiler.options, "cpp.simdlen": 1})
+        yield switch(
+            Area.COMPILER,
+            "vector instructions",
+            "with",
+            "without",
+            replace(repro, compiler=scalar),
+            edit='options={"cpp.simdlen": 1}, no vector instructions',
+            alike="with and without vector instructions alike",
+            matters='only with vector instructions: options={"cpp.simdlen": 1} passes',
+        )
+    if inductor and not compiler.options:
+        tuned = replace(repro, compiler=replace(compiler, mode="max-autotune"))
+        yield switch(Area.COMPILER, "mode", "default", "max-autotune", tuned)
+    if ambient.autocast:
+        yield with_ambient("autocast", "on", "off", autocast=())
+    elif len(devices) == 1 and repro.place is not Place.AFTER_AOT and torch.float32 in types:
+        yield with_ambient("autocast", "off", "on", autocast=(Autocast(devices.pop(), "bfloat16"),))
+    available = os.cpu_count() or 1
+    if available > 1 and sum(tensor.numel() for tensor in tensors) >= _PARALLEL:
+        threads = min(ambient.threads or torch.get_num_threads(), available)
+        other = 1 if threads > 1 else available
+        yield with_ambient("threads", str(threads), str(other), threads=other)
+    yield from _dynamic_shapes(repro)
+
+
+def _gradients(repro: Repro, names: Names) -> Iterator[Subject]:
+    """With gradients where there are none, without where there are."""
+    ambient = repro.ambient
+    inputs = [held for held in tensor_inputs(repro).values() if held.tensor.is_floating_point()]
+    recorded = ambient.grad_enabled and not ambient.inference_mode
+    if repro.place is not Place.AFTER_CAPTURE or not recorded or not inputs:
+        return
+    wanting = [held for held in inputs if held.tensor.requires_grad]
+    varied = wanting or inputs
+    who = listed([names[held.index or 0] for held in varied])
+    verb = "requires" if len(wanting) == 1 else "require"
+    changed = {held: held.tensor.detach().requires_grad_(not wanting) for held in varied}
+    yield switch(
+        Area.GRADIENTS,
+        "requires_grad",
+        *(("with", "without") if wanting else ("without", "with")),
+        with_tensors(repro, changed),
+        edit=f"{'no ' if wanting else ''}gradients for {who}",
+        alike="with and without gradients alike",
+        matters=f"only if {who} {verb} grad" if wanting else "only without gradients",
+    )
+
+
+def _dynamic_shapes(repro: Repro) -> Iterator[Subject]:
+    """Static sizes where the repro has dynamic ones, and the other way round where it can have them."""
+    own, other = ("dynamic", "static") if repro.symbols else ("static", "dynamic")
+    names = {symbol.name for symbol in repro.symbols}
+    made = with_numbers(repro, names) if names else _with_symbols(repro)
+    if made is not None:
+        yield switch(
+            Area.COMPILER,
+            "dynamic shapes",
+            own,
+            other,
+            made,
+            edit=f"{other} shapes",
+            alike="dynamic and static shapes alike",
+            matters=f"only with {own} shapes",
+        )
+
+
+def _with_symbols(repro: Repro) -> Repro | None:
+    """Every size above 1 of every input as a symbol, equal sizes as one: what `dynamic=True` makes of them.
+
+    As in a captured graph, the sizes are inputs of their own before all others. Without those, inductor does
+    not fold `x * 0`, which hid the failure of softshrink on NaN. None where nothing would change, or where
+    strides would have to become expressions as well.
+    """
+    if repro.place not in (Place.AFTER_CAPTURE, Place.AFTER_AOT) or repro.earlier:
+        return None
+    tensors = [value for value in repro.inputs if isinstance(value, torch.Tensor)]
+    sizes = sorted({size for tensor in tensors for size in tensor.shape if size > 1})
+    if not sizes or not all(type(t) is torch.Tensor and t.is_contiguous() for t in tensors):
+        return None
+    symbols = {size: Symbol(f"s{number}", hint=size, lower=2) for number, size in enumerate(sizes)}
+    graph = copy.deepcopy(repro.graph.graph)
+    placeholders = graph.find_nodes(op="placeholder")
+    with graph.inserting_before(placeholders[0]):
+        for symbol in symbols.values():
+            number = graph.placeholder(symbol.name)
+            number.meta = {NOTE_KEY: SymbolNote("sym", symbol.name)}
+    for node, value in zip(placeholders, repro.inputs, strict=False):
+        note = note_of_value(value)
+        if isinstance(note, TensorNote):
+            shape = tuple(symbols[size].name if size in symbols else size for size in value.shape)
+            node.meta = {NOTE_KEY: replace(note, shape=shape, stride=None)}
+    module = GraphModule(repro.graph, graph, class_name="Graph")
+    return replace(repro, graph=module, inputs=(*symbols, *repro.inputs), symbols=tuple(symbols.values()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from torchrepro.engine.baseline import Failure
-from torchrepro.explain.rules import place_of
-from torchrepro.explain.sentences import listed
+from torchrepro.explain.rules import changes, listed
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Area, Fact
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -67,23 +67,36 @@ class Evidence:
     failing: tuple[str, ...]
     passing: tuple[str, ...]
     otherwise: tuple[str, ...]
+    trials: Sequence[Trial] = ()
 
     @classmethod
     def of(cls, trials: Sequence[Trial], own: str = "") -> Evidence:
         """`own` is the label of the repro itself, which fails."""
+        labels: dict[Outcome, dict[str, None]] = {outcome: {} for outcome in Outcome}
+        if own:
+            labels[Outcome.FAILS][own] = None
+        for trial in trials:
+            labels[trial.outcome][trial.variation.label] = None
+        fails, passes, otherwise, _ = (tuple(found) for found in labels.values())
+        return cls(fails, passes, otherwise, trials)
 
-        def labels(outcome: Outcome) -> tuple[str, ...]:
-            return tuple(dict.fromkeys(trial.variation.label for trial in trials if trial.outcome is outcome))
+    def numbers(self, own: float | None) -> tuple[list[float], list[float]]:
+        """The numbers that fail, that of the repro itself among them, and those that pass; in order."""
+        found: dict[Outcome, set[float]] = {outcome: set() for outcome in Outcome}
+        if own is not None:
+            found[Outcome.FAILS].add(own)
+        for trial in self.trials:
+            if trial.variation.amount is not None:
+                found[trial.outcome].add(trial.variation.amount)
+        return sorted(found[Outcome.FAILS], key=_place), sorted(found[Outcome.PASSES], key=_place)
 
-        failing = tuple(dict.fromkeys((*((own,) if own else ()), *labels(Outcome.FAILS))))
-        return cls(failing, labels(Outcome.PASSES), labels(Outcome.OTHERWISE))
 
-    @property
-    def tried(self) -> int:
-        return len(self.failing) + len(self.passing)
+def _place(number: float) -> tuple[bool, float]:
+    """To sort by: numbers in their order, NaN after all of them."""
+    return (True, 0.0) if number != number else (False, number)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Subject:
     """A part of the repro that is varied: in which ways, and how to state what was found."""
 
@@ -91,29 +104,42 @@ class Subject:
     name: str
     own: str
     """What the part is in the repro itself, as a label."""
-    variations: Sequence[Variation]
-    sentence: Callable[[Evidence, Sequence[Trial]], str]
+    sentence: Callable[[Evidence], str]
     short: Callable[[Evidence], str] | None = None
     """What to call the part in a list of what does not matter; None: by its name."""
-    refine: Callable[[Sequence[Trial]], list[Variation]] | None = None
-    """More variations, between one that fails and one that passes; None: there is no order between them."""
+    refine: Callable[[Evidence], None] | None = None
+    """Add variations between one that fails and one that passes; None: there is no order between them."""
     matters: bool = False
     """Worth telling even if no variation passes."""
+    variations: list[Variation] = field(default_factory=list)
 
-    def trials_of(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the trials of this subject."""
-        if self.refine is None:
-            return [trial for trial in trials if trial.variation in self.variations]
-        return [t for t in trials if t.variation.area is self.area and t.variation.subject == self.name]
+    def add(
+        self, label: str, repro: Repro, edit: str, *, amount: float | None = None, step: float = 0.0
+    ) -> None:
+        """Add a variation."""
+        self.variations.append(Variation(self.area, self.name, label, repro, edit, amount, step))
+
+    def refined(self, trials: Sequence[Trial]) -> list[Variation]:
+        """Return the variations that refining adds, in view of what was tried."""
+        count = len(self.variations)
+        if self.refine is not None:
+            self.refine(self.evidence(trials))
+        return self.variations[count:]
+
+    def evidence(self, trials: Sequence[Trial]) -> Evidence:
+        """Return what was found out about this subject; numbers in their order."""
+        ours = [trial for trial in trials if trial.variation in self.variations]
+        if self.refine is not None:
+            amounts = {t: math.nan if t.variation.amount is None else t.variation.amount for t in ours}
+            ours.sort(key=lambda trial: _place(amounts[trial]))
+        return Evidence.of(ours, self.own)
 
     def fact(self, trials: Sequence[Trial]) -> Fact | None:
-        """Return what was found out; None if nothing could be tried."""
-        ours = self.trials_of(trials)
-        ordered = ours if self.refine is None else sorted(ours, key=lambda trial: place_of(amount_of(trial)))
-        evidence = Evidence.of(ordered, self.own)
-        if evidence.tried < 2:
+        """Return what was found out, in words; None if nothing could be tried."""
+        evidence = self.evidence(trials)
+        if len(evidence.failing) + len(evidence.passing) < 2:
             return None
-        sentence = self.sentence(evidence, ours)
+        sentence = self.sentence(evidence)
         if evidence.otherwise:
             sentence += f"; another failure with {listed(evidence.otherwise)}"
         return Fact(
@@ -127,25 +153,43 @@ class Subject:
             short=self.short(evidence) if self.short else self.name,
         )
 
-    def varied(
-        self, label: str, repro: Repro, edit: str, *, amount: float | None = None, step: float = 0.0
-    ) -> Variation:
-        """Return a variation of this subject."""
-        return Variation(self.area, self.name, label, repro, edit, amount, step)
 
-    def having(self, variations: Sequence[Variation]) -> Subject:
-        """Return this subject with its variations."""
-        return replace(self, variations=tuple(variations))
+def refining(
+    own: float | None,
+    vary: Callable[[float], None],
+    between: Callable[[float, float, int], Sequence[float]],
+    room: int,
+) -> Callable[[Evidence], None]:
+    """Vary by at most `room` numbers between those that fail and those that pass, where that is a limit."""
+
+    def refine(evidence: Evidence) -> None:
+        limits = changes(*([n for n in found if math.isfinite(n)] for found in evidence.numbers(own)))
+        if len(limits) <= 2:  # else it is a pattern: more numbers would not make it plainer
+            for low, high in limits:
+                for number in between(low, high, room // len(limits)):
+                    vary(number)
+
+    return refine
 
 
-def amount_of(trial: Trial) -> float:
-    return float("nan") if trial.variation.amount is None else trial.variation.amount
-
-
-def amounts(trials: Sequence[Trial], outcome: Outcome) -> list[float]:
-    """Return the numbers that were tried with this outcome."""
-    found = (trial.variation.amount for trial in trials if trial.outcome is outcome)
-    return [amount for amount in found if amount is not None]
+def switch(
+    area: Area,
+    name: str,
+    own: str,
+    other: str,
+    changed: Repro,
+    *,
+    edit: str = "",
+    alike: str = "",
+    matters: str = "",
+) -> Subject:
+    """A part with one alternative, and what to say if it does not matter and if it does."""
+    alike = alike or f"{name} {own} and {other} alike"
+    matters = matters or f"only with {name} {own}, not {other}"
+    subject = Subject(area, name, own, lambda evidence: matters if evidence.passing else alike)
+    compiled = "compiled with " if area is Area.COMPILER else ""
+    subject.add(other, changed, edit or f"{compiled}{name} {other}")
+    return subject
 
 
 def sentence_on_choices(own: str, evidence: Evidence) -> str:

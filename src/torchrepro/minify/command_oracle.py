@@ -91,22 +91,16 @@ class CommandOracle:
         finally:
             asked.program.end()
 
-    def close(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def asks_about(self, bundle: Path) -> str:
-        """The shell command for a bundle."""
-        path = shlex.quote(str(bundle))
-        return self.command.replace("{}", path) if "{}" in self.command else f"{self.command} {path}"
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _ask(self, index: int, bundle: Path) -> _Asked:
-        return _Asked(index, Program.start(["/bin/sh", "-c", self.asks_about(bundle)]), bundle)
+        path = shlex.quote(str(bundle))
+        command = self.command.replace("{}", path) if "{}" in self.command else f"{self.command} {path}"
+        return _Asked(index, Program.start(["/bin/sh", "-c", command]), bundle)
 
     def _verdict(self, asked: _Asked) -> Verdict | None:
         """What the command says; None while it has not spoken."""
@@ -116,12 +110,8 @@ class CommandOracle:
             return None
         tail = asked.program.tail()
         if code is None:
-            return Verdict(
-                Kind.HANG,
-                summary=f"the command did not end within {self._limit:g} s",
-                stderr_tail=tail,
-                seconds=seconds,
-            )
+            said = f"the command did not end within {self._limit:g} s"
+            return Verdict(Kind.HANG, summary=said, stderr_tail=tail, seconds=seconds)
         if self._limit == _FIRST_LIMIT:
             self._limit = max(_SHORTEST_LIMIT, _LIMIT_FACTOR * seconds)
         return verdict_of_exit(code, tail, seconds)
@@ -140,11 +130,5 @@ def verdict_of_exit(code: int, tail: str = "", seconds: float = 0.0) -> Verdict:
             next_step="try it by hand with the path of the bundle",
         )
     # Numbers in a message do not tell failures apart, the exception's type does: so the code goes there.
-    raised = Raised(f"{FAILURE}({how})", SAYS_SO)
-    return Verdict(
-        Kind.RUN_ERROR,
-        summary=f"{SAYS_SO} ({how})",
-        raised=raised,
-        stderr_tail=tail,
-        seconds=seconds,
-    )
+    raised, said = Raised(f"{FAILURE}({how})", SAYS_SO), f"{SAYS_SO} ({how})"
+    return Verdict(Kind.RUN_ERROR, summary=said, raised=raised, stderr_tail=tail, seconds=seconds)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.read import SCRIPT, read_manifest
 from torchrepro.engine.baseline import Original, establish, read_original
 from torchrepro.engine.jobs import fails_before_code
-from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, Oracle
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.process import SearchRequest
@@ -32,19 +32,20 @@ from torchrepro.engine.store import SqliteStore, put_in_place
 from torchrepro.engine.verify_script import settle
 from torchrepro.explain import Explanation, explain
 from torchrepro.minify.command_oracle import CommandOracle
-from torchrepro.minify.problem import Problem, Progress
-from torchrepro.minify.registry import Pass, chosen_passes
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.registry import Pass, chosen_passes, search
 from torchrepro.minify.run_directory import MinifySettings, RunDirectory, append_to_history, read_history
-from torchrepro.minify.search import Found, search
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Minified, OtherFailure, PassRow
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind
 from torchrepro.script.candidates import first_script, input_names
 from torchrepro.script.document import Entry
 from torchrepro.script.save_bundle import save_bundle
 
 _SECONDS_BETWEEN_REPORTS = 0.1
+_HANG_SECONDS = 60.0
+"""How long a script that hangs is waited for: a fresh process imports torch first."""
 
 
 def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
@@ -59,28 +60,34 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     passes = chosen_passes(settings.passes, settings.skip)
     reporter.send(passes={row.name: row.description for row in passes})
     repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
+    kept = SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen)
     with (
-        judges_for(repro, settings, stop) as judges,
-        SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen) as store,
+        isolated_oracle(repro, settings.jobs, stop) as isolated,
+        CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
+        if settings.oracle
+        else nullcontext() as command,
+        kept as store,
     ):
-        # Where a command is asked nothing is compiled here.
-        with nullcontext() if settings.oracle else warming_up(request, repro, stop):
+        # Where a command is asked nothing is compiled here, and how long it takes says nothing about a run.
+        with nullcontext() if command else warming_up(request, repro, stop):
             reporter.phase("establish")
-            original = _established(repro, judges, directory)
-            judges = judges.after(original.verdict)
+            original = _established(repro, command or isolated, directory)
+            observer = isolated if command else isolated.after(original.verdict)
+            oracle: Oracle = command or observer
             reporter.phase("warm")
 
         reporter.phase("search")
         use_scratch(directory)
         stop.after(settings.time_limit)
+        early = not command and fails_before_code(original.verdict)
         queries = Queries(
             repro,
             original.verdict,
-            judges.oracle,
-            observer=judges.observer,
+            oracle,
+            observer=observer,
             store=store,
             repeats=original.repeats,
-            job=judges.job_for(original.verdict),
+            job=JUDGE_BEFORE_CODE if early else JUDGE,
         )
         problem = Problem(
             queries,
@@ -88,14 +95,21 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             history=read_history(directory.history),
             on_adopted=partial(append_to_history, directory.history),
         )
-        _resume(problem, store, directory, trusted)
-        attempt = _Attempt(problem, judges, directory, settings, reporter, stop)
-        end = attempt.run(passes)
-        if not (end.script.reproduces or end.found.stopped) and _recaptured(problem):
+        # A run directory may come with a bundle of a stranger, who can write there anything: the best of an
+        # interrupted run counts only if it runs nothing that the user has not vouched for.
+        if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
+            former = store.best()
+            if former is not None:
+                problem.resume_from(*former)
+        attempt = partial(_attempt, problem, passes, oracle, directory, settings, reporter, stop)
+        stopped, explanation, final = attempt()
+        if not (final.reproduces or stopped) and _recaptured(problem):
             stop.listen()
             reporter.phase("search")
-            end = attempt.run(passes)
-    found, explanation, final = end
+            stopped, explanation, final = attempt()
+    flaky = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
+    notes = (original.note, flaky, *repro.notes, *store.notes, *final.notes)
+    statistics = queries.statistics.items()
     result = Minified(
         original=request.bundle,
         directory=request.directory,
@@ -112,12 +126,16 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         seconds=time.monotonic() - began,
         signature=str(problem.failure.signature),
         reproduces=final.reproduces,
-        stopped=found.stopped,
-        passes=_rows(problem),
-        also_seen=_also_seen(directory),
+        stopped=stopped,
+        passes=tuple(PassRow(name=name, **asdict(row)) for name, row in statistics if name),
+        also_seen=tuple(
+            OtherFailure(str(path), str(read_manifest(path).expected))
+            for path in sorted(directory.also_seen.glob("*"))
+            if not path.name.startswith(".")
+        ),
         explanation=explanation.to_dict(),
         explained=explanation.lines(),
-        notes=_notes(original, repro, store, final),
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
         history=tuple(problem.history),
         scope=settings.scope,
     )
@@ -127,70 +145,34 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     return result.to_dict()
 
 
-@dataclass(frozen=True, eq=False)
-class Judges:
-    """The oracle that says what fails, and the observer that looks inside."""
-
-    oracle: Oracle
-    observer: IsolatedOracle
-
-    @property
-    def is_command(self) -> bool:
-        return isinstance(self.oracle, CommandOracle)
-
-    def after(self, baseline: Verdict) -> Judges:
-        """Return judges whose timeout follows from what the baseline took."""
-        if self.is_command:
-            return self  # how long a command takes says nothing about a run here
-        observer = self.observer.after(baseline)
-        return Judges(observer, observer)
-
-    def job_for(self, baseline: Verdict) -> str:
-        """Return the job that judges candidates: if it can, it stops where the baseline would have failed."""
-        early = not self.is_command and fails_before_code(baseline)
-        return JUDGE_BEFORE_CODE if early else JUDGE
+def _established(repro: Repro, oracle: Oracle, directory: RunDirectory) -> Original:
+    """How the original fails: as an interrupted run has found out, or found out now."""
+    original = read_original(directory.original)
+    if original is None:
+        # What was recorded is about the compiler; a command of the user speaks for itself.
+        asked = replace(repro, expected=None) if isinstance(oracle, CommandOracle) else repro
+        original = establish(asked, oracle)
+        write_json(directory.original, msgspec.to_builtins(original))
+    return original
 
 
-@contextmanager
-def judges_for(repro: Repro, settings: MinifySettings, stop: Stop) -> Iterator[Judges]:
-    """Ready to be asked; no process and no temporary file is left afterwards."""
-    with isolated_oracle(repro, settings.jobs, stop) as isolated:
-        if settings.oracle:
-            with CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep) as command:
-                yield Judges(command, isolated)
-        else:
-            yield Judges(isolated, isolated)
-
-
-class _End(NamedTuple):
-    """How one search ended: what it found, what of that matters, and the script for it."""
-
-    found: Found
-    explanation: Explanation
-    script: FinalScript
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """A search and what comes after it."""
-
-    problem: Problem
-    judges: Judges
-    directory: RunDirectory
-    settings: MinifySettings
-    reporter: Reporter
-    stop: Stop
-
-    def run(self, passes: Sequence[Pass]) -> _End:
-        found = search(self.problem, passes)
-        self.reporter.phase("explain")
-        explanation = _explained(found, self.problem, self.judges, self.settings)
-        self.stop.ignore_interrupts()
-        self.reporter.phase("script")
-        script = _final_script(
-            found, self.problem, self.judges, self.directory.minimal, header=explanation.lines()
-        )
-        return _End(found, explanation, script)
+def _attempt(
+    problem: Problem,
+    passes: Sequence[Pass],
+    oracle: Oracle,
+    directory: RunDirectory,
+    settings: MinifySettings,
+    reporter: Reporter,
+    stop: Stop,
+) -> tuple[str, Explanation, FinalScript]:
+    """Search once: why that was stopped, what of the best matters, and the script for it."""
+    stopped = search(problem, passes)
+    reporter.phase("explain")
+    silent = stopped or isinstance(oracle, CommandOracle) or not settings.explain
+    explanation = Explanation() if silent else _explained(problem, oracle)
+    stop.ignore_interrupts()
+    reporter.phase("script")
+    return stopped, explanation, _final_script(problem, oracle, directory.minimal, explanation.lines())
 
 
 def _recaptured(problem: Problem) -> bool:
@@ -205,76 +187,50 @@ def _recaptured(problem: Problem) -> bool:
     return problem.restart_from(replace(original, compiler=replace(original.compiler, recapture=True)))
 
 
-def _established(repro: Repro, judges: Judges, directory: RunDirectory) -> Original:
-    """How the original fails: as an interrupted run has found out, or found out now."""
-    original = read_original(directory.original)
-    if original is None:
-        # What was recorded is about the compiler; a command of the user speaks for itself.
-        asked = replace(repro, expected=None) if judges.is_command else repro
-        original = establish(asked, judges.oracle)
-        write_json(directory.original, msgspec.to_builtins(original))
-    return original
-
-
-def _resume(problem: Problem, store: SqliteStore, directory: RunDirectory, trusted: tuple[str, ...]) -> None:
-    """Go on from the best of an interrupted run, if it runs nothing that the user has not vouched for.
-
-    A run directory may come with a bundle of a stranger, who can write there anything.
-    """
-    if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
-        former = store.best()
-        if former is not None:
-            problem.resume_from(*former)
-
-
-def _notifying(reporter: Reporter) -> Callable[[Progress], None]:
+def _notifying(reporter: Reporter) -> Callable[[Problem], None]:
     """Tell the parent where the search stands: every change that matters, else ten times a second."""
     told: list[Any] = [None, 0.0]
 
-    def notify(progress: Progress) -> None:
-        telling = (progress.pass_name, progress.best)
+    def notify(problem: Problem) -> None:
+        queries = problem.queries
+        telling = (queries.label, problem.best_size)
         if telling != told[0] or time.monotonic() - told[1] > _SECONDS_BETWEEN_REPORTS:
             told[:] = [telling, time.monotonic()]
             reporter.send(
                 progress={
-                    "pass": progress.pass_name,
-                    "start": progress.start.counts,
-                    "best": progress.best.counts,
-                    "queries": progress.queries,
-                    "known": progress.known,
+                    "pass": queries.label,
+                    "start": problem.start_size.counts,
+                    "best": problem.best_size.counts,
+                    "queries": queries.asked,
+                    "known": sum(row.known for row in queries.statistics.values()),
                 }
             )
 
     return notify
 
 
-def _explained(found: Found, problem: Problem, judges: Judges, settings: MinifySettings) -> Explanation:
-    """What of the result matters. Nothing that goes wrong here may cost the result itself."""
-    if found.stopped or judges.is_command or not settings.explain:
-        return Explanation()
+def _explained(problem: Problem, oracle: Oracle) -> Explanation:
+    """What of the best matters. Nothing that goes wrong here may cost the result itself."""
+    best, known = problem.best, problem.queries
     queries = Queries(
-        found.repro,
-        found.verdict,
-        judges.oracle,
-        observer=judges.observer,
-        store=problem.queries.store,
-        failure=problem.failure,
-        repeats=problem.queries.repeats,
+        best,
+        problem.best_verdict,
+        oracle,
+        observer=known.observer,
+        store=known.store,
+        failure=known.failure,
+        repeats=known.repeats,
     )
     try:
         return explain(
             queries,
-            names=input_names(found.repro) if found.repro.place is not Place.BEFORE_CAPTURE else {},
+            names=input_names(best) if best.place is not Place.BEFORE_CAPTURE else {},
             script_text=lambda repro, verdict: first_script(repro, verdict).text,
         )
     except SearchStopped as stopped:
         return Explanation(notes=(f"not explained: {stopped}",))
     except Exception as exc:
         return Explanation(notes=(f"not explained: torchrepro itself failed ({exc!r})",))
-
-
-_HANG_SECONDS = 60.0
-"""How long a script that hangs is waited for: a fresh process imports torch first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,26 +242,24 @@ class FinalScript:
     notes: tuple[str, ...] = ()
 
 
-def _final_script(
-    found: Found, problem: Problem, judges: Judges, target: Path, *, header: tuple[str, ...]
-) -> FinalScript:
+def _final_script(problem: Problem, oracle: Oracle, target: Path, header: tuple[str, ...]) -> FinalScript:
     """Write the best as a bundle with a script, in the place of a former one, and see it fail once more.
 
     The script is run in a fresh process, up to `repeats` times where the failure is flaky. If a command is
     the oracle, it is asked about the bundle as it is handed over.
     """
+    best, verdict = problem.best, problem.best_verdict
     fresh = target.with_name(f".{target.name}.{new_run_id()}")
-    put_in_place(save_bundle(found.repro, fresh, verdict=found.verdict), target)
-    if isinstance(judges.oracle, CommandOracle):
-        verdict = judges.oracle.verdict_on(target)
-        reproduces = problem.failure.shown_by(verdict)
-        return FinalScript(target / SCRIPT, reproduces, () if reproduces else (f"the last time: {verdict}",))
-    hangs = found.verdict.kind is Kind.HANG
+    put_in_place(save_bundle(best, fresh, verdict=verdict), target)
+    if isinstance(oracle, CommandOracle):
+        last = oracle.verdict_on(target)
+        reproduces = problem.failure.shown_by(last)
+        return FinalScript(target / SCRIPT, reproduces, () if reproduces else (f"the last time: {last}",))
     settled = settle(
-        found.repro,
-        found.verdict,
+        best,
+        verdict,
         target,
-        time_limit=_HANG_SECONDS if hangs else 120.0 + 4 * found.verdict.seconds,
+        time_limit=_HANG_SECONDS if verdict.kind is Kind.HANG else 120.0 + 4 * verdict.seconds,
         environ={},  # the environment of this process is the one that the candidates had
         header=header,
         repeats=problem.queries.repeats,
@@ -314,24 +268,3 @@ def _final_script(
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
     return FinalScript(settled.path, settled.reproduces, tuple(note for note in notes if note))
-
-
-def _notes(original: Original, repro: Repro, store: SqliteStore, final: FinalScript) -> tuple[str, ...]:
-    rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
-    notes = (original.note, rate, *repro.notes, *store.notes, *final.notes)
-    return tuple(dict.fromkeys(note for note in notes if note))
-
-
-def _rows(problem: Problem) -> tuple[PassRow, ...]:
-    return tuple(
-        PassRow(name=name, **asdict(row)) for name, row in problem.queries.statistics.items() if name
-    )
-
-
-def _also_seen(directory: RunDirectory) -> tuple[OtherFailure, ...]:
-    """What fails in other ways, as the bundles say themselves."""
-    found = []
-    for path in sorted(directory.also_seen.glob("*")):
-        if not path.name.startswith("."):
-            found.append(OtherFailure(str(path), str(read_manifest(path).expected)))
-    return tuple(found)

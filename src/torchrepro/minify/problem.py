@@ -2,6 +2,12 @@
 
 A pass never runs anything and never judges. It proposes candidates, boldest first; the problem rejects what
 cannot run, asks `Queries` about the rest, and adopts what fails as the original does and is smaller.
+
+The order on repros: of two that fail in the same way, which one would a maintainer rather read? Total, so
+that any two can be compared: code of the user's own, which no pass can look into, then operations, then
+inputs, then elements, then settings that are not torch's own, then the length of the text, then how plain
+arguments and values are. Names count for nothing: the script at the end has its own. Equal keys mean that
+neither is preferred; the first one found stays.
 """
 
 from __future__ import annotations
@@ -10,31 +16,73 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torchrepro.cut.record_values import Recording
+from torchrepro.edit.cost import asks_for_gradients, cost_of_arguments, cost_of_tensor, count_runs
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
+from torchrepro.edit.held_tensors import all_tensors, count_elements_of
 from torchrepro.edit.validity import why_invalid
+from torchrepro.engine.canonical_key import canonical_text
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
-from torchrepro.minify.order import Size, size_of
 from torchrepro.nouns.errors import HarnessError
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.results import Adoption
 from torchrepro.nouns.verdict import Kind, Verdict
 
+
+class Size(NamedTuple):
+    """Compared from the first field to the last."""
+
+    code: int
+    """1 for a call of the user's own code: any graph that capture makes of it is smaller."""
+    ops: int
+    inputs: int
+    elements: int
+    settings: int
+    text: int
+    arguments: int
+    irregularity: int
+    """Characters to write the values (`edit/values/value_cost.py`)."""
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Ops, inputs, elements: what is shown of it."""
+        return (self.ops, self.inputs, self.elements)
+
+    def __str__(self) -> str:
+        parts = [(self.ops, "op"), (self.inputs, "input"), (self.elements, "element")]
+        return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in parts)
+
+
+def size_of(repro: Repro) -> Size:
+    """The key by which repros are ordered."""
+    tensors = all_tensors(repro)
+    return Size(
+        code=int(repro.place is Place.BEFORE_CAPTURE),
+        ops=count_runs(repro.graph),
+        inputs=len(repro.inputs),
+        elements=count_elements_of(tensors),
+        settings=count_settings(repro),
+        text=len(canonical_text(repro.graph)[0]),
+        arguments=cost_of_arguments(repro.graph),
+        irregularity=sum(map(cost_of_tensor, tensors)),
+    )
+
+
+def count_settings(repro: Repro) -> int:
+    """What a reader must set up that is not torch's default, and calls that must come before."""
+    compiler, plain = repro.compiler, Compiler()
+    chosen = (compiler.mode != plain.mode) + (compiler.dynamic is not None) + len(compiler.options)
+    chosen += compiler.fullgraph
+    configs = len(repro.ambient.non_default) + len(repro.ambient.environ) + bool(repro.ambient.rng)
+    configs += repro.ambient.threads is not None
+    judged = repro.strict + (repro.tolerance is not None) + asks_for_gradients(repro)
+    return chosen + configs + judged + len(repro.earlier) + len(repro.symbols)
+
+
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the search stands, to be shown to a user."""
-
-    pass_name: str
-    start: Size
-    best: Size
-    queries: int
-    known: int
 
 
 @dataclass(eq=False)
@@ -42,7 +90,8 @@ class Problem:
     """A failing repro on its way to the smallest one."""
 
     queries: Queries
-    notify: Callable[[Progress], None] = lambda progress: None
+    notify: Callable[[Problem], None] = lambda problem: None
+    """Told where the search stands, to show it to a user."""
     history: list[Adoption] = field(default_factory=list)
     """Each best on the way; that of an interrupted search may be given, and is continued."""
     on_adopted: Callable[[Adoption], None] = lambda adoption: None
@@ -110,9 +159,12 @@ class Problem:
             self.accept(build(kept))
         return kept
 
-    def leave_out(self, items: Sequence[Item], without: Callable[[list[Item]], Repro | None]) -> list[Item]:
-        """Leave out as many items as can go, where `without(gone)` builds the repro; return the others."""
-        return self.minimise(items, lambda kept: without([item for item in items if item not in kept]))
+    def leave_out(
+        self, items: Sequence[Item], without: Callable[[Repro, list[Item]], Repro | None]
+    ) -> list[Item]:
+        """Leave as many items as can go out of the best, by `without(best, gone)`; return the others."""
+        best = self.best
+        return self.minimise(items, lambda kept: without(best, [item for item in items if item not in kept]))
 
     def recording(self) -> Recording | None:
         """The values inside the best, from an eager run; None where it cannot be had."""
@@ -146,11 +198,7 @@ class Problem:
         It asks the same `Queries`, and counts under the same pass. What it finds becomes this problem's best
         only if this problem accepts it.
         """
-
-        def notify(progress: Progress) -> None:
-            self.notify(replace(progress, start=self.start_size, best=self.best_size))
-
-        return Problem(self.queries, notify=notify, start=(larger, self.best_verdict))
+        return Problem(self.queries, lambda side: self.notify(self), start=(larger, self.best_verdict))
 
     # What the search uses.
 
@@ -210,6 +258,4 @@ class Problem:
         return not why_invalid(self.original)
 
     def _tell(self) -> None:
-        rows = self.queries.statistics.values()
-        known = sum(row.known for row in rows)
-        self.notify(Progress(self.queries.label, self.start_size, self.best_size, self.queries.asked, known))
+        self.notify(self)

@@ -1,4 +1,4 @@
-"""The passes, in the order in which they run: one row each. A new pass is a function and a row.
+"""The passes, in the order in which they run, and the search: a new pass is a function and a row.
 
 How to write a pass
 -------------------
@@ -21,8 +21,8 @@ How it adopts. `accept`, `accept_first`, `minimise` and `leave_out` make a candi
 the same way and is smaller. Afterwards `problem.best` is another object: what was derived from the former
 best (tables, names of nodes) is stale. Every query may raise `SearchStopped`; a pass needs no clean-up.
 
-What "smaller" means. `minify/order.py`: fewer ops, then inputs, elements, settings, then shorter text,
-plainer arguments and values. A pass whose candidates are larger at first searches on the side
+What "smaller" means. `size_of` in `minify/problem.py`: fewer ops, then inputs, elements, settings, then
+shorter text, plainer arguments and values. A pass whose candidates are larger at first searches on the side
 (`problem.search_in`).
 
 Importing this table imports no pass and no torch: `--list-passes` and a wrong name are answered at once.
@@ -31,12 +31,12 @@ Importing this table imports no pass and no torch: `--list-passes` and a wrong n
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchrepro.engine.processes.fresh_process import job_named
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import SearchStopped, TorchReproError
 
 if TYPE_CHECKING:
     from torchrepro.minify.problem import Problem
@@ -123,3 +123,26 @@ def chosen_passes(only: Iterable[str] = (), without: Iterable[str] = ()) -> tupl
             raise TorchReproError(f"no pass is called {name!r}", next_step=hint)
     wanted = set(only) or set(known)
     return tuple(row for row in known.values() if row.name in wanted and row.name not in set(without))
+
+
+def search(problem: Problem, passes: Sequence[Pass]) -> str:
+    """Make the problem's repro as small as the passes can: all of them, then all but the guesses until none
+    of them finds anything. Return why it ended before that; empty where it did not.
+    """
+    try:
+        _run(problem, passes)
+        # Smaller inputs can make an op superfluous and the other way round. What is asked again is known.
+        repeated = [row for row in passes if not row.once]
+        before = None
+        while problem.best is not before:
+            before = problem.best
+            _run(problem, repeated)
+    except SearchStopped as stop:
+        return str(stop)  # what was found so far outlives an early end
+    return ""
+
+
+def _run(problem: Problem, passes: Sequence[Pass]) -> None:
+    for row in passes:
+        with problem.running(row.name):
+            row.run(problem)

@@ -80,34 +80,28 @@ CAUGHT = shared.CAUGHT
 
 
 @dataclass(frozen=True, slots=True)
+class _Entry:
+    """A path in a run directory."""
+
+    name: str
+
+    def __get__(self, directory: RunDirectory, owner: object) -> Path:
+        return directory.path / self.name
+
+
+@dataclass(frozen=True, slots=True)
 class RunDirectory(shared.RunDirectory):
     """The paths in the directory of a minifying run."""
 
+    best = _Entry("best")
+    also_seen = _Entry("also_seen")
+    minimal = _Entry("minimal")
+    history = _Entry("history.jsonl")
     left: ClassVar[tuple[str, ...]] = (
-        "original.json",
-        "verdicts.sqlite",
-        "best",
-        "also_seen",
-        "minimal",
-        "history.jsonl",
+        *("original.json", "verdicts.sqlite"),
+        *(entry.name for entry in (best, also_seen, minimal, history)),
         *shared.RunDirectory.left,
     )
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
-    @property
-    def also_seen(self) -> Path:
-        return self.path / "also_seen"
-
-    @property
-    def minimal(self) -> Path:
-        return self.path / "minimal"
-
-    @property
-    def history(self) -> Path:
-        return self.path / "history.jsonl"
 
     def finished(self, settings: MinifySettings) -> Minified | None:
         """The result, if a search with these settings has come to its end here."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from torchrepro.edit.bypass import bypassed, operands_instead
+from torchrepro.edit.surgery import bypassed, operands_instead
 from torchrepro.minify.problem import Problem
 
 _CHOICES = 2

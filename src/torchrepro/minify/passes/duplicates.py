@@ -6,6 +6,8 @@ computes. That random draws become one draw, too, is for the oracle to judge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch.fx import Graph, Node, map_arg
 
 from torchrepro.cut.subgraph import CALLS
@@ -16,12 +18,22 @@ from torchrepro.nouns.repro import Repro
 
 def merge_duplicates(problem: Problem) -> None:
     """The fewest ops that have to be computed a second time."""
-    best = problem.best
-    firsts = duplicates(best.graph.graph)
-    problem.leave_out(list(firsts), lambda gone: _merged(best, {name: firsts[name] for name in gone}))
+    firsts = _duplicates(problem.best.graph.graph)
+
+    def merged(best: Repro, gone: Sequence[str]) -> Repro:
+        """The readers of each op read another op that computes the same."""
+
+        def edit(graph: Graph) -> None:
+            nodes = {node.name: node for node in graph.nodes}
+            for name in gone:
+                put_in_place_of(nodes[name], nodes[firsts[name]])
+
+        return edited(best, edit)
+
+    problem.leave_out(list(firsts), merged)
 
 
-def duplicates(graph: Graph) -> dict[str, str]:
+def _duplicates(graph: Graph) -> dict[str, str]:
     """By name: ops that compute what another one before them has computed, and which one that is."""
     found: dict[str, str] = {}
     known: dict[str, Node] = {}
@@ -42,14 +54,3 @@ def _call(node: Node, merged: dict[str, str]) -> str:
 
     call = map_arg((node.args, dict(node.kwargs)), name)
     return f"{node.op} {node.target!r} {call!r}"
-
-
-def _merged(repro: Repro, firsts: dict[str, str]) -> Repro:
-    """The repro in which the readers of each op read another op that computes the same."""
-
-    def edit(graph: Graph) -> None:
-        nodes = {node.name: node for node in graph.nodes}
-        for name, first in firsts.items():
-            put_in_place_of(nodes[name], nodes[first])
-
-    return edited(repro, edit)

@@ -35,5 +35,4 @@ def _wrong(problem: Problem, outputs: Sequence[Output]) -> list[Output]:
 
 def single_results(problem: Problem) -> None:
     """One op where an op has several results and one of them is used."""
-    best = problem.best
-    problem.leave_out(taken_apart(best), lambda gone: with_single_results(best, gone))
+    problem.leave_out(taken_apart(problem.best), with_single_results)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from functools import partial
 
 from torchrepro.cut.record_values import NotRecorded
-from torchrepro.edit.bypass import bypassed, operands_instead_in_bodies
-from torchrepro.edit.composites import expanded_everywhere
-from torchrepro.edit.nested_bodies import branches, inlined, nested_calls
+from torchrepro.edit.opened_ops import branches, expanded_everywhere, inlined, nested_calls
+from torchrepro.edit.surgery import bypassed, operands_instead_in_bodies
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
@@ -38,7 +37,7 @@ def _inline(problem: Problem, names: list[str]) -> None:
     if choices:
         whole.append(inlined(best, names, choices.keys() - second))
     if problem.accept_first(whole) is None and len(names) > 1:
-        problem.leave_out(names, lambda gone: inlined(best, gone, second) or best)
+        problem.leave_out(names, lambda best, gone: inlined(best, gone, second) or best)
 
 
 def _second_branches(problem: Problem, choices: dict[str, str]) -> set[str]:

@@ -7,10 +7,10 @@ or a whole chain along which an error grows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-
-from torch.fx import Node
 
 from torchrepro.cut.record_values import Recording
 from torchrepro.cut.subgraph import Unit, piece, units_of, without_symbols
@@ -29,61 +29,48 @@ def cut_nodes(problem: Problem) -> None:
     if recording is None:
         return
     static = without_symbols(problem.best)
-    if static is problem.best or not problem.fails(_all_of(static, recording)):
+    every = [node.name for node in static.graph.graph.nodes]
+    if static is problem.best or not problem.fails(piece(static, recording, every)):
         static = problem.best
     units = units_of(static.graph.graph, recording.several)
     wrong = first_wrong(problem, static, recording)
-    distance = _Distance(static, units)
     problem.minimise(
         units,
         lambda kept: piece(static, recording, [name for unit in kept for name in unit.nodes]),
-        nearest=distance.nearest,
+        nearest=partial(_nearest, _neighbours(static, units)),
         suspected=[unit for unit in units if wrong in unit.nodes],
     )
 
 
-def _all_of(repro: Repro, recording: Recording) -> Repro | None:
-    return piece(repro, recording, [node.name for node in repro.graph.graph.nodes])
+def _neighbours(repro: Repro, units: Sequence[Unit]) -> dict[Unit, list[Unit]]:
+    """For each unit those that it reads or that read it; ops that read the same input are near as well."""
+    owner = {name: unit for unit in units for name in unit.nodes}
+    found: dict[Unit, list[Unit]] = {unit: [] for unit in units}
+    for node in repro.graph.graph.nodes:
+        readers = [owner[user.name] for user in node.users if user.name in owner]
+        own = owner.get(node.name)
+        pairs = pairwise(readers) if node.op == "placeholder" else ((own, reader) for reader in readers)
+        for one, other in pairs:
+            if one is not None and one is not other:
+                found[one].append(other)
+                found[other].append(one)
+    return found
 
 
-class _Distance:
-    """How far units are from one another, in steps from op to op."""
-
-    def __init__(self, repro: Repro, units: Sequence[Unit]) -> None:
-        owner = {name: unit for unit in units for name in unit.nodes}
-        self._neighbours: dict[Unit, list[Unit]] = {unit: [] for unit in units}
-        for node in repro.graph.graph.nodes:
-            for operand in node.all_input_nodes:
-                self._connect(owner.get(operand.name), owner.get(node.name))
-        self._readers(repro.graph.graph.nodes, owner)
-
-    def nearest(self, needed: Sequence[Unit], rest: Sequence[Unit]) -> list[Unit]:
-        """By the number of steps; of two at the same distance the later one, which is often the reader."""
-        steps = dict.fromkeys(needed, 0)
-        frontier = list(needed)
-        while frontier:
-            found = []
-            for unit in frontier:
-                for neighbour in self._neighbours[unit]:
-                    if neighbour not in steps:
-                        steps[neighbour] = steps[unit] + 1
-                        found.append(neighbour)
-            frontier = found
-        place = {unit: index for index, unit in enumerate(rest)}
-        return sorted(rest, key=lambda unit: (steps.get(unit, len(place) + 1), -place[unit]))
-
-    def _readers(self, nodes: Iterable[Node], owner: dict[str, Unit]) -> None:
-        """Ops that read the same input are near one another as well."""
-        for node in nodes:
-            if node.op == "placeholder":
-                readers = [owner[user.name] for user in node.users if user.name in owner]
-                for one, other in pairwise(readers):
-                    self._connect(one, other)
-
-    def _connect(self, one: Unit | None, other: Unit | None) -> None:
-        if one is not None and other is not None and one is not other:
-            self._neighbours[one].append(other)
-            self._neighbours[other].append(one)
+def _nearest(
+    neighbours: Mapping[Unit, Sequence[Unit]], needed: Sequence[Unit], rest: Sequence[Unit]
+) -> list[Unit]:
+    """By the steps from op to op; of two at the same distance the later one, which is often the reader."""
+    steps = dict.fromkeys(needed, 0)
+    frontier = deque(needed)
+    while frontier:
+        unit = frontier.popleft()
+        for neighbour in neighbours[unit]:
+            if neighbour not in steps:
+                steps[neighbour] = steps[unit] + 1
+                frontier.append(neighbour)
+    place = {unit: index for index, unit in enumerate(rest)}
+    return sorted(rest, key=lambda unit: (steps.get(unit, len(place) + 1), -place[unit]))
 
 
 _FEW = 8

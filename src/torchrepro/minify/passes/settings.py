@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchrepro.edit.fixed_sizes import numbers_of, with_numbers
 from torchrepro.edit.settings import (
     ambient_settings,
     call_settings,
@@ -16,6 +15,7 @@ from torchrepro.edit.settings import (
     gradient_settings,
     without,
 )
+from torchrepro.edit.symbolic_sizes import numbers_of, with_numbers
 from torchrepro.minify.problem import Problem
 
 
@@ -24,20 +24,17 @@ def reset_ambient(problem: Problem) -> None:
     settings = ambient_settings(problem.best)
     if problem.failure.places != {"grad"}:  # else it is a gradient that is wrong
         settings += gradient_settings(problem.best)
-    best = problem.best
-    problem.leave_out(settings, lambda gone: without(best, gone))
+    problem.leave_out(settings, without)
 
 
 def reset_compiler(problem: Problem) -> None:
     """Keep only the compiler options that the failure needs: mode, options, dynamic, fullgraph."""
-    best = problem.best
-    problem.leave_out(compiler_settings(best), lambda gone: without(best, gone))
+    problem.leave_out(compiler_settings(problem.best), without)
 
 
 def shorten_sequence(problem: Problem) -> None:
     """Keep only the earlier calls of the compiled function that the failure needs."""
-    best = problem.best
-    problem.leave_out(call_settings(best), lambda gone: without(best, gone))
+    problem.leave_out(call_settings(problem.best), without)
 
 
 def make_static(problem: Problem) -> None:
@@ -52,4 +49,4 @@ def make_static(problem: Problem) -> None:
     plain = replace(static, compiler=replace(static.compiler, dynamic=None))
     if problem.accept_first([plain] if best.compiler.dynamic is None else [plain, static]) is not None:
         return
-    problem.leave_out(names, lambda gone: with_numbers(best, gone))
+    problem.leave_out(names, with_numbers)

@@ -45,9 +45,8 @@ def shrink_dimensions(problem: Problem) -> None:
     elif not problem.accept(_all_at_once(problem)):
         _each(problem)
     _stretch_single_elements(problem)
-    best = problem.best
-    strange = [each for each in held_tensors(best) if not each.tensor.is_contiguous()]
-    problem.leave_out(strange, lambda gone: all_contiguous(best, gone))
+    strange = [each for each in held_tensors(problem.best) if not each.tensor.is_contiguous()]
+    problem.leave_out(strange, all_contiguous)
     problem.accept(squeezed(problem.best))
     _searched[problem] = _sizes(problem.best)
 
@@ -178,7 +177,7 @@ def _stretch_single_elements(problem: Problem) -> None:
         return
     axes = [axis for each in table.free if each.size > 1 and len(each.axes) > 1 for axis in each.axes]
     possible = [axis for axis in axes[:_MANY] if _at_one(table, {axis}) is not None]
-    problem.leave_out(possible, lambda gone: _at_one(table, gone))
+    problem.leave_out(possible, lambda best, gone: _at_one(table, gone))
 
 
 def _at_one(table: DimensionTable, axes: Collection[Axis]) -> Repro | None:

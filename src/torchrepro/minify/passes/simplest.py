@@ -7,8 +7,7 @@ work of all the passes that follow, which find nothing left to ask.
 from __future__ import annotations
 
 from torchrepro.edit.dimensions import smallest_that_runs
-from torchrepro.edit.held_tensors import held_tensors
-from torchrepro.edit.plain_values import plainest
+from torchrepro.edit.held_tensors import held_tensors, plainest
 from torchrepro.edit.settings import ambient_settings, compiler_settings, gradient_settings, without
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.passes.shapes import all_contiguous, squeezed
@@ -26,38 +25,30 @@ def guess_simplest(problem: Problem) -> None:
     best = problem.best
     table = problem.dimensions()
     one, two = smallest_that_runs(table, 1), smallest_that_runs(table, 2)
-    bare = _bare(problem, best)
-    candidates = [
-        _plain(problem, _bare(problem, one or best)),
-        one,
-        _with_plain_values(problem, bare),
-        two if one is not None else None,
-    ]
-    problem.accept_first(candidates)
+    plain, bare = _plain(_bare(problem, one or best)), _with_plain_values(_bare(problem, best))
+    problem.accept_first([plain, one, bare, two if one is not None else None])
 
 
-def _plain(problem: Problem, repro: Repro) -> Repro:
+def _plain(repro: Repro) -> Repro:
     """Plain in all respects; a step that would not run is left out."""
-    steps = [_with_plain_values, _with_usual_dtypes, _laid_out_plainly]
-    for step in steps:
-        changed = step(problem, repro)
+    for step in (_with_plain_values, _with_usual_dtypes, _laid_out_plainly):
+        changed = step(repro)
         if not why_invalid(changed):
             repro = changed
     return repro
 
 
-def _with_plain_values(problem: Problem, repro: Repro) -> Repro:
-    tensors = held_tensors(repro)
-    places = {each: (0,) * each.tensor.dim() for each in tensors}
-    return with_form(repro, [each for each in tensors if each.tensor.numel()], plainest, places)
+def _with_plain_values(repro: Repro) -> Repro:
+    tensors = [each for each in held_tensors(repro) if each.tensor.numel()]
+    return with_form(repro, tensors, plainest, {each: (0,) * each.tensor.dim() for each in tensors})
 
 
-def _with_usual_dtypes(problem: Problem, repro: Repro) -> Repro:
+def _with_usual_dtypes(repro: Repro) -> Repro:
     items = unusual_dtypes(repro)
     return with_usual_dtypes(repro, items) if items else repro
 
 
-def _laid_out_plainly(problem: Problem, repro: Repro) -> Repro:
+def _laid_out_plainly(repro: Repro) -> Repro:
     strange = [each for each in held_tensors(repro) if not each.tensor.is_contiguous()]
     repro = all_contiguous(repro, strange)
     return squeezed(repro) or repro

@@ -12,14 +12,18 @@ import torch
 
 from torchrepro.edit.arguments import Literal, literals_of, with_literals
 from torchrepro.edit.cost import OWN_VALUES, cost_of_values
-from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
-from torchrepro.edit.plain_values import (
+from torchrepro.edit.held_tensors import (
     FORMS,
     FORMS_OF_ONE,
     Form,
+    Held,
     forms_of,
+    held_tensors,
+    laid_out_like,
+    made_like,
     plainest,
     rounder_values,
+    with_tensors,
 )
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
@@ -107,8 +111,7 @@ Unusual = Held | Literal
 
 def usual_dtypes(problem: Problem) -> None:
     """Keep only the unusual dtypes that the failure needs."""
-    best = problem.best
-    problem.leave_out(unusual_dtypes(best), lambda gone: with_usual_dtypes(best, gone))
+    problem.leave_out(unusual_dtypes(problem.best), with_usual_dtypes)
 
 
 def unusual_dtypes(repro: Repro) -> list[Unusual]:
@@ -129,13 +132,8 @@ def with_usual_dtypes(repro: Repro, chosen: Sequence[Unusual]) -> Repro:
         if isinstance(each, Held):
             values = each.tensor.detach().to(usual(each.tensor.dtype))
             others[each] = made_like(laid_out_like(values, each.tensor), each.tensor)
-    places = {each for each in chosen if isinstance(each, Literal)}
-    literals = {
-        at: usual(dtype)
-        for node in repro.graph.graph.nodes
-        for at, dtype in literals_of(node, torch.dtype)
-        if at in places
-    }
+    dtypes = [pair for node in repro.graph.graph.nodes for pair in literals_of(node, torch.dtype)]
+    literals = {at: usual(dtype) for at, dtype in dtypes if at in chosen}
     return with_literals(with_tensors(repro, others), literals)
 
 

@@ -1,0 +1,251 @@
+"""Open ops: nested graphs and composites in the place of the op that they are in.
+
+Where a higher-order op runs its graph once (`invoke_subgraph`, a checkpoint, the branch of a `cond`) the
+result is the same. A loop becomes one turn of it; where that does not run, the loop stays. A composite op
+(`layer_norm`, made of `var_mean`, `rsqrt` and `mul`) is traced on tensors without data. It computes the same
+afterwards, but for the last bits: eager often has a kernel of its own for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchrepro.cut.subgraph import CALLS
+from torchrepro.edit.surgery import Inside, expanded, has_effects, is_called, reach
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.state.ambient import applied_modes
+from torchrepro.state.fake_run import Decompositions, OperatorLog, inductor_decompositions, run_on_fakes
+from torchrepro.torch_api.fake import make_fx
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.pytree import tree_leaves
+
+_DEPTH = 8
+_BODIES = {"cond": slice(0, 2), "while_loop": slice(1, 2), "autograd_function_apply": slice(0, 1)}
+"""Which of its graphs an op with several of them runs in the forward direction."""
+_LOOPS = ("while_loop", "scan", "map_impl", "associative_scan")
+
+
+def nested_calls(repro: Repro) -> list[str]:
+    """The nodes of a graph that can be replaced by the ops of a nested graph."""
+    return [node.name for node in repro.graph.graph.nodes if _insides(repro.graph, node)]
+
+
+def branches(repro: Repro) -> dict[str, str]:
+    """Nodes that choose between two graphs, and the nodes that say which: True for the first."""
+    return {
+        node.name: node.args[0].name
+        for node in repro.graph.graph.nodes
+        if is_called(node, "cond") and isinstance(node.args[0], Node)
+    }
+
+
+def inlined(repro: Repro, names: Collection[str], second: Collection[str] = ()) -> Repro | None:
+    """The repro without these higher-order ops, nor those in their graphs; None where none of them can go.
+
+    Of a `cond` the first branch is taken, of those in `second` the other one.
+    """
+
+    def inside(module: GraphModule, node: Node) -> Inside | None:
+        found = _insides(module, node) if node.name in names else []
+        return found[-1 if node.name in second else 0] if found else None
+
+    found = repro
+    for _ in range(_DEPTH):
+        before = {node.name for node in found.graph.graph.nodes}
+        following = expanded(found, inside)
+        if following is None:
+            break
+        # What came out of the nested graphs is next.
+        names = {node.name for node in following.graph.graph.nodes} - before
+        found = following
+    return None if found is repro else found
+
+
+def _insides(module: GraphModule, node: Node) -> list[Inside]:
+    """The graphs that can stand for a node, with what each is run on; of a `cond` in the order it has them.
+
+    Most ops have one graph, which is called with the operands that come after it.
+    """
+    target: Any = node.target
+    graphs, operands = _call(module, node)
+    if len(graphs) != 1:
+        graphs = graphs[_BODIES.get(str(target.name()), slice(0))] if graphs else []
+    result = _without_saved if is_called(node, "autograd_function_apply") else None
+    inputs = list(_leaves(operands))
+    return [Inside(body, inputs, result) for body in graphs if len(_inputs(body)) == len(inputs)]
+
+
+def _without_saved(outputs: Any) -> Any:
+    """The forward graph of an autograd function returns, apart from its results, what backward will need."""
+    apart = isinstance(outputs, tuple | list) and len(outputs) == 2
+    return outputs[0] if apart and isinstance(outputs[0], tuple | list) else outputs
+
+
+def _call(module: GraphModule, node: Node) -> tuple[list[GraphModule], Sequence[Any]]:
+    """The graphs that a higher-order op is given, and the arguments after them."""
+    if node.op != "call_function" or not isinstance(node.target, HigherOrderOperator):
+        return [], ()
+    graphs = [
+        (place, reach(module, str(arg.target)))
+        for place, arg in enumerate(node.args)
+        if isinstance(arg, Node) and arg.op == "get_attr"
+    ]
+    found = [(place, graph) for place, graph in graphs if isinstance(graph, GraphModule)]
+    return [graph for _, graph in found], node.args[found[-1][0] + 1 :] if found else ()
+
+
+def _inputs(body: GraphModule) -> list[Node]:
+    return [node for node in body.graph.nodes if node.op == "placeholder"]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Nodes and numbers, also those in lists; names and options are no operands."""
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from _leaves(item)
+    elif not isinstance(value, str | dict):
+        yield value
+
+
+def drop_fixed_inputs(module: GraphModule, is_fixed: Callable[[Node], bool]) -> None:
+    """Take the inputs that are fixed away from all graphs nested in a graph; loops keep theirs."""
+    gone: dict[Node, None] = {}
+    for node in module.graph.nodes:
+        graphs, operands = _call(module, node)
+        count = len(list(_leaves(operands)))
+        if not graphs or is_called(node, *_LOOPS) or any(len(_inputs(graph)) != count for graph in graphs):
+            continue
+        columns = list(zip(*map(_inputs, graphs), strict=True))
+        fixed = [all(is_fixed(each) and not each.users for each in column) for column in columns]
+        places = iter(fixed)
+        node.args = (*node.args[: len(node.args) - len(operands)], *_kept(operands, places))
+        gone |= {each: None for column, drop in zip(columns, fixed, strict=True) if drop for each in column}
+    for placeholder in gone:
+        placeholder.graph.erase_node(placeholder)
+    for child in module.children():
+        if isinstance(child, GraphModule):
+            drop_fixed_inputs(child, is_fixed)
+            child.recompile()
+    module.recompile()
+
+
+def _kept(operands: Sequence[Any], fixed: Iterator[bool]) -> list[Any]:
+    """Operands, some of them in lists, without those that are fixed."""
+    found: list[Any] = []
+    for operand in operands:
+        if isinstance(operand, tuple | list):
+            found.append(type(operand)(_kept(operand, fixed)))
+        elif isinstance(operand, str | dict) or not next(fixed):
+            found.append(operand)
+    return found
+
+
+def expanded_everywhere(repro: Repro) -> list[Repro]:
+    """The repro with every op opened: as far as the compiler would, and less far; empty where none can be."""
+    values = run_on_fakes(repro).by_name
+    found: dict[str, Repro] = {}
+    for table in (inductor_decompositions(), {}):
+        opened = expanded(repro, partial(_inside, repro, values, table))
+        if opened is not None:
+            targets = [str(node.target) for node in opened.graph.graph.nodes if node.op in CALLS]
+            found.setdefault(" ".join(targets), opened)
+    return list(found.values())
+
+
+def _inside(
+    repro: Repro, values: Mapping[str, Any], table: Decompositions, module: GraphModule, node: Node
+) -> Inside | None:
+    operands = node.all_input_nodes
+    if not _is_openable(node) or not all(operand.name in values for operand in operands):
+        return None
+    body = _traced(repro, node, [values[operand.name] for operand in operands], table)
+    if body is None or not _is_more(node, body):
+        return None
+    if repro.place is Place.AFTER_CAPTURE:
+        _use_public_names(body)
+    return Inside(body, operands)
+
+
+def _is_openable(node: Node) -> bool:
+    target: Any = node.target
+    if node.op not in ("call_function", "call_method") or has_effects(node):
+        return False
+    return not isinstance(target, HigherOrderOperator) and getattr(target, "__module__", "") != "_operator"
+
+
+def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: Decompositions) -> GraphModule | None:
+    """The ops of which one is made, as a graph over its operands; None where it cannot be traced."""
+    order = {operand: place for place, operand in enumerate(node.all_input_nodes)}
+
+    def call(*operands: Any) -> Any:
+        args = torch.fx.map_arg(node.args, lambda operand: operands[order[operand]])
+        kwargs = torch.fx.map_arg(node.kwargs, lambda operand: operands[order[operand]])
+        if node.op == "call_method":
+            result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+        return tuple(result) if isinstance(result, tuple | list) else result
+
+    try:
+        with applied_modes(repro.ambient), torch.no_grad():
+            traced = make_fx(call, decomposition_table=dict(table), tracing_mode="fake")(*fakes)
+    except Exception:
+        # Whatever an op raises without data: then it stays as it is.
+        return None
+    traced.graph.eliminate_dead_code()
+    return traced if all(map(_is_repeatable, traced.graph.nodes)) else None
+
+
+def _is_repeatable(node: Node) -> bool:
+    """Not random, no constant that the trace has made, nothing that writes."""
+    if node.op in ("placeholder", "output"):
+        return True
+    target: Any = node.target
+    if node.op != "call_function" or has_effects(node):
+        return False
+    return not (isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags)
+
+
+def _is_more(node: Node, inside: GraphModule) -> bool:
+    """Whether there is more than one op inside, or another one than it was."""
+    ops = [inner for inner in inside.graph.nodes if inner.op == "call_function"]
+    own = isinstance(node.target, OpOverload) and [inner.target for inner in ops] == [node.target]
+    return not own and len([inner for inner in ops if isinstance(inner.target, OpOverload)]) > 1
+
+
+def _use_public_names(module: GraphModule) -> None:
+    """`torch.rsqrt(x)` and `x.view(...)` for calls of ATen, where they call the same op and nothing else."""
+    for node in module.graph.nodes:
+        target: Any = node.target
+        name = target._schema.name.removeprefix("aten::") if isinstance(target, OpOverload) else "_"
+        if name.startswith("_") or not name.isidentifier():
+            continue
+        if _calls(getattr(torch, name, None), node) == [target]:
+            node.target = getattr(torch, name)
+        elif _calls(getattr(torch.Tensor, name, None), node) == [target]:
+            node.op, node.target = "call_method", name
+
+
+def _calls(function: Any, node: Node) -> list[Any]:
+    """The ops that a function calls if it is given the arguments of a node."""
+
+    def value(operand: Node) -> Any:
+        return operand.meta.get("val")
+
+    args, kwargs = torch.fx.map_arg(node.args, value), torch.fx.map_arg(node.kwargs, value)
+    mode = next((arg.fake_mode for arg in tree_leaves(args) if hasattr(arg, "fake_mode")), None)
+    if mode is None or function is None:
+        return []
+    seen = OperatorLog(aliases=True)
+    try:
+        with torch.no_grad(), mode, seen:
+            function(*args, **kwargs)
+    except Exception:
+        # It takes other arguments: then it is not the same function.
+        return []
+    return seen.ops
