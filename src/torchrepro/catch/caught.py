@@ -143,7 +143,7 @@ def closing_lines(caught: Sequence[Caught]) -> list[str]:
 
 _LONG = 2.0
 """Seconds after which a call is worth a line in the summary while it lasts."""
-_GIVEN_UP = 10.0
+HANG_SECONDS = 10.0
 """Ctrl-C after this many seconds in one call counts as a hang."""
 
 
@@ -207,7 +207,7 @@ def _verdict(flight: Flight, death: Death) -> Verdict | None:
     if flight.phase == "idle":
         return None
     if death.interrupted:
-        return _hang(flight) if flight.seconds > _GIVEN_UP else None
+        return _hang(flight) if flight.seconds > HANG_SECONDS else None
     if flight.pid != death.pid:
         return Verdict(Kind.CRASH, Stage.BACKEND, summary=f"process {flight.pid} died ({flight.doing})")
     if death.exit_code == 0:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.catch.caught import HANG_SECONDS
 from torchrepro.catch.check_call import Checker
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
@@ -38,8 +39,6 @@ from torchrepro.torch_api.generators import (
 CompilerFn = Callable[..., Any]
 Rng = Mapping[str, torch.Tensor]
 
-HANG_SECONDS = 10.0
-"""Ctrl-C after this many seconds in one call counts as a hang."""
 _CAUGHT = "_torchrepro_caught"
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
@@ -34,10 +35,8 @@ from torchrepro.nouns.errors import TorchReproError
 _TICK = 0.5
 _CATCH_ALL = 4
 """The level that catches exceptions, crashes, hangs and wrong numbers."""
-_PASSED_ON = (
-    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
-)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _ONE_EVENT = 0.1
 """Seconds within which the same signal counts once: some tools send it to a process and to its group."""
 
@@ -59,7 +58,7 @@ def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after
     started = time.monotonic()
     hangs = HangWatch(directory, settings.run_id, hang_after)
     signals = _Signals()
-    with handling(dict.fromkeys(_PASSED_ON, signals.take), even_ignored=(signal.SIGINT,)):
+    with handling(dict.fromkeys(_PASSED_ON, signals.take)):
         child = _start(arguments, settings, own_group=not signals.terminal)
         signals.child = child
         while True:
@@ -105,8 +104,7 @@ class _Signals:
         now = time.monotonic()
         again = now - self._last.get(number, -1e9) < _ONE_EVENT
         self._last[number] = now
-        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            self.interrupted = True
+        self.interrupted |= number in _ENDING
         from_terminal = self.terminal and number in (signal.SIGINT, signal.SIGQUIT)
         if self.child is not None and not from_terminal and not again:
             with suppress(ProcessLookupError):
@@ -126,19 +124,11 @@ def _start(arguments: Sequence[str], settings: WatchSettings, *, own_group: bool
     environ[LAUNCHED] = "1"
     # The flags of the interpreter (-W, -X, -u ...) are part of how the program is run.
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    parent = os.getpid()
-
-    def in_child() -> None:
-        die_with(parent)  # plain `python` would be gone after `kill -9`
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-
     return subprocess.Popen(
         [sys.executable, *flags, *arguments],
         env=environ,
         process_group=0 if own_group else None,
-        preexec_fn=in_child,
+        preexec_fn=partial(die_with, os.getpid()),  # plain `python` would be gone after `kill -9`
     )
 
 

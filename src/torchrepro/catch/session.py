@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,10 +142,7 @@ class Session:
         level_1 = self.settings.level == 1
         cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
         found = replace(repro, expected=Signature.of(verdict))
-
-        def save(path: Path) -> Path:
-            return save_bundle(found, path, verdict=verdict, size_cap=cap, run_id=self.run_id)
-
+        save = partial(save_bundle, found, verdict=verdict, size_cap=cap, run_id=self.run_id)
         return self.keep_as(save, verdict, key)
 
     def keep_as(self, save: Callable[[Path], Path], verdict: Verdict, key: str) -> Path | None:
@@ -262,14 +260,13 @@ class Sampler:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._settings = session.settings
         self._calls = 0
         self._checked = 0
         self._last_cost = 0.0
 
     def take(self) -> bool:
         """Return whether to check this call."""
-        settings = self._settings
+        settings = self._session.settings
         due = self._calls % settings.every == 0
         self._calls += 1
         if not due or (settings.first is not None and self._checked >= settings.first):

@@ -30,7 +30,7 @@ from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.catch.session import Sampler, Session, current_session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.torch_hooks import CompiledTarget
-from torchrepro.judge.clone import clone_inputs, is_lazy, precision_for
+from torchrepro.judge.clone import TensorCloner, is_lazy, precision_for
 from torchrepro.judge.execute import Run, verdict_of
 from torchrepro.judge.models import (
     Subject,
@@ -49,7 +49,7 @@ from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.snapshot import State, describe_state, in_state, running_in
 from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_states
 from torchrepro.torch_api.modes import runs_in_plain_python
-from torchrepro.torch_api.pytree import tree_flatten, tree_unflatten
+from torchrepro.torch_api.pytree import tree_map_only
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -80,9 +80,8 @@ def compared_with_python(
         if session is None or not session.active or not session.settings.whole:
             return compiled(*args, **kwargs)
         if calls is None or calls.session is not session:
-            target = session.shielded(
-                "watch a compiled function", partial(CompiledTarget.of, function, context)
-            )
+            of_context = partial(CompiledTarget.of, function, context)
+            target = session.shielded("watch a compiled function", of_context)
             if target is None:
                 return compiled(*args, **kwargs)
             calls = WholeCalls(session, target)
@@ -198,7 +197,13 @@ class WholeCall:
     @classmethod
     def of(cls, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WholeCall | None:
         """Take the state of a call that is about to happen; None where it cannot be compared."""
-        _require_one_process()
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            # Ranks that run a call twice, each by its own clock, would wait for one another.
+            raise TorchReproError(
+                "whole calls are not compared in a job of several ranks",
+                next_step="use --level 4, or run it with one rank",
+            )
         live = State.of(target.function, args, kwargs)
         if live.opaque:
             raise TorchReproError(
@@ -207,34 +212,14 @@ class WholeCall:
             )
         if any(map(is_lazy, live.tensors())):
             return None  # this call turns lazy modules into others for good; the next one can be compared
-        return cls(target, args, kwargs, live, live.cloned(), capture_rng_state(), _data_of(args, kwargs))
+        arguments = tree_map_only(torch.Tensor, TensorCloner().clone, (args, dict(kwargs)))
+        return cls(target, args, kwargs, live, live.cloned(), capture_rng_state(), arguments)
 
     def finish(self, outputs: Any, raised: Exception | None) -> None:
         self.live, self.rng_after = self.live.again(), capture_rng_state()
         self.seen = describe_state(self.target.function, self.args, self.kwargs)
         """What can be seen after it, objects that it made included."""
         self.outputs, self.raised = outputs, raised
-
-
-def _data_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-    """Copies of tensors in containers of their own; other objects, a module for one, are not copied."""
-    leaves, structure = tree_flatten((args, dict(kwargs)))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    clones = iter(clone_inputs(tensors))
-    copied: Arguments = tree_unflatten(
-        [next(clones) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
-    )
-    return copied
-
-
-def _require_one_process() -> None:
-    """Ranks that run a call twice, each by its own clock, would wait for one another."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise TorchReproError(
-            "whole calls are not compared in a job of several ranks",
-            next_step="use --level 4, or run it with one rank",
-        )
 
 
 def judge_call(call: WholeCall) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,8 @@ from torchrepro.cli.options import Json, OptionalTimeLimit, Quiet, Traceback, Tr
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.formats import Format
 
-if TYPE_CHECKING:
-    from torchrepro.report.contents import Contents
-
 _STANDARD_OUTPUT = Path("-")
+_ENDINGS = {".txt": Format.TEXT, ".json": Format.JSON, ".md": Format.MARKDOWN}
 
 
 def report(
@@ -68,11 +66,15 @@ def report(
     Nothing is searched for: what is missing is left out, and the command that adds it is named.
     Exit code: 0 the report was written, 125 it cannot be.
     """
+    import webbrowser
+
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
+    from torchrepro.report.formats import rendered
+    from torchrepro.report.text import print_lines, report_lines
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        chosen = format_ or _format_of(output)
+        chosen = format_ or (_ENDINGS.get(output.suffix) if output is not None else None) or Format.HTML
         target = _target(bundle, output, chosen, to_file=json_ or open_)
         with progress(quiet=quiet or json_ or not run) as shown:
             contents = pipeline.report_on(
@@ -83,23 +85,22 @@ def report(
                 time_limit=time_limit,
                 on_phase=shown.phase,
             )
-        if target == _STANDARD_OUTPUT:
-            _print(contents, chosen)
+        if target != _STANDARD_OUTPUT:
+            _write(rendered(contents, chosen), target)
+        elif chosen is Format.TEXT and sys.stdout.isatty():
+            print_lines(report_lines(contents))  # in colour
             return
-        _write(contents, chosen, target)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(rendered(contents, chosen).encode("utf-8", "replace"))
+            return
     if json_:
         verdict = contents.verdict.kind.value if contents.verdict is not None else None
         print(json.dumps({"path": str(target), "format": chosen.value, "verdict": verdict}))
     else:
         print(target)
-    if open_:
-        _show(target)
-
-
-def _format_of(output: Path | None) -> Format:
-    """By the ending of the file that was asked for."""
-    endings = {".txt": Format.TEXT, ".json": Format.JSON, ".md": Format.MARKDOWN}
-    return endings.get(output.suffix, Format.HTML) if output is not None else Format.HTML
+    if open_ and not webbrowser.open(target.absolute().as_uri()):
+        print(f"torchrepro: no browser was found; open {target} yourself", file=sys.stderr)
 
 
 def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool) -> Path:
@@ -118,38 +119,15 @@ def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool
     return where.with_name(name + format_.ending)
 
 
-def _print(contents: Contents, format_: Format) -> None:
-    """On standard output; text has colours on a terminal."""
-    from torchrepro.report.formats import rendered
-
-    if format_ is Format.TEXT and sys.stdout.isatty():
-        from torchrepro.report.text import print_lines, report_lines
-
-        print_lines(report_lines(contents))
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(rendered(contents, format_).encode("utf-8", "replace"))
-
-
-def _write(contents: Contents, format_: Format, target: Path) -> None:
+def _write(text: str, target: Path) -> None:
     """Write a file in one step, so that no reader sees half of it."""
-    from torchrepro.report.formats import rendered
-
-    text = rendered(contents, format_).encode("utf-8", "replace")
     partial = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(text)
+        partial.write_bytes(text.encode("utf-8", "replace"))
         partial.replace(target)
     except OSError as exc:
         partial.unlink(missing_ok=True)
         raise TorchReproError(
             f"cannot write {target}: {exc.strerror}", next_step="choose another file with -o FILE"
         ) from exc
-
-
-def _show(target: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(target.absolute().as_uri()):
-        print(f"torchrepro: no browser was found; open {target} yourself", file=sys.stderr)

@@ -195,8 +195,11 @@ class _Layout:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         if len(shape) > 1:
-            split = min(range(1, len(shape)), key=lambda cut: _crookedness(shape, cut))
-            height, self._width = math.prod(shape[:split]), math.prod(shape[split:])
+            # As near to a square as can be; ties go to the last split.
+            halves = {cut: (math.prod(shape[:cut]), math.prod(shape[cut:])) for cut in range(1, len(shape))}
+            crooked = {cut: abs(math.log(above / below)) for cut, (above, below) in halves.items()}
+            split = min(halves, key=lambda cut: (round(crooked[cut], 9), -cut))
+            height, self._width = halves[split]
             self.names = (_dims(shape, 0, split), _dims(shape, split, len(shape)))
         else:
             elements = math.prod(shape)
@@ -212,11 +215,6 @@ class _Layout:
         number = torch.arange(first, first + count)
         row, column = number // self._width, number % self._width
         return (row * self.rows // self._height) * self.columns + column * self.columns // self._width
-
-
-def _crookedness(shape: tuple[int, ...], cut: int) -> float:
-    """Measure how far from a square a map split here is; ties go to the last split."""
-    return abs(math.log(math.prod(shape[:cut]) / math.prod(shape[cut:]))) - cut * 1e-9
 
 
 def _dims(shape: tuple[int, ...], start: int, end: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from torchrepro.nouns.results import Adoption, Located
 from torchrepro.nouns.sections import (
@@ -24,7 +23,6 @@ from torchrepro.nouns.sections import (
 from torchrepro.report.contents import Contents, ErrorMap, Picture
 from torchrepro.report.environments import lines_of, settings_lines
 
-Item = TypeVar("Item")
 _BARS = 24
 _READABLE = 80
 """Lines of a script that is not minimal: a longer one is named and not shown where space is short."""
@@ -88,16 +86,13 @@ def differences_table(contents: Contents) -> Table:
 def growth_table(located: Located, limit: int) -> Table:
     """Show the errors around the culprit, or the last ones where there is none."""
     node = located.op.node if located.op is not None else ""
-    names = [point.node for point in located.growth]
-    first, shown = _window(located.growth, names.index(node) if node in names else len(names), limit)
-    marked = (place for place, point in enumerate(shown) if point.node == node)
-    rows = (
+    rows = [
         (point.node, point.op, error(point.eager), error(point.compiled), point.module, point.source)
-        for point in shown
-    )
+        for point in located.growth
+    ]
+    culprit = next((place for place, row in enumerate(rows) if row[0] == node), None)
     head = ("node", "op", "eager", "compiled", "module", "source")
-    table = Table.of(head, rows, limit=limit, marked=marked)
-    return _with_range(table, first, len(shown), len(names))
+    return _table_around(head, rows, culprit, limit, otherwise=len(rows))
 
 
 def _script(contents: Contents, limits: Limits) -> Code | Lines:
@@ -127,13 +122,28 @@ def _histogram(errors: ErrorMap) -> Section:
 def _graph(picture: Picture, limit: int) -> Section:
     """Show the ops around the culprit, or the first ones where there is none."""
     ops = [node for node in picture.nodes if node.kind == "op"]
-    culprit = next((place for place, node in enumerate(ops) if node.guilty), 0)
-    first, shown = _window(ops, culprit, limit)
-    rows = ((node.name, node.op, ", ".join(node.inputs), node.shape, node.module) for node in shown)
-    marked = (place for place, node in enumerate(shown) if node.guilty)
-    table = Table.of(("node", "op", "reads", "result", "module"), rows, limit=limit, marked=marked)
+    rows = [(node.name, node.op, ", ".join(node.inputs), node.shape, node.module) for node in ops]
+    culprit = next((place for place, node in enumerate(ops) if node.guilty), None)
+    head = ("node", "op", "reads", "result", "module")
     title = f"the {picture.title}: {counted(len(ops), 'op')}"
-    return Section(title, (_with_range(table, first, len(shown), len(ops)),))
+    return Section(title, (_table_around(head, rows, culprit, limit),))
+
+
+def _table_around(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    culprit: int | None,
+    limit: int,
+    otherwise: int = 0,
+) -> Table:
+    """Show the rows around the culprit, which is marked; without one, those around another place."""
+    place = otherwise if culprit is None else culprit
+    first = max(0, min(place - limit // 2, len(rows) - limit))
+    shown = rows[first : first + limit]
+    marked = () if culprit is None else (culprit - first,)
+    last = f"{first + 1:,} to {first + len(shown):,} of {len(rows):,} are shown"
+    table = Table.of(head, shown, limit=limit, marked=marked)
+    return replace(table, more=last if len(shown) < len(rows) else "", needed=4)
 
 
 def steps_table(steps: Sequence[Adoption], limit: int) -> Table:
@@ -151,14 +161,3 @@ def steps_table(steps: Sequence[Adoption], limit: int) -> Table:
         for step in (steps[index] for index in chosen)
     )
     return Table.of(("query", "seconds", "ops", "inputs", "elements", "pass"), rows, limit=limit)
-
-
-def _window(items: Sequence[Item], place: int, size: int) -> tuple[int, Sequence[Item]]:
-    """Return the items around a place, and the number of the first of them."""
-    first = max(0, min(place - size // 2, len(items) - size))
-    return first, items[first : first + size]
-
-
-def _with_range(table: Table, first: int, shown: int, count: int) -> Table:
-    more = f"{first + 1:,} to {first + shown:,} of {count:,} are shown" if shown < count else ""
-    return replace(table, more=more, needed=4)
