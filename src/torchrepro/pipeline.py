@@ -276,9 +276,8 @@ def report_on(
     Only where values are wrong is it `run`, for the map of their errors. `against` names another environment:
     a bundle, a report in JSON, or `here`. `torchrepro.rendered` makes a page or a text of it.
     """
-    from torchrepro.report.collect import Measured, collect, measured
+    from torchrepro.report.collect import Measured, collect, measured, surroundings_of
     from torchrepro.report.environments import other_place
-    from torchrepro.report.run_files import surroundings_of
 
     surroundings_of(bundle)  # a wrong path is an error at once
 

@@ -3,13 +3,19 @@
 A compiler may be given fake tensors, so nothing can be run when it is called: what is to be checked is
 deferred to the calls of the compiled function (`deferred_for_real_inputs`). With nothing failing, levels 1
 and 2 cost a call one more Python frame and a copy of the generator's state.
+
+At level 4 a call that has just happened is compared with the same graph run eagerly. The result the user has
+got is what is judged. Where it needs gradients, forward and backward are run once more through the same
+compiled function, on copies, because autograd's own backward belongs to the user. Where it is random, the
+compiler's random numbers are not eager's, so a twin is compiled that draws from eager's generators.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -17,14 +23,16 @@ from typing import Any
 import torch
 
 from torchrepro.catch.caught import HANG_SECONDS
-from torchrepro.catch.check_call import Checker
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot, concrete
-from torchrepro.execute.judge_repro import Prepared, synchronise
+from torchrepro.execute.compilers import without_tokens
+from torchrepro.execute.judge_repro import Prepared, synchronise, truth_of
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.execute import call_as_it_asks, innermost, is_out_of_memory, verdict_of
-from torchrepro.nouns.errors import AccuracyError, RankFailed, say
+from torchrepro.judge.compare import tensors_in
+from torchrepro.judge.execute import Run, call_as_it_asks, innermost, is_out_of_memory, verdict_of
+from torchrepro.judge.models import Subject, judge
+from torchrepro.nouns.errors import AccuracyError, RankFailed, TorchReproError, say
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 from torchrepro.script.save_bundle import finish_bundle
@@ -34,6 +42,7 @@ from torchrepro.torch_api.generators import (
     is_device_fault,
     quick_rng_state,
     same_randomness,
+    same_states,
 )
 
 CompilerFn = Callable[..., Any]
@@ -311,3 +320,82 @@ def _is_control_flow(exc: BaseException) -> bool:
     restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, StopRecomputation)
     kinds = (*restarts, *dynamo.exceptions_allowed_to_be_fallback)
     return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
+
+
+@dataclass(eq=False)
+class Checker:
+    """Checks the calls of one compiled function."""
+
+    compiled: Callable[..., Any]
+    _steady: bool = field(default=False, init=False)
+    """Eager has agreed with itself in an earlier check."""
+    _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
+
+    def check(self, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
+        """Return the verdict on a call, and the repro in the form in which it was judged.
+
+        `repro` has the graph, the inputs from before the call and the generators' states from before it;
+        `after` are the same inputs after it.
+        """
+        # Never through the user's own parameters, whose gradients would change.
+        own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
+        with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
+        repro = replace(repro, backward=None if with_grad else False)
+        prepared = Prepared(repro)
+        random = False
+        written: set[int] = set()
+
+        def eager(around: AbstractContextManager[Any]) -> Run:
+            nonlocal random
+            graph, inputs = _fresh(prepared), prepared.inputs()
+            with around:
+                before = capture_rng_state().devices
+                versions = _versions(inputs)
+                run = prepared.observe(graph, graph, inputs)
+                written.update(index for index, now in _versions(inputs).items() if now != versions[index])
+            random = random or not same_states(before, run.rng)
+            if run.changed:
+                raise TorchReproError(
+                    "the graph keeps state of its own, which the call has changed",
+                    next_step="use watch(whole=True)",
+                )
+            return run
+
+        def compiled(around: AbstractContextManager[Any]) -> Run:
+            if not random and not with_grad:
+                seen = after
+                if repro.place is Place.AFTER_AOT:
+                    # There a compiler may use the memory of inputs that nobody reads again, so only those
+                    # count that the graph is meant to write to.
+                    pairs = enumerate(zip(repro.inputs, after, strict=True))
+                    seen = tuple(now if index in written else former for index, (former, now) in pairs)
+                return Run(outputs=without_tokens(repro.graph, outputs), inputs=seen)
+            graph: torch.nn.Module = _fresh(prepared)
+            function = self.compiled
+            with around:
+                if random:
+                    self._twin = self._twin or prepared.compile()
+                    graph, function = self._twin
+                return prepared.observe(graph, function, prepared.inputs())
+
+        subject = Subject(eager, compiled, lambda draws: truth_of(prepared, draws))
+        verdict = judge(subject, rng=repro.ambient.rng, steady=self._steady)
+        self._steady = self._steady or verdict.kind is Kind.PASS
+        if verdict.fails and self._steady:
+            verdict = judge(subject, rng=repro.ambient.rng)  # nothing is reported on an old proof
+        return repro, verdict
+
+
+def _fresh(prepared: Prepared) -> torch.nn.Module:
+    """Return the graph, or a copy of it where it has state that a run could change."""
+    graph = prepared.repro.graph
+    has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
+    return prepared.graph() if has_state else graph
+
+
+def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
+    return {
+        index: value._version
+        for index, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    }

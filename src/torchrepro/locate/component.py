@@ -1,20 +1,25 @@
-"""The culprit inside a stage: a pass, a rewrite, a decomposition, a lowering or an option of a compiler.
+"""The culprit inside a stage: a pass, a rewrite, a decomposition, a lowering or an option; and a workaround.
 
 Bold first: whole groups are turned off, and only where that makes the failure go away it is narrowed down.
 The groups come in the order in which their answer is worth more. Options of code generation come before
 lowerings: a wrong lowering is wrong in scalar and unfused code, too, while calling the operator in place of a
 lowering also ends its fusion and vectorisation. And lowerings come before passes, which a wrong lowering may
 need to be reached at all. What is named has been seen to matter: with it alone turned off the repro passes.
+
+A workaround is the smallest thing that a user can write so that the failure goes away, seen to do so. Options
+of `torch.compile` first, from the one that turns off just the culprit part to calling every operator as it
+is; then a setting of torch; then a backend that does less, the failing stages left out.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +28,7 @@ from torchrepro.engine.baseline import Failure
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import LADDER, with_backend
 from torchrepro.locate.context import Inquiry
+from torchrepro.locate.stages import Ladder, captures
 from torchrepro.locate.switches import (
     AOT,
     CAPTURE,
@@ -37,11 +43,13 @@ from torchrepro.locate.switches import (
     Switch,
     all_off,
     by_name,
+    settings_of,
     switches_of,
 )
-from torchrepro.nouns.repro import AOT_INDUCTOR, Repro
-from torchrepro.nouns.results import Part
-from torchrepro.nouns.verdict import Stage, Verdict
+from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
+from torchrepro.nouns.results import Part, Workaround
+from torchrepro.nouns.verdict import Kind, Stage, Verdict
+from torchrepro.torch_api.names import COMPILE_AHEAD
 from torchrepro.torch_api.ops import plain_op_name
 
 _JOB = "torchrepro.locate.switches:judge_without"
@@ -191,3 +199,107 @@ class Trials:
                     kind, name = msgspec.json.decode(line)
                     self._met.setdefault(kind, {})[name] = None
         return verdict
+
+
+# The passes that have an option of their own; for the others inductor has a list of names.
+_OPTION_OF_PASS: Mapping[str, Mapping[str, Any]] = {
+    "constant_fold_uniform_value": {"joint_graph_constant_folding": False},
+    "reorder_for_locality": {"reorder_for_locality": False},
+    "partitioned_scatter_optimization": {"partitioned_scatter_enabled": False},
+}
+_ALL_PASSES: Mapping[str, Any] = {
+    "use_pre_grad_passes": False,
+    "use_joint_graph_passes": False,
+    "use_post_grad_passes": False,
+}
+_CALL_EVERY_OPERATOR: Mapping[str, Any] = {"fallback_by_default": True}
+
+
+def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Workaround | None:
+    """The first of the candidates with which the repro passes; None where none does."""
+    if ladder.culprit is None:
+        return None
+    inquiry.on_step("a workaround")
+    if ladder.stage is Stage.BACKEND and inquiry.repro.compiler.name in (INDUCTOR, AOT_INDUCTOR):
+        known = settings_of(INDUCTOR, inquiry.repro).keys()
+        for options in _options_for(found):
+            if options.keys() <= known and inquiry.passes(_with_options(inquiry.repro, options)):
+                return _by_fewest(inquiry, options)
+    for code, candidate in _lines_for(inquiry.repro, ladder, found):
+        if candidate is None or inquiry.passes(candidate):
+            return Workaround(code=code, verified=True)
+    return None
+
+
+def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
+    """Options to try, the one that costs the user least first."""
+    if found is not None:
+        yield from [found.off.settings[INDUCTOR]] if INDUCTOR in found.off.settings else []
+        passes, patterns = (found.off.parts.get(kind, ()) for kind in (PASSES, PATTERNS))
+        if passes:
+            # Some have an option of their own; of the others, inductor takes a list of names.
+            named = ",".join(sorted(set(passes) - set(_OPTION_OF_PASS)))
+            options: dict[str, Any] = {"disabled_passes": named} if named else {}
+            for name in sorted(set(passes) & set(_OPTION_OF_PASS)):
+                options |= _OPTION_OF_PASS[name]
+            yield options
+        if patterns:
+            yield {"pattern_matcher": False}
+        if passes or patterns:
+            yield _ALL_PASSES
+    yield _CALL_EVERY_OPERATOR
+    yield {**_CALL_EVERY_OPERATOR, **_ALL_PASSES}
+
+
+def _with_options(repro: Repro, options: Mapping[str, Any], names: Iterable[str] | None = None) -> Repro:
+    chosen = options if names is None else {name: options[name] for name in names}
+    return Off({INDUCTOR: chosen}).applied_to(repro)
+
+
+def _by_fewest(inquiry: Inquiry, options: Mapping[str, Any]) -> Workaround:
+    """Those of the options that are needed."""
+    repro, needed = inquiry.repro, list(options)
+    if len(needed) > 1:
+        needed = narrow(needed, lambda some: inquiry.passes(_with_options(repro, options, some))) or needed
+    whole = _with_options(repro, options, needed)
+    return Workaround(options=dict(whole.compiler.options), code=code_for(whole), verified=True)
+
+
+def _lines_for(repro: Repro, ladder: Ladder, found: Found | None) -> Iterator[tuple[str, Repro | None]]:
+    """Lines to write that are no options, each with the repro to try; None: it is known to pass."""
+    configs = {} if found is None else {**found.off.settings}
+    configs.pop(INDUCTOR, None)
+    if configs:
+        lines = [
+            f"torch._{module}.config.{name} = {value!r}"
+            for module, values in sorted(configs.items())
+            for name, value in values.items()
+        ]
+        yield "; ".join(lines), Off(configs).applied_to(repro)
+    passing = [rung.backend for rung in ladder.rungs if rung.kind is Kind.PASS]
+    if passing:
+        yield code_for(with_backend(repro, passing[-1])), None
+    if captures(repro):
+        # As `torch.compiler.disable` does for one function.
+        yield "@torch.compiler.disable", Off({"dynamo": {"disable": True}}).applied_to(repro)
+    else:
+        # The backend that runs a graph as it was taken. It is no rung of the ladder: no stage is in it.
+        plain = with_backend(repro, "aot_eager" if repro.place is Place.AFTER_AOT else "eager")
+        yield code_for(plain), plain
+
+
+def code_for(repro: Repro) -> str:
+    """The call that a user would write to have the compiler of this repro."""
+    compiler = repro.compiler
+    if compiler.name == AOT_INDUCTOR:
+        configs = f", inductor_configs={dict(compiler.options)!r}" if compiler.options else ""
+        return f"{COMPILE_AHEAD}(program{configs})"
+    words = ["program.module()" if repro.place is Place.EXPORT else "model"]
+    if compiler.name != "inductor":
+        backend = compiler.name.rpartition(":")[2] if ":" in compiler.name else repr(compiler.name)
+        words.append(f"backend={backend}")
+    words += [f"mode={compiler.mode!r}"] if compiler.mode else []
+    words += [f"dynamic={compiler.dynamic}"] if compiler.dynamic is not None else []
+    words += ["fullgraph=True"] if compiler.fullgraph else []
+    words += [f"options={dict(compiler.options)!r}"] if compiler.options else []
+    return f"torch.compile({', '.join(words)})"

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -394,7 +394,7 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 @contextmanager
-def handling(handlers: Mapping[int, SignalHandler], even_ignored: Collection[int] = ()) -> Iterator[None]:
+def handling(handlers: Mapping[int, SignalHandler]) -> Iterator[None]:
     """Handle signals in the body. What a shell ignores for a process in the background stays ignored.
 
     Python handles signals in the main thread only; a caller in another thread keeps its own handlers.
@@ -402,7 +402,7 @@ def handling(handlers: Mapping[int, SignalHandler], even_ignored: Collection[int
     former: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
-            if signal.getsignal(number) is not signal.SIG_IGN or number in even_ignored:
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 former[number] = signal.signal(number, handler)
     try:
         yield
