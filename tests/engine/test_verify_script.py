@@ -12,7 +12,7 @@ from script_cases import ERROR, captured, lowered, wrong
 
 from torchrepro.engine.verify_script import SCRIPT, UNVERIFIED, Verified, settle, verify_script
 from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict
-from torchrepro.script.document import Entry, Script
+from torchrepro.script.document import Script
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ _MISMATCH = Signature(Kind.MISMATCH)
 
 
 def _verified(text: str, expected: Signature, time_limit: float = 60.0) -> Verified:
-    return verify_script(Script(text, Entry.INTERNAL), expected, time_limit=time_limit, environ={})
+    return verify_script(Script(text, "of the bundle"), expected, time_limit=time_limit, environ={})
 
 
 def test_failures_are_told_apart() -> None:
@@ -64,7 +64,7 @@ def _runs(pid: int) -> bool:
 
 def test_a_script_that_fails_without_the_compiler_says_nothing_about_it() -> None:
     text = "import torch\ntorch.compile(torch.relu)\nassert False"
-    verified = verify_script(Script(text, Entry.PUBLIC), _MISMATCH, time_limit=60.0)
+    verified = verify_script(Script(text), _MISMATCH, time_limit=60.0)
     assert not verified.reproduces
     assert "without the compiler" in verified.how
 
@@ -75,7 +75,7 @@ def test_a_wrong_result_of_the_installed_torch_ends_as_a_script(tmp_path: Path) 
     x = torch.full((64,), 21, dtype=torch.uint8)
     settled = settle(captured(lambda x: x.amin(), x), wrong(eager="21", compiled="0"), tmp_path)
     assert settled.reproduces
-    assert settled.script.entry is Entry.PUBLIC
+    assert not settled.script.remark
     assert settled.path == tmp_path / SCRIPT
     assert len(settled.script.text.splitlines()) <= 25
     assert "AssertionError" in settled.tried[-1][1].output_tail
@@ -104,4 +104,4 @@ def test_an_error_of_the_installed_torch_ends_as_a_script(tmp_path: Path) -> Non
     verdict = Verdict(Kind.COMPILE_ERROR, Stage.BACKEND, raised=Raised("KeyError", "'buf1'"))
     settled = settle(captured(function, torch.zeros(8, 8)), verdict, tmp_path)
     assert settled.reproduces
-    assert settled.script.entry is Entry.PUBLIC
+    assert not settled.script.remark

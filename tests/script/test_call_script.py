@@ -10,7 +10,6 @@ from script_cases import ERROR, lowered, scripts_for, wrong
 
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.nouns.repro import Ambient, Compiler, Repro
-from torchrepro.script.document import Entry
 
 counter = {"calls": 0}
 scale = 3
@@ -47,7 +46,7 @@ def _end(text: str) -> str:
 
 def test_a_function_with_what_it_needs() -> None:
     script = scripts_for(_repro(counted, torch.ones(3), 2), wrong("out"))[0]
-    assert script.entry is Entry.PUBLIC
+    assert not script.remark
     assert "def counted(" in script.text
     assert "def helper(" in script.text
     assert "scale = 3" in script.text

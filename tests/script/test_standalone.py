@@ -24,8 +24,7 @@ from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.nouns.repro import Ambient, Autocast
 from torchrepro.nouns.verdict import Stage, Verdict
-from torchrepro.script import save_bundle as saving
-from torchrepro.script import standalone_runtime
+from torchrepro.script import standalone, standalone_runtime
 from torchrepro.script.standalone import standalone_script
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.user_code.closure.text import RESERVED
@@ -254,7 +253,7 @@ def test_a_defect_of_the_script_writer_does_not_cost_the_bundle(
     def broken(*_: object) -> str:
         raise KeyError("a defect")
 
-    monkeypatch.setattr(saving, "standalone_script", broken)
+    monkeypatch.setattr(standalone, "standalone_script", broken)
     bundle = save_bundle(relu_graph(), tmp_path / "b")
     manifest = decode_manifest((bundle / "manifest.json").read_bytes(), "here")
     assert "repro.py could not be written (KeyError: 'a defect')" in manifest.notes

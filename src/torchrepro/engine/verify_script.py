@@ -16,7 +16,7 @@ from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
 from torchrepro.script.candidates import each_script
-from torchrepro.script.document import Entry, Script
+from torchrepro.script.document import Script
 
 SCRIPT = "repro.py"
 UNVERIFIED = "repro_unverified.py"
@@ -86,7 +86,7 @@ def verify_script(
         directory = Path(scratch)
         path = write_script(script, directory, SCRIPT)
         commands = [[sys.executable, str(path)]]
-        if expected.kind in _COMPARED and script.entry is not Entry.INTERNAL:
+        if expected.kind in _COMPARED and not script.remark:
             commands.append([sys.executable, "-c", _WITHOUT_COMPILER, str(path)])
         programs = [
             stack.enter_context(Program.start(command, cwd=directory, environ=environ))

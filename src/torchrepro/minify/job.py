@@ -40,7 +40,6 @@ from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Minified, OtherFailure, PassRow
 from torchrepro.nouns.verdict import Kind
 from torchrepro.script.candidates import first_script, input_names
-from torchrepro.script.document import Entry
 from torchrepro.script.save_bundle import save_bundle
 
 _SECONDS_BETWEEN_REPORTS = 0.1
@@ -264,7 +263,7 @@ def _final_script(problem: Problem, oracle: Oracle, target: Path, header: tuple[
         header=header,
         repeats=problem.queries.repeats,
     )
-    notes = [settled.script.remark] if settled.script.entry is Entry.INTERNAL else []
+    notes = [settled.script.remark]
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
     return FinalScript(settled.path, settled.reproduces, tuple(note for note in notes if note))

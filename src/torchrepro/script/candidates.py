@@ -14,7 +14,7 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.call_script import CallScript
-from torchrepro.script.document import Entry, Script
+from torchrepro.script.document import Script
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.graph_script import GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
@@ -60,7 +60,7 @@ def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
     assert isinstance(text, bytes)
     side_files = {name: files[name] for name in (TENSORS, VALUES, OPERATORS) if name in files}
     remark = "the graph as it was captured, with its values in files"
-    return Script(text.decode(), Entry.INTERNAL, f"{remark}: {reason}" if reason else remark, side_files)
+    return Script(text.decode(), f"{remark}: {reason}" if reason else remark, side_files)
 
 
 def input_names(repro: Repro) -> dict[int, str]:

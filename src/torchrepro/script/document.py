@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import torch
 
@@ -21,23 +20,13 @@ from torchrepro.script.layout import WIDTH, indented, laid_out
 _STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
 
 
-class Entry(StrEnum):
-    """How a script reaches the compiler."""
-
-    PUBLIC = "public"
-    """`torch.compile` on code that a person would write."""
-    INTERNAL = "internal"
-    """The graph as it was captured, below AOT by the compiler's own entry point."""
-
-
 @dataclass(frozen=True, slots=True)
 class Script:
     """A way to write a repro. `side_files` stand next to the script, by name."""
 
     text: str
-    entry: Entry
     remark: str = ""
-    """What a reader of a report should know about the way it is written."""
+    """Why it is the bundle's own script; empty for one that a person would write."""
     side_files: Mapping[str, Content] = field(default_factory=dict)
 
 

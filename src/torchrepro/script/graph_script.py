@@ -71,7 +71,7 @@ class GraphScript:
             definitions=[*(block for block in definitions if block), *functions],
             statements=statements,
         )
-        return parts.Script(text, parts.Entry.PUBLIC, side_files=self.inputs.side_files)
+        return parts.Script(text, side_files=self.inputs.side_files)
 
     # The statements.
 

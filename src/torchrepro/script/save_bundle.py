@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
-from torchrepro.bundle.manifest import Manifest, OpaqueEntry, SameEntry, TensorTraits, encode_manifest
+from torchrepro.bundle.manifest import Manifest, SameEntry, TensorTraits, encode_manifest
 from torchrepro.bundle.read import (
     GRAPH,
     OPERATORS,
@@ -36,7 +36,6 @@ from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Environment, Repro
 from torchrepro.nouns.verdict import Signature, Verdict, as_data
-from torchrepro.script.standalone import kept_apart, no_script, standalone_script
 from torchrepro.user_code.graph_source import write_with_source
 from torchrepro.user_code.operators import operators_of
 
@@ -74,21 +73,27 @@ def bundle_members(
     manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
     if not script:
         return members_of(written, packed, manifest)
-    manifest, text = _with_script(manifest, written.text, verdict, written.source)
-    return {**members_of(written, packed, manifest), SCRIPT: text, **_values_for_script(manifest, values)}
+    manifest, text, kept = _with_script(manifest, written.text, verdict, written.source)
+    return {**members_of(written, packed, manifest), SCRIPT: text, **_values_for_script(kept, values)}
 
 
 def _with_script(
     manifest: Manifest, graph_text: str, verdict: Verdict | None, source: str
-) -> tuple[Manifest, bytes]:
-    """Return the script; where writing it fails, the manifest has a note and the script says so."""
+) -> tuple[Manifest, bytes, list[str]]:
+    """Return the script and the names of the values that it cannot make by itself.
+
+    Where writing it fails, the manifest has a note and the script says so: a defect of the script writer must
+    not cost the user the bundle.
+    """
+    from torchrepro.script import standalone
+
     try:
-        return manifest, standalone_script(manifest, graph_text, verdict, source).encode()
+        text = standalone.standalone_script(manifest, graph_text, verdict, source)
+        return manifest, text.encode(), standalone.kept_apart(manifest)
     except Exception as exc:
-        # A defect of the script writer must not cost the user the bundle.
         reason = f"repro.py could not be written ({type(exc).__name__}: {exc})"
         manifest = msgspec.structs.replace(manifest, notes=(*manifest.notes, reason))
-        return manifest, no_script(reason).encode()
+        return manifest, standalone.no_script(reason).encode(), []
 
 
 def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> dict[str, Content]:
@@ -172,13 +177,13 @@ def finish_bundle(unfinished: Path, target: Path, verdict: Verdict, *, earlier: 
         members: dict[str, Content] = {
             name: _linked(unfinished / name) for name in files.names if name not in ("manifest.json", SCRIPT)
         }
-    manifest, members[SCRIPT] = _with_script(manifest, graph_text, verdict, source)
+    manifest, members[SCRIPT], kept = _with_script(manifest, graph_text, verdict, source)
     members["manifest.json"] = encode_manifest(manifest)
     # On the CPU, wherever they were: that device may just have failed.
-    wanted = {name: manifest.values[name] for name in kept_apart(manifest)}
+    wanted = {name: manifest.values[name] for name in kept}
     storages = open_storages(unfinished / TENSORS)
     values = unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
-    return write_bundle_files(target, {**members, **_values_for_script(manifest, values)})
+    return write_bundle_files(target, {**members, **_values_for_script(kept, values)})
 
 
 def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifest:
@@ -209,9 +214,8 @@ def _linked(source: Path) -> Callable[[Path], None]:
     return write
 
 
-def _values_for_script(manifest: Manifest, values: Mapping[str, Any]) -> dict[str, Content]:
-    """Return the file with the values that the script cannot make by itself, where there are any."""
-    names = [name for name in kept_apart(manifest) if not isinstance(manifest.values[name], OpaqueEntry)]
+def _values_for_script(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Content]:
+    """Return the file with these values, where there are any."""
     kept = {
         name: value.detach() if isinstance(value := values[name], torch.Tensor) else value for name in names
     }

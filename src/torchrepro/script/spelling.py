@@ -209,8 +209,7 @@ def public_spellings(node: Node) -> Iterator[Spelling]:
         yield infix("-", arguments["other"], first)
     if name in _PREFIX and len(arguments) == 1:
         yield prefix(_PREFIX[name], first)
-    if name in _SPECIAL:
-        yield from _SPECIAL[name](arguments)
+    yield from _special(name, arguments)
     if name.startswith("_"):
         return
     dim = arguments.get("dim")
@@ -249,91 +248,53 @@ def _methods(call: Call, first: Any) -> Iterator[Spelling]:
     yield method(call.name, first, args, kwargs)
 
 
-def _slice(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    dim, start, end = arguments.get("dim", 0), arguments.get("start"), arguments.get("end")
-    if isinstance(dim, int) and 0 <= dim < 4:
-        ends = (None if start == 0 else start, None if same_value(end, _END) else end)
-        yield subscript(arguments["self"], _at(dim, slice(*ends, arguments.get("step"))))
+def _special(name: str, given: dict[str, Any]) -> Iterator[Spelling]:
+    """Operators whose public form has another name or takes other arguments."""
+    owner, dim = next(iter(given.values()), None), given.get("dim", 0)
+    kwargs = {key: value for key, value in given.items() if key in ("dtype", "device", "value")}
+    match name:
+        case "slice" | "select" if isinstance(dim, int) and 0 <= dim < 4:
+            start, end = given.get("start"), given.get("end")
+            ends = (None if start == 0 else start, None if same_value(end, _END) else end)
+            index = given["index"] if name == "select" else slice(*ends, given.get("step"))
+            yield subscript(owner, (*[slice(None)] * dim, index) if dim else index)
+        case "index":
+            indices = tuple(slice(None) if index is None else index for index in given["indices"])
+            yield subscript(owner, indices[0] if len(indices) == 1 else indices)
+        case "_to_copy" | "convert_element_type":
+            if "dtype" in kwargs:
+                yield method("to", owner, [kwargs["dtype"]])
+            yield method("to", owner, [], kwargs)
+            yield method("clone", owner, [])
+        case "_softmax" | "_log_softmax":
+            yield function(f"torch.{name[1:]}", [owner, dim])
+        case "convolution":
+            yield _convolution(given)
+        case "embedding":
+            more = {key: value for key, value in given.items() if key not in ("weight", "indices")}
+            yield function("F.embedding", [given["indices"], given["weight"]], more)
+        case "constant_pad_nd":
+            yield function("F.pad", [owner, given["pad"]], kwargs)
+        case "sym_size":
+            yield subscript(owner, dim, ".shape")
+        case "iota":
+            length, start, step = given["length"], given.get("start", 0), given.get("step", 1)
+            if all(isinstance(number, int) for number in (length, start, step)):
+                bounds = [length] if (start, step) == (0, 1) else [start, start + length * step, step]
+                yield function("torch.arange", bounds)
+                yield function("torch.arange", bounds, {"dtype": given.get("dtype", torch.int64)})
 
 
-def _select(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    dim = arguments["dim"]
-    if isinstance(dim, int) and 0 <= dim < 4:
-        yield subscript(arguments["self"], _at(dim, arguments["index"]))
-
-
-def _at(dim: int, index: Any) -> Any:
-    return index if dim == 0 else (*[slice(None)] * dim, index)
-
-
-def _index(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    indices = tuple(slice(None) if index is None else index for index in arguments["indices"])
-    yield subscript(arguments["self"], indices[0] if len(indices) == 1 else indices)
-
-
-def _converted(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    owner = next(iter(arguments.values()))
-    kwargs = {name: value for name, value in arguments.items() if name in ("dtype", "device")}
-    if "dtype" in kwargs:
-        yield method("to", owner, [kwargs["dtype"]])
-    yield method("to", owner, [], kwargs)
-    yield method("clone", owner, [])
-
-
-def _softmax(name: str, arguments: dict[str, Any]) -> Iterator[Spelling]:
-    yield function(f"torch.{name}", [arguments["self"], arguments["dim"]])
-
-
-def _convolution(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    dims = len(arguments["stride"])
-    name = f"F.conv_transpose{dims}d" if arguments.get("transposed") else f"F.conv{dims}d"
+def _convolution(given: dict[str, Any]) -> Spelling:
+    dims = len(given["stride"])
+    name = f"F.conv_transpose{dims}d" if given.get("transposed") else f"F.conv{dims}d"
     usual = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padding": 0}
     kwargs = {}
     for key, default in usual.items():
-        value = arguments.get(key, default)
+        value = given.get(key, default)
         if isinstance(value, list | tuple) and len(set(value)) == 1 and isinstance(value[0], int):
             value = value[0]
         if not same_value(value, default):
             kwargs[key] = value
-    args = [arguments["input"], arguments["weight"]]
-    if "bias" in kwargs:
-        args.append(kwargs.pop("bias"))
-    yield function(name, args, kwargs)
-
-
-def _embedding(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    kwargs = {name: value for name, value in arguments.items() if name not in ("weight", "indices")}
-    yield function("F.embedding", [arguments["indices"], arguments["weight"]], kwargs)
-
-
-def _pad(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    kwargs = {"value": arguments["value"]} if "value" in arguments else {}
-    yield function("F.pad", [arguments["self"], arguments["pad"]], kwargs)
-
-
-def _size(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    yield subscript(arguments["self"], arguments["dim"], ".shape")
-
-
-def _iota(arguments: dict[str, Any]) -> Iterator[Spelling]:
-    length, start, step = arguments["length"], arguments.get("start", 0), arguments.get("step", 1)
-    if all(isinstance(number, int) for number in (length, start, step)):
-        ends = [length] if (start, step) == (0, 1) else [start, start + length * step, step]
-        yield function("torch.arange", ends)
-        yield function("torch.arange", ends, {"dtype": arguments.get("dtype", torch.int64)})
-
-
-_SPECIAL: dict[str, Callable[[dict[str, Any]], Iterator[Spelling]]] = {
-    "slice": _slice,
-    "select": _select,
-    "index": _index,
-    "_to_copy": _converted,
-    "convert_element_type": _converted,
-    "_softmax": partial(_softmax, "softmax"),
-    "_log_softmax": partial(_softmax, "log_softmax"),
-    "convolution": _convolution,
-    "embedding": _embedding,
-    "constant_pad_nd": _pad,
-    "sym_size": _size,
-    "iota": _iota,
-}
+    bias = [kwargs.pop("bias")] if "bias" in kwargs else []
+    return function(name, [given["input"], given["weight"], *bias], kwargs)

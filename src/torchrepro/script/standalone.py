@@ -299,9 +299,10 @@ def _fixed_words(message: str) -> list[str]:
 
 def kept_apart(manifest: Manifest) -> list[str]:
     """The values that the script cannot make by itself and reads from a file next to it."""
-    return [
-        name for name, entry in manifest.values.items() if _maker(name, entry, manifest).startswith("kept(")
-    ]
+    kept = {
+        name: entry for name, entry in manifest.values.items() if not isinstance(entry, entries.OpaqueEntry)
+    }
+    return [name for name, entry in kept.items() if _maker(name, entry, manifest).startswith("kept(")]
 
 
 def _maker(name: str, entry: entries.ValueEntry, manifest: Manifest) -> str:

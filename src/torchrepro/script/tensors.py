@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.judge.tensors import unequal
 from torchrepro.script.expressions import complex_text, float_text
 from torchrepro.script.layout import WIDTH
 from torchrepro.torch_api.names import NEG_VIEW, ZERO_TENSOR
@@ -336,10 +337,9 @@ def _makes(line: Line, wanted: torch.Tensor, around: Surroundings) -> bool:
     if line.drawn and line.seed is None and around.random_state is None:
         return False
     try:
-        made, _ = _evaluated(line, around)
+        return same_tensor(_evaluated(line, around)[0], wanted)
     except (RuntimeError, TypeError, ValueError, OverflowError, NotImplementedError):
         return False  # a factory that does not know this dtype, a number that does not fit
-    return same_tensor(made, wanted)
 
 
 def _evaluated(line: Line, around: Surroundings) -> tuple[Any, torch.Tensor]:
@@ -364,33 +364,19 @@ def same_tensor(made: Any, wanted: torch.Tensor) -> bool:
         return False
     if _is_zero_tensor(wanted) or _is_zero_tensor(made):
         return _is_zero_tensor(wanted) and _is_zero_tensor(made) and made.shape == wanted.shape
-    if _geometry(made) != _geometry(wanted):
+    if _traits(made) != _traits(wanted) or not made.is_leaf:
         return False
-    if made.requires_grad != wanted.requires_grad or not made.is_leaf:
-        return False
-    return torch.equal(_bits(made), _bits(wanted)) or _same_but_payloads(made, wanted)
+    return not unequal(made.detach(), wanted.detach(), bits=True).count
 
 
-def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), kept_offset(tensor), tensor.is_conj(), tensor.is_neg()
+def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    lazy = (tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
+    return tensor.shape, tensor.stride(), kept_offset(tensor), *lazy
 
 
-def _same_but_payloads(made: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if not (wanted.dtype.is_floating_point or wanted.dtype.is_complex):
-        return False
-    made, wanted = (tensor.detach().resolve_conj().resolve_neg().to("cpu") for tensor in (made, wanted))
-    if made.is_complex():
-        made, wanted = torch.view_as_real(made), torch.view_as_real(wanted)
-    if made.dtype.itemsize == 1:  # float8 has neither isnan nor indices
-        made, wanted = made.float(), wanted.float()
-    nan = wanted.isnan()
-    return torch.equal(made.isnan(), nan) and torch.equal(_bits(made[~nan]), _bits(wanted[~nan]))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def _bits(flat: torch.Tensor) -> torch.Tensor:
     """The bytes of each element, a row each: equal for equal bits, those of NaN and -0.0 included."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return flat.view(torch.uint8).reshape(flat.numel(), -1 if flat.numel() else 1)
+    return flat.contiguous().view(torch.uint8).reshape(flat.numel(), -1)
 
 
 def _is_zero_tensor(tensor: torch.Tensor) -> bool:
