@@ -7,13 +7,12 @@ import re
 from functools import cached_property
 
 import torch
+from torch.fx import Node
 
-from torchrepro.bundle.user_calls import call_in
 from torchrepro.graph_text.printer import GraphText
-from torchrepro.graph_text.syntax import State, own_path, read_syntax
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Compiler
-from torchrepro.script.expressions import Unwritable
+from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.graph_script import RAISING, GraphScript
 from torchrepro.script.user_lines import source_lines
 from torchrepro.user_code.graph_source import write_with_source
@@ -29,13 +28,16 @@ class CallScript(GraphScript):
     def definitions(self) -> list[list[str]]:
         return [source_lines(self.written[0], self.inputs, self.modules)]
 
-    @property
+    @cached_property
     def callee(self) -> str:
-        return self._call[0]
+        names: set[str] = set(re.findall(r"\bsource\.(\w+)", self.written[0].text))
+        if len(names) != 1:
+            raise Unwritable(f"the function {self._call.target}")
+        return names.pop()
 
     @cached_property
     def fresh(self) -> str:
-        if not isinstance(call_in(self.repro.graph, self.repro.inputs).function, torch.nn.Module):
+        if self._call.op != "call_module":
             return self.callee
         self.modules.add("copy")
         return f"copy.deepcopy({self.callee})"
@@ -45,40 +47,27 @@ class CallScript(GraphScript):
         return not self.exact
 
     @cached_property
-    def _call(self) -> tuple[str, str]:
-        """What is called, and the arguments with the names of the inputs in them."""
-        graph = read_syntax(self.written[0].text)
-        objects = {item.path: item.value for item in graph.state if isinstance(item, State)}
-        lines = [line for line in graph.lines if line.variable and not line.is_input]
-        if len(lines) != 1:
+    def _call(self) -> Node:
+        nodes = [node for node in self.repro.graph.graph.nodes if node.op not in ("placeholder", "output")]
+        if len(nodes) != 1 or nodes[0].op == "get_attr":
             raise Unwritable("objects of the user among the arguments")
-        call = lines[0].value
-        if not isinstance(call, ast.Call):
-            raise Unwritable("something other than a call")
-        function = ast.unparse(objects.get(own_path(call.func) or "", call.func))
-        if not re.fullmatch(r"source\.\w+", function):
-            raise Unwritable(f"the function {function}")
-        arguments = [ast.unparse(argument) for argument in call.args]
-        arguments += [f"{item.arg}={ast.unparse(item.value)}" for item in call.keywords]
-        return function.removeprefix("source."), ", ".join(arguments)
+        found: Node = nodes[0]
+        return found
 
     def arguments(self) -> str:
         if self.repro.earlier:
             raise Unwritable("calls that came before")
-        function, text = self._call
-        nodes = [node for node in self.repro.graph.graph.nodes if node.op == "placeholder"]
-        names = {node.name: node.name for node in nodes}
         plain = iter("xyzabcde")
-        for name in names:
-            if re.fullmatch(r"arg_\d+(_\d+)*|input_\d+", name):
-                names[name] = next(plain, name)
-        if function in names.values() or len(set(names.values())) < len(names):
-            names = {name: name for name in names}
-        values = {names[node.name]: value for node, value in zip(nodes, self.repro.inputs, strict=True)}
-        made = self.inputs.add(values)
-        passed = {node.name: made[names[node.name]] for node in nodes}
-        self._names = list(passed.values())
-        return re.sub(r"\b[A-Za-z_]\w*\b(?!=)", lambda found: passed.get(found[0], found[0]), text)
+        unnamed = re.compile(r"arg_\d+(_\d+)*|input_\d+")
+        names = [
+            next(plain, node.name) if unnamed.fullmatch(node.name) else node.name
+            for node in self.placeholders
+        ]
+        if self.callee in names or len(set(names)) < len(names):
+            names = [node.name for node in self.placeholders]
+        self._names = list(self.inputs.add(dict(zip(names, self.repro.inputs, strict=True))).values())
+        texts = dict(zip(self.placeholders, map(Text, self._names), strict=True))
+        return Writer(texts).arguments(self._call.args, self._call.kwargs)
 
     def seed(self) -> list[str]:
         return []

@@ -299,12 +299,12 @@ class GraphScript:
     # Inputs and seed.
 
     @cached_property
-    def _placeholders(self) -> list[Node]:
+    def placeholders(self) -> list[Node]:
         return [node for node in self.repro.graph.graph.nodes if node.op == "placeholder"]
 
     def _value_of(self, node: Node) -> Any:
         """An input as the script makes it. Below AOT autograd has done its work."""
-        value = self.repro.inputs[self._placeholders.index(node)]
+        value = self.repro.inputs[self.placeholders.index(node)]
         if self.repro.place is Place.AFTER_AOT and isinstance(value, torch.Tensor) and value.requires_grad:
             return value.detach()
         return value
@@ -339,7 +339,7 @@ class GraphScript:
         """The calls that came before the failing one."""
         lines = []
         for inputs in self.repro.earlier:
-            given = dict(zip(self._placeholders, inputs, strict=False))
+            given = dict(zip(self.placeholders, inputs, strict=False))
             texts = [self._earlier_value(name, given[node]) for node, name in self.body.parameters.items()]
             lines += self.around([f"{self.callee}({', '.join(texts)})"])
         return lines
@@ -409,7 +409,7 @@ class GraphScript:
         where = self._where
         end = ".grad" if where.part == "grad" else ""
         if where.input is not None:
-            name = self.body.parameters.get(self._placeholders[where.input])
+            name = self.body.parameters.get(self.placeholders[where.input])
             if name is None:
                 raise Unwritable("an input that the graph does not use")
             return f"{name}{where.rest}{end}"
