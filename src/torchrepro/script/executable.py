@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from torchrepro.graph_text.syntax import GraphSyntax, Line, State, operation, read_syntax, symbol_names
+from torchrepro.graph_text.syntax import GraphSyntax, Line, State, read_syntax
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.script.layout import INDENT, indented
 
@@ -40,7 +41,13 @@ class GraphClasses:
         """Modules of the user that the graph calls."""
         self._source = [line.encode() for line in text.split("\n")]
         self._hints = hints
-        self._call = _only_call(self.syntax) if whole_call else None
+        self._call: Line | None = None
+        if whole_call:
+            lines = [line for line in self.syntax.lines if line.variable and not line.is_input]
+            calls = [line for line in lines if isinstance(line.value, ast.Call)]
+            if len(calls) != 1:
+                raise GraphTextError("the graph is not one call", next_step=_INSTEAD)
+            self._call = calls[0]
 
     def classes(self, graph: GraphSyntax, name: str = "Graph") -> Iterator[list[str]]:
         """Yield the classes nested in this one, then the class itself.
@@ -109,18 +116,6 @@ class GraphClasses:
         return self._source[tree.lineno - 1][tree.col_offset : tree.end_col_offset].decode()
 
 
-def _only_call(graph: GraphSyntax) -> Line:
-    variables = [line.variable for line in graph.lines]
-    calls = [
-        line
-        for line in graph.lines
-        if line.variable and operation(line, variables).op in ("call_function", "call_module")
-    ]
-    if len(calls) != 1:
-        raise GraphTextError("the graph is not one call", next_step=_INSTEAD)
-    return calls[0]
-
-
 class _WithHints(ast.NodeTransformer):
     """Replaces symbolic numbers by the values that their symbols had."""
 
@@ -128,15 +123,16 @@ class _WithHints(ast.NodeTransformer):
         self._hints = hints
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        import sympy
-
         self.generic_visit(node)
         if not (isinstance(node.func, ast.Name) and node.func.id in ("sym", "symfloat", "symbool")):
             return node
-        text = ast.unparse(node.args[0])
-        names = {name: sympy.Integer(hint) for name, hint in self._hints.items() if hint is not None}
-        known = set(symbol_names(node.args[0])) <= set(names)
-        found = sympy.sympify(text, locals=names) if known else None
-        if found is None or not found.is_number:
-            raise GraphTextError(f"{text} has no value before the graph runs", next_step=_INSTEAD)
-        return ast.Constant(value=int(found))
+        from torchrepro.graph_text.symbols import to_sympy
+
+        return ast.Constant(value=int(to_sympy(node.args[0], self._hint)))
+
+    def _hint(self, name: str) -> Any:
+        import sympy
+
+        if self._hints.get(name) is None:
+            raise GraphTextError(f"{name} has no value before the graph runs", next_step=_INSTEAD)
+        return sympy.Integer(self._hints[name])
