@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from torchrepro.judge.tensors import unequal
-from torchrepro.script.expressions import complex_text, float_text
-from torchrepro.script.layout import WIDTH
+from torchrepro.script.expressions import WIDTH, complex_text, float_text
 from torchrepro.torch_api.names import NEG_VIEW, ZERO_TENSOR
 from torchrepro.torch_api.tensors import is_fake, neg_view, plain_torch
 
