@@ -161,7 +161,8 @@ class Packer:
         try:
             if self._depth > _MAX_DEPTH:
                 raise NotKept("it is nested too deeply, or contains itself")
-            return _pack_scalar(value) or self._pack(value, where)
+            scalar = _SCALARS.get(type(value))
+            return self._pack(value, where) if scalar is None else scalar(value)
         except NotKept as reason:
             self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
             return OpaqueEntry(type_name(value), str(reason))
@@ -247,7 +248,11 @@ class Unpacker:
         self._objects: dict[int, Any] = {}
 
     def unpack(self, entry: ValueEntry) -> Any:
-        value = self._unpack(entry)
+        try:
+            value = self._unpack(entry)
+        except (ValueError, struct.error) as error:
+            fact = f"the manifest has a value that is none: {error}"
+            raise BundleError(fact, next_step="the bundle is damaged: get a fresh copy") from error
         number = getattr(entry, "number", -1)
         if number >= 0:
             self._objects[number] = value
@@ -279,7 +284,23 @@ class Unpacker:
                     f"{self.current} holds a {type_}, which the bundle could not keep: {reason}",
                     next_step="capture again without it, or give the value by hand",
                 )
-        return _unpack_scalar(entry)
+            case NoneEntry():
+                return None
+            case EllipsisEntry():
+                return ...
+            case BoolEntry(value=value) | BytesEntry(value=value):
+                return value
+            case IntEntry(value=value):
+                return int(value, 16) if isinstance(value, str) else value
+            case FloatEntry(value=value):
+                return _text_to_float(value)
+            case ComplexEntry(real=real, imag=imag):
+                return complex(_text_to_float(real), _text_to_float(imag))
+            case StrEntry(value=value, escaped=escaped):
+                return value.encode("ascii").decode("unicode_escape") if escaped else value
+            case SymbolEntry(value=value, type=type_):
+                return float(value) if type_ == "float" else value
+        raise HarnessError(f"no reader for {type(entry).__name__}")
 
     def _made(self, kind: _Kind | Literal["dict"], *parts: Any) -> Any:
         try:
@@ -304,59 +325,25 @@ class Unpacker:
 # Scalars: exact in JSON, which by itself has no NaN, no big integers and no bytes.
 
 
-def _pack_scalar(value: Any) -> ValueEntry | None:
-    """Return the entry of a value of exactly one of the built-in scalar types; None for anything else."""
-    if value is None:
-        return NoneEntry()
-    if value is ...:
-        return EllipsisEntry()
-    # Exact types: an enum or a numpy number is an int or float too, and would come back as less.
-    kind = type(value)
-    if kind is bool:
-        return BoolEntry(value)
-    if kind is int:
-        return IntEntry(value if -(1 << 63) <= value < 1 << 63 else hex(value))
-    if kind is float:
-        return FloatEntry(_float_to_text(value))
-    if kind is complex:
-        return ComplexEntry(_float_to_text(value.real), _float_to_text(value.imag))
-    if kind is str:
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            return StrEntry(value.encode("unicode_escape").decode("ascii"), escaped=True)
-        return StrEntry(value)
-    if kind is bytes:
-        return BytesEntry(value)
-    return None
-
-
-def _unpack_scalar(entry: ValueEntry) -> Any:
-    """Return the value of an entry that `_pack_scalar` made, or of a symbolic number."""
+def _pack_string(value: str) -> StrEntry:
     try:
-        match entry:
-            case NoneEntry():
-                return None
-            case EllipsisEntry():
-                return ...
-            case BoolEntry(value=value) | BytesEntry(value=value):
-                return value
-            case IntEntry(value=value):
-                return int(value, 16) if isinstance(value, str) else value
-            case FloatEntry(value=value):
-                return _text_to_float(value)
-            case ComplexEntry(real=real, imag=imag):
-                return complex(_text_to_float(real), _text_to_float(imag))
-            case StrEntry(value=value, escaped=escaped):
-                return value.encode("ascii").decode("unicode_escape") if escaped else value
-            case SymbolEntry(value=value, type=type_):
-                return float(value) if type_ == "float" else value
-    except ValueError as error:
-        raise BundleError(
-            f"the manifest has a value that is none: {error}",
-            next_step="the bundle is damaged: get a fresh copy",
-        ) from error
-    raise HarnessError(f"no reader for {type(entry).__name__}")
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return StrEntry(value.encode("unicode_escape").decode("ascii"), escaped=True)
+    return StrEntry(value)
+
+
+# By exact types: an enum or a numpy number is an int or float too, and would come back as less.
+_SCALARS: dict[type, Callable[[Any], ValueEntry]] = {
+    type(None): lambda value: NoneEntry(),
+    type(...): lambda value: EllipsisEntry(),
+    bool: BoolEntry,
+    int: lambda value: IntEntry(value if -(1 << 63) <= value < 1 << 63 else hex(value)),
+    float: lambda value: FloatEntry(_float_to_text(value)),
+    complex: lambda value: ComplexEntry(_float_to_text(value.real), _float_to_text(value.imag)),
+    str: _pack_string,
+    bytes: BytesEntry,
+}
 
 
 def _float_to_text(value: float) -> str:
@@ -365,10 +352,8 @@ def _float_to_text(value: float) -> str:
 
 
 def _text_to_float(text: str) -> float:
-    if text.startswith("nan:"):
-        try:
-            (value,) = struct.unpack(">d", bytes.fromhex(text[4:]))
-        except struct.error as error:
-            raise ValueError(f"{text!r} is no NaN") from error
-        return float(value)
-    return float(text)
+    if not text.startswith("nan:"):
+        return float(text)
+    if len(text) != len("nan:") + 16:
+        raise ValueError(f"{text!r} is no NaN")
+    return float(struct.unpack(">d", bytes.fromhex(text[4:]))[0])
