@@ -51,9 +51,9 @@ def test_what_was_written_is_read_again_from_any_directory(
     assert mapped["x"].data_ptr() % 64 == 0
 
 
-def test_the_form_can_be_chosen_whatever_the_name(tmp_path: Path) -> None:
-    assert zipfile.is_zipfile(write_bundle_files(tmp_path / "a", FILES, zipped=True))
-    assert write_bundle_files(tmp_path / "b.zip", FILES, zipped=False).is_dir()
+def test_the_name_says_which_form_is_written(tmp_path: Path) -> None:
+    assert zipfile.is_zipfile(write_bundle_files(tmp_path / "a.zip", FILES))
+    assert write_bundle_files(tmp_path / "b", FILES).is_dir()
 
 
 def test_the_same_files_give_the_same_zip(tmp_path: Path) -> None:

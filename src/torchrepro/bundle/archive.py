@@ -50,17 +50,16 @@ _PADDING_FIELD = 0xD935  # the extra field that Android's zipalign uses for the 
 Content = bytes | Callable[[Path], None]
 
 
-def write_bundle_files(target: Path, files: Mapping[str, Content], *, zipped: bool | None = None) -> Path:
+def write_bundle_files(target: Path, files: Mapping[str, Content]) -> Path:
     """Write a bundle: `files` by name, as bytes or as a function that writes the file at a path it is given.
 
-    A target that ends in .zip becomes a zip, unless `zipped` says otherwise. Nothing is ever overwritten.
+    A target that ends in .zip becomes a zip. Nothing is ever overwritten.
     """
     target = Path(os.path.abspath(target))
     for name in files:
         check_member_name(name)
     if os.path.lexists(target):
         raise _exists(target)
-    zipped = target.suffix == ".zip" if zipped is None else zipped
     partial = target.with_name(f".{target.name[:100]}.{new_run_id()}{PARTIAL_SUFFIX}")
     staged = partial / "members"
     try:
@@ -68,7 +67,7 @@ def write_bundle_files(target: Path, files: Mapping[str, Content], *, zipped: bo
         staged.mkdir(parents=True)
         _write_members(staged, files)
         finished = staged
-        if zipped:
+        if target.suffix == ".zip":
             finished = partial / "bundle.zip"
             _write_zip(finished, staged, list(files))
             _sync(finished)

@@ -121,13 +121,11 @@ def unpack_values(
     return values
 
 
-def device_notes(
-    entries: Mapping[str, ValueEntry], *, device_map: DeviceMap = available_device
-) -> tuple[str, ...]:
+def device_notes(entries: Mapping[str, ValueEntry]) -> tuple[str, ...]:
     """Return which devices of the values are replaced by others here, in words for a person."""
     placed = (StorageEntry, GeneratorEntry, ZeroTensorEntry)
     wanted = sorted({part.device for part in parts_of(dict(entries)) if isinstance(part, placed)})
-    moves = [(name, device_map(parse_device(name))) for name in wanted]
+    moves = [(name, available_device(parse_device(name))) for name in wanted]
     return tuple(
         f"values of {name} are loaded on {device}" for name, device in moves if device != parse_device(name)
     )
