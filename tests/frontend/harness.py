@@ -68,18 +68,21 @@ def dynamo(function: Callable[..., Any], counting: Counting, whole: bool) -> Cal
 
 
 def traced(function: Callable[..., Any], counting: Counting, whole: bool) -> Callable[..., Any]:
-    reasons: list[str] = []
+    found: list[tuple[str, bool]] = []
 
     def note(region: Region) -> None:
-        # A break inside a function that is called ends two regions; it is one break.
         failure = region.failure
-        if failure is not None and not failure.inside:
+        if failure is not None:
             where = failure.where
-            reasons.append(
-                f"{failure.reason.text} at {Path(where.file).name}:{where.line} in {where.function}"
-            )
+            reason = f"{failure.reason.text} at {Path(where.file).name}:{where.line} in {where.function}"
+            found.append((reason, failure.inside))
 
-    counting.breaks = lambda: reasons
+    def reasons() -> list[str]:
+        # A break inside a called function ends two regions and is one break, unless Python runs the function.
+        own = [reason for reason, inside in found if not inside]
+        return own + [reason for reason, inside in found if inside and reason not in own]
+
+    counting.breaks = reasons
     settings = Settings(counting, fullgraph=whole, watchers=(note,))
     if isinstance(function, torch.nn.Module):
         return TracedModule(function, settings)

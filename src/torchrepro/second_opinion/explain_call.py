@@ -30,7 +30,7 @@ from torchrepro.frontend.runtime.capture import Region, Then
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
-from torchrepro.frontend.trace.tracer import Failure, Inlined
+from torchrepro.frontend.trace.tracer import Failure
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import ModelRequest
@@ -317,12 +317,11 @@ def _region(region: Region, number: int, end: Place | None, depth: int) -> Captu
 
 
 def _inlined(regions: Sequence[Region]) -> tuple[InlinedFunction, ...]:
-    times: Counter[Inlined] = Counter()
+    times: Counter[Where] = Counter()
     for region in regions:
         times.update(region.inlined)
     return tuple(
-        InlinedFunction(function.name, function.file, function.line, count)
-        for function, count in times.items()
+        InlinedFunction(where.function, where.file, where.line, count) for where, count in times.items()
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.frontend.backends.scenes.changes import LIST, Settings
@@ -62,3 +64,44 @@ def test_what_does_not_matter_is_not_guarded() -> None:
     LIST.pop()
     call(tensor(seed=1))
     assert len(counting.graphs) == 1
+
+
+FOLDING = {"case": False}
+
+
+class Name:
+    """Its hash and its equality read what changes between calls."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def key(self) -> str:
+        return self.text.lower() if FOLDING["case"] else self.text
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Name) and self.key == other.key
+
+
+NAMES = [Name("a"), Name("A")]
+HASHED = {
+    "a set of a generator": lambda: set(each for each in NAMES),  # noqa: C401
+    "a frozen set of a map": lambda: frozenset(map(lambda each: each, NAMES)),  # noqa: C417
+    "a dict of a generator": lambda: dict((each, 1) for each in NAMES),  # noqa: C402
+    "keys of a generator": lambda: dict.fromkeys(each for each in NAMES),
+    "a union with a generator": lambda: set().union(each for each in NAMES),
+    "a set that is updated": lambda: [known := set(), known.update(each for each in NAMES)][0],
+    "a dict that is updated": lambda: [known := {}, known.update((each, 1) for each in NAMES)][0],
+    "groups": lambda: [key for key, _ in itertools.groupby(NAMES)],
+}
+
+
+@pytest.mark.parametrize("way", HASHED)
+def test_a_hash_that_reads_what_changes_is_asked_on_each_call(way: str) -> None:
+    make = HASHED[way]
+    call = trace(lambda x: x * len(make()), backend="eager")
+    for FOLDING["case"], expected in ((False, 2), (True, 1), (False, 2)):
+        assert call(tensor(1)).item() == (tensor(1) * expected).item()

@@ -165,9 +165,11 @@ def test_one_tensor_is_one_input():
     with recorder.active():
         first = recorder.input(real, Local("a"), "a")
         assert recorder.input(real, Local("b"), "b") is first
-        assert recorder.source_of(first) == Local("a")
+        origin = recorder.origin_of(first)
+        assert origin is not None
+        assert origin.source == Local("a")
         assert recorder.owns(first)
-        assert recorder.source_of(first + 1) is None
+        assert recorder.origin_of(first + 1) is None
         captured = recorder.finish([first + 1])
     assert len(captured.inputs) == 1
 

@@ -33,7 +33,7 @@ def locals_of(frame: Frame) -> Any:
 ABOUT_THE_CALLER = frozenset({locals, globals, vars, dir, compile, eval, exec})
 """Builtins that look at the variables, or the `from __future__ import`, of the frame that calls them."""
 
-_CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
+CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 _CALLER = compile("function(*args, **kwargs)", "<call>", "eval", dont_inherit=True)
 _LOADS = bytes([opmap["LOAD_NAME"]]), bytes([opmap["LOAD_CONST"]])
 _CALLER = _CALLER.replace(co_code=_CALLER.co_code.replace(*_LOADS))
@@ -43,7 +43,7 @@ _CALLER = _CALLER.replace(co_code=_CALLER.co_code.replace(*_LOADS))
 def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call what is not interpreted, from code like the frame's: `type` reads `__module__` there too."""
     if type(function) is not BuiltinFunctionType or function not in ABOUT_THE_CALLER:
-        return FunctionType(_CALL, frame.globals)(function, args, kwargs)
+        return FunctionType(CALL, frame.globals)(function, args, kwargs)
     flags = _CALLER.co_flags | frame.program.code.co_flags & _FUTURE
     code = _CALLER.replace(co_consts=(function, args, kwargs), co_flags=flags)
     return eval(code, frame.globals, locals_of(frame))

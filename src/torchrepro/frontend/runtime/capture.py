@@ -30,7 +30,6 @@ from torchrepro.frontend.trace.tracer import (
     Diverged,
     Failed,
     Failure,
-    Inlined,
     Returned,
     SpeculationLog,
     Stop,
@@ -60,7 +59,7 @@ class Region:
     start: Where
     then: Then
     captured: Captured
-    inlined: Mapping[Inlined, int]
+    inlined: Mapping[Where, int]
     """Functions that were inlined in it, and how often each."""
     entry: int = 0
     """Index of the instruction that it begins at; 0: at the start of the function."""

@@ -17,10 +17,10 @@ from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
-from torchrepro.frontend.trace.calls import ORIGINAL, has_hooks
+from torchrepro.frontend.trace.calls import ORIGINAL
 from torchrepro.frontend.trace.classes import is_python_class, static_lookup
 from torchrepro.frontend.trace.recorder import Recorder
-from torchrepro.frontend.trace.torch_rules import original_of
+from torchrepro.frontend.trace.torch_rules import has_hooks, original_of
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.modes import current_function_modes, function_mode_depth
 

@@ -17,11 +17,15 @@ import torch
 from torch.fx import Graph, Node
 
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
-from torchrepro.torch_api.modes import current_function_modes as _get_current_function_mode_stack
-from torchrepro.torch_api.modes import dispatch_mode_depth, pop_dispatch_mode, set_grad_enabled
-from torchrepro.torch_api.modes import enter_autocast as _enter_autocast
-from torchrepro.torch_api.modes import exit_autocast as _exit_autocast
-from torchrepro.torch_api.modes import pop_function_mode as _pop_mode
+from torchrepro.torch_api.modes import (
+    current_function_modes,
+    dispatch_mode_depth,
+    enter_autocast,
+    exit_autocast,
+    pop_dispatch_mode,
+    pop_function_mode,
+    set_grad_enabled,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Modes:
 
     @classmethod
     def now(cls) -> Modes:
-        """Checked on torch 2.11 to 2.15 (the depth of autocast can only be read by changing it)."""
+        """Read the state. Checked on torch 2.11 to 2.15 (the depth of autocast is read by changing it)."""
         nesting = torch.autocast_increment_nesting() - 1
         torch.autocast_decrement_nesting()
         return cls(
@@ -75,7 +79,7 @@ class Modes:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Whatever the body does to torch's state and generators, afterwards they are as before."""
+    """Put torch's state and generators back after the body, whatever it does to them."""
     modes, rng = Modes.now(), capture_rng_state()
     settings = [(set_, get()) for get, set_ in _SETTINGS]
     try:
@@ -92,17 +96,17 @@ def restored() -> Iterator[None]:
 
 @contextmanager
 def no_mode_left() -> Iterator[None]:
-    """Takes away the modes that the body has put onto torch's stacks: an abandoned `with` block does not.
+    """Take away the modes that the body has put onto torch's stacks: an abandoned `with` block does not.
 
     Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
     """
-    functions = len(_get_current_function_mode_stack())
+    functions = len(current_function_modes())
     dispatches = dispatch_mode_depth()
     try:
         yield
     finally:
-        while len(_get_current_function_mode_stack()) > functions:
-            _pop_mode()
+        while len(current_function_modes()) > functions:
+            pop_function_mode()
         while dispatch_mode_depth() > dispatches:
             pop_dispatch_mode()
 
@@ -136,13 +140,13 @@ def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None
         on = current.on
         while entered and (modes == start or (on != modes.on and entered[-1].nesting >= modes.nesting)):
             left = entered.pop()
-            call(_exit_autocast, left.node)
+            call(exit_autocast, left.node)
             on = left.before
         for device in sorted(modes.on.keys() | on.keys()):
             dtype = modes.on.get(device)
             if dtype != on.get(device):
                 values = (device, dtype or on[device], dtype is not None, modes.cache)
-                entered.append(_Entered(call(_enter_autocast, *values), on, modes.nesting))
+                entered.append(_Entered(call(enter_autocast, *values), on, modes.nesting))
                 on = {**on, device: dtype} if dtype else {name: on[name] for name in on if name != device}
         if modes.grad != current.grad:
             call(set_grad_enabled, modes.grad)

@@ -46,8 +46,11 @@ class TracedAttributes(Attributes):
     def __init__(self, tracer: Tracer) -> None:
         self.tracer, self.world = tracer, tracer.world
         self.values, self.dicts = tracer.values, tracer.dicts
-        self.lookup = tracer.classes.lookup
-        self.recorder = tracer.recorder
+        self.classes, self.recorder = tracer.classes, tracer.recorder
+        self.lookup, self.guards = tracer.classes.lookup, tracer.values.guards
+
+    def _call(self, function: Any, *args: Any) -> Any:
+        return self.tracer.calls.call(function, args, {})
 
     def load(self, value: Any, name: str) -> Any:
         if is_a(value, torch.Tensor):
@@ -58,13 +61,11 @@ class TracedAttributes(Attributes):
             raise Break.of(BreakReason(BreakKind.OUTSIDE, told, frames=True))
         if kind is types.ModuleType:
             return self._module(value, name)
-        if is_a(value, type):
-            return self._class(value, name)
         if kind is super:
             return self._super(value.__thisclass__, value.__self_class__, value.__self__, name)
-        if not is_python_class(kind):
-            return self._native(value, name)
-        return self._object(value, name)
+        if is_python_class(kind) or is_a(value, type):
+            return self._object(value, name)
+        return self._native(value, name)
 
     def load_super(self, start: Any, value: Any, name: str) -> Any:
         owner = value if is_a(value, type) and issubclass(value, start) else type(value)
@@ -83,7 +84,7 @@ class TracedAttributes(Attributes):
         lookup = self.lookup(type(value), "__getattribute__")
         try:
             if is_a(lookup, types.FunctionType):
-                return self.tracer.calls.call(lookup, (value, name), {})
+                return self._call(lookup, value, name)
             return self.plain_load(value, name)
         except AttributeError:
             otherwise = self.lookup(type(value), "__getattr__")
@@ -91,12 +92,12 @@ class TracedAttributes(Attributes):
                 raise
         if otherwise is _MODULE_GETATTR:
             return self._member(value, name)
-        return self.tracer.calls.call(otherwise, (value, name), {})
+        return self._call(otherwise, value, name)
 
     def plain_load(self, value: Any, name: str) -> Any:
-        """What `object.__getattribute__` finds."""
-        kind = type(value)
-        if name == "__dict__":
+        """Return what `object.__getattribute__` finds, or `type.__getattribute__` for a class."""
+        kind, a_class = type(value), is_a(value, type)
+        if name == "__dict__" and not a_class:
             space = self.world.expose_instance(value)
             if space is None:
                 raise _lacks(value, name)
@@ -104,13 +105,17 @@ class TracedAttributes(Attributes):
         found = self.lookup(kind, name)
         if found is _CLASS:
             return kind
-        if found is not MISSING and self.tracer.classes.is_data_descriptor(found):
+        if a_class and is_a(found, DATA_IN_C):
+            return self._class_fact(value, name)
+        if found is not MISSING and self.classes.is_data_descriptor(found):
             return self.bind(found, value, kind, name)
-        inside = self.world.instance_value(value, name)
+        inside = self.lookup(value, name) if a_class else self.world.instance_value(value, name)
         if inside is not MISSING:
-            return inside
+            return self.bind(inside, MISSING, value, name) if a_class else inside
         if found is not MISSING:
             return self.bind(found, value, kind, name)
+        if a_class:
+            return getattr(value, name)  # raises, unless C knows better
         raise _lacks(value, name)
 
     def _member(self, module: torch.nn.Module, name: str) -> Any:
@@ -121,54 +126,52 @@ class TracedAttributes(Attributes):
         if not self.values.is_fresh(module):
             home = self.values.home_of(module)
             for table in TABLES:
-                self.values.guards.add(HasKey(instance_value(home, table), name, present=False))
-            self.tracer.classes.guard_lack(type(module), name)
+                self.guards.add(HasKey(instance_value(home, table), name, present=False))
+            self.classes.guard_lack(type(module), name)
         raise _lacks(module, name)
 
-    def bind(self, found: Any, value: Any, kind: type, name: str) -> Any:
-        """What a class's entry gives when it is read through an instance."""
+    def bind(self, found: Any, value: Any, owner: type, name: str) -> Any:
+        """Return what a class's entry gives when it is read through an instance, or (`MISSING`) the class."""
+        through_class = value is MISSING
         match found:
             case types.FunctionType():
-                return types.MethodType(found, value)
-            case property():
-                if found.fget is None:
-                    raise property_without("getter", kind, name)
-                return self.tracer.calls.call(found.fget, (value,), {})
+                return found if through_class else types.MethodType(found, value)
             case staticmethod():
                 return found.__func__
             case classmethod():
-                return types.MethodType(found.__func__, kind)
-            case functools.cached_property():
-                result = self.tracer.calls.call(found.func, (value,), {})
+                return types.MethodType(found.__func__, owner)
+            case property() if through_class:
+                return found
+            case property():
+                if found.fget is None:
+                    raise _property_without("getter", owner, name)
+                return self._call(found.fget, value)
+            case functools.cached_property() if not through_class:
+                result = self._call(found.func, value)
                 self.store_in_instance(value, found.attrname or name, result)
                 return result
-            case types.MemberDescriptorType():
-                return self._slot(found, value, name)
-            case types.GetSetDescriptorType():
-                return found.__get__(value, kind)
-        if is_a(found, IN_C):
-            return found.__get__(value, kind) if hasattr(found, "__get__") else found
-        getter = self.lookup(type(found), "__get__")
+            case types.MemberDescriptorType() if not through_class and not self.values.is_fresh(value):
+                return self._old_slot(value, name)
+            case types.GetSetDescriptorType() | types.MemberDescriptorType() if not through_class:
+                return found.__get__(value, owner)
+        if is_a(found, IN_C) and not through_class:
+            return found.__get__(value, owner) if hasattr(found, "__get__") else found
+        getter = MISSING if is_a(found, type) else self.lookup(type(found), "__get__")
         if is_a(getter, types.FunctionType):
-            return self.tracer.calls.call(getter, (found, value, kind), {})
-        if getter is not MISSING and not is_a(found, type):
-            return found.__get__(value, kind)
-        return self._class_value(kind, name, found)
+            return self._call(getter, found, None if through_class else value, owner)
+        if getter is not MISSING:
+            return getattr(owner, name) if through_class else found.__get__(value, owner)
+        return self._class_value(owner, name, found)
 
-    def _slot(self, found: Any, value: Any, name: str) -> Any:
-        if self.values.is_fresh(value):
-            return found.__get__(value, type(value))
+    def _old_slot(self, value: Any, name: str) -> Any:
         inside = self.dicts.get(self.world.slots_of(value), name)
-        if inside is MISSING:
-            self.guard_empty_slot(value, name)
-            raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name)
-        return inside
-
-    def guard_empty_slot(self, value: Any, name: str) -> None:
+        if inside is not MISSING:
+            return inside
         if self.lookup(type(value), "__getattr__") is not MISSING:
             raise Break(BreakKind.UNSUPPORTED, f"slot {name!r} is empty, and a __getattr__ answers for it")
         if not hasattr(value, name):
-            self.values.guards.add(LacksAttribute(self.values.home_of(value), name))
+            self.guards.add(LacksAttribute(self.values.home_of(value), name))
+        raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name)
 
     def _super(self, start: type, owner: type, value: Any, name: str) -> Any:
         own = {"__class__": super, "__thisclass__": start, "__self__": value, "__self_class__": owner}
@@ -176,67 +179,29 @@ class TracedAttributes(Attributes):
             return own[name]
         mro = owner.__mro__
         classes = mro[mro.index(start) + 1 :]
-        self.tracer.classes.guard_namespaces(owner, name, classes)
+        self.classes.guard_namespaces(owner, name, classes)
         for base in classes:
             if name in base.__dict__:
+                through_class = value is owner or (is_a(value, type) and issubclass(value, start))
                 found = base.__dict__[name]
-                if value is owner or (is_a(value, type) and issubclass(value, start)):
-                    return self.bind_to_class(found, value)
-                return self.bind(found, value, owner, name)
+                if through_class and not is_a(found, (types.FunctionType, staticmethod, classmethod)):
+                    return found.__get__(None, value) if hasattr(found, "__get__") else found
+                return self.bind(found, MISSING if through_class else value, owner, name)
         raise AttributeError(f"'super' object has no attribute '{name}'", name=name)
 
-    def bind_to_class(self, found: Any, owner: type) -> Any:
-        match found:
-            case classmethod():
-                return types.MethodType(found.__func__, owner)
-            case staticmethod():
-                return found.__func__
-            case types.FunctionType():
-                return found
-        return found.__get__(None, owner) if hasattr(found, "__get__") else found
-
-    def _class(self, owner: type, name: str) -> Any:
-        """The order is Python's: data descriptors of the metaclass, the class, the rest of the metaclass."""
-        if name == "__class__":
-            return type(owner)
-        meta = self.lookup(type(owner), name)
-        if is_a(meta, DATA_IN_C):
-            return self._class_fact(owner, name)
-        if meta is not MISSING and self.tracer.classes.is_data_descriptor(meta):
-            return self.bind(meta, owner, type(owner), name)
-        found = self.lookup(owner, name)
-        if found is not MISSING:
-            return self._read_from_class(owner, name, found)
-        if meta is not MISSING:
-            return self.bind(meta, owner, type(owner), name)
-        fallback = self.lookup(type(owner), "__getattr__")
-        if is_a(fallback, types.FunctionType):
-            return self.tracer.calls.call(fallback, (owner, name), {})
-        return getattr(owner, name)
-
-    def _read_from_class(self, owner: type, name: str, found: Any) -> Any:
-        if is_a(found, types.FunctionType | classmethod | staticmethod | property):
-            return self.bind_to_class(found, owner) if not is_a(found, property) else found
-        getter = self.lookup(type(found), "__get__")
-        if is_a(getter, types.FunctionType) and not is_a(found, type):
-            return self.tracer.calls.call(getter, (found, None, owner), {})
-        if getter is not MISSING and not is_a(found, type):
-            return getattr(owner, name)
-        return self._class_value(owner, name, found)
-
     def _class_fact(self, owner: type, name: str) -> Any:
-        """What C keeps about a class: its name, its bases, its namespace."""
+        """Return what C keeps about a class: its name, its bases, its namespace."""
         value = getattr(owner, name)
         if is_trusted_class(owner) or self.values.is_fresh(owner):
             return value
         home = Attribute(self.values.kept.hold(owner, owner.__name__), name)
         if type(value) is tuple:
-            self.values.guards.add(Is(home, value))
+            self.guards.add(Is(home, value))
             return value
         return self.world.adopt(value, home)
 
     def _class_value(self, owner: type, name: str, found: Any) -> Any:
-        """A plain value kept in a class."""
+        """Return a plain value kept in a class."""
         fixed = is_trusted_class(owner) and not issubclass(owner, torch.nn.Module)
         if fixed and (is_constant(found) or is_single(found)):
             return found
@@ -249,20 +214,20 @@ class TracedAttributes(Attributes):
                 return getattr(module, name)
             value = space[name]
             if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
-                self.tracer.classes.guard_entry(space, module.__name__, name)
+                self.classes.guard_entry(space, module.__name__, name)
                 return value
         if name == "__dict__":
             return self.world.exposed_globals(space)
-        known = self.world.globals_of(space, module.__name__)
+        known = self.world.globals_of(space)
         value = self.dicts.get(known, name)
         if value is MISSING and static_lookup(types.ModuleType, name) is MISSING:
             otherwise = self.dicts.get(known, "__getattr__")
             if otherwise is not MISSING:
-                return self.tracer.calls.call(otherwise, (name,), {})
+                return self._call(otherwise, name)
         return getattr(module, name) if value is MISSING else value
 
     def _native(self, value: Any, name: str) -> Any:
-        """Attributes of what is written in C: found by C, and constant as long as the object is."""
+        """Read from what is written in C: found by C, and constant as long as the object is."""
         if self.values.is_opaque(value):
             raise Break(
                 BreakKind.OPAQUE, f"attribute {name!r} of a {type(value).__qualname__}, which is not traced"
@@ -284,7 +249,7 @@ class TracedAttributes(Attributes):
                 return function.__dict__[name]
             return self.world.instance_value(function, name)
         if source is not None and not hasattr(types.FunctionType, name):
-            self.values.guards.add(has_instance_value(source, name, present=False))
+            self.guards.add(has_instance_value(source, name, present=False))
         if source is None or is_trusted_space(function.__globals__):
             return getattr(function, name)
         if name == "__dict__":
@@ -296,13 +261,13 @@ class TracedAttributes(Attributes):
         return self.world.adopt(value, Attribute(source, name)) if is_a(found, DATA_IN_C) else value
 
     def _tensor(self, value: torch.Tensor, name: str) -> Any:
-        """An attribute of a tensor: torch's own through the recorder, the user's from the real tensor."""
+        """Read from a tensor: torch's own through the recorder, the user's from the real tensor."""
         if name == "__class__":
             return self.recorder.real_type_of(value)
-        source = self.values.source_of(value)
-        real = self.recorder.real_of(value)
-        if real is None or source is None:
+        origin = self.recorder.origin_of(value)
+        if origin is None:
             return self.recorder.attribute(value, name)
+        source, real = origin.source, origin.real
         with unseen():
             space = real.__dict__
             found = getattr(real, name) if name in ("grad", "grad_fn", *_UNGUARDED) else MISSING
@@ -312,11 +277,11 @@ class TracedAttributes(Attributes):
         if name in space:
             return self.world.adopt(space[name], instance_value(source, name))
         if name not in space and not hasattr(type(real), name):
-            self.values.guards.add(has_instance_value(source, name, present=False))
-            self.tracer.classes.guard_lack(type(real), name)
+            self.guards.add(has_instance_value(source, name, present=False))
+            self.classes.guard_lack(type(real), name)
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
-            self.values.guards.add(Equal(Attribute(source, name), found))
+            self.guards.add(Equal(Attribute(source, name), found))
         return result
 
     def store_in_instance(self, value: Any, name: str, new: Any) -> None:
@@ -349,28 +314,25 @@ class TracedAttributes(Attributes):
         if _is_plain(setter, "__setattr__"):
             self.plain_store(value, name, new)
         else:
-            self.tracer.calls.call(setter, (value, name, new), {})
+            self._call(setter, value, name, new)
 
     def plain_store(self, value: Any, name: str, new: Any) -> None:
-        """What `object.__setattr__` does."""
-        found = self.lookup(type(value), name)
+        """Do what `object.__setattr__` does."""
+        found, fresh = self.lookup(type(value), name), self.values.is_fresh(value)
         if is_a(found, property):
             if found.fset is None:
-                raise property_without("setter", type(value), name)
-            self.tracer.calls.call(found.fset, (value, new), {})
-        elif is_a(found, types.MemberDescriptorType) and self._has_old_slots(value):
+                raise _property_without("setter", type(value), name)
+            self._call(found.fset, value, new)
+        elif is_a(found, types.MemberDescriptorType) and is_python_class(type(value)) and not fresh:
             self.dicts.set(self.world.slots_of(value), name, new)
         elif found is not MISSING and is_a(setter := self.lookup(type(found), "__set__"), types.FunctionType):
-            self.tracer.calls.call(setter, (found, value, new), {})
+            self._call(setter, found, value, new)
         elif is_a(found, types.GetSetDescriptorType) or is_a(value, types.FunctionType):
-            if not self.values.is_fresh(value) and self.values.source_of(value) is not None:
+            if not fresh and self.values.source_of(value) is not None:
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to {name!r} of a {type(value).__name__}")
             setattr(value, name, new)
         else:
             self.store_in_instance(value, name, new)
-
-    def _has_old_slots(self, value: Any) -> bool:
-        return is_python_class(type(value)) and not self.values.is_fresh(value)
 
     def delete(self, value: Any, name: str) -> None:
         if is_a(value, torch.Tensor | type | types.ModuleType):
@@ -379,7 +341,7 @@ class TracedAttributes(Attributes):
         if _is_plain(remover, "__delattr__"):
             self.plain_delete(value, name)
         else:
-            self.tracer.calls.call(remover, (value, name), {})
+            self._call(remover, value, name)
 
     def plain_delete(self, value: Any, name: str) -> None:
         """Do what `object.__delattr__` does; where the class has the name too, Python does it."""
@@ -398,10 +360,10 @@ def _lacks(value: Any, name: str) -> AttributeError:
     return AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name, obj=value)
 
 
-def property_without(function: str, kind: type, name: str) -> AttributeError:
+def _property_without(function: str, kind: type, name: str) -> AttributeError:
     return AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no {function}")
 
 
 def _is_plain(method: Any, name: str) -> bool:
-    """Whether it is a method of C by that name; a class may have taken another (`dict.__setitem__`)."""
+    """Return whether it is C's method of that name: a class may have taken another (`dict.__setitem__`)."""
     return is_a(method, types.WrapperDescriptorType) and method.__name__ == name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import functools
+import operator
 import types
 from collections.abc import Mapping, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
@@ -15,13 +16,14 @@ from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, HOOKS, Answers, NoHooks
-from torchrepro.frontend.interpreter.callers import super_of
+from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, NoHooks
+from torchrepro.frontend.interpreter.callers import CALL, call_from, super_of
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import Calls
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
-from torchrepro.frontend.trace import torch_rules
+from torchrepro.frontend.trace import foreign, rules, torch_rules
 from torchrepro.frontend.trace.classes import (
     IN_C,
     MISSING,
@@ -29,11 +31,12 @@ from torchrepro.frontend.trace.classes import (
     is_single,
     is_trusted_class,
     is_trusted_space,
+    static_lookup,
 )
 from torchrepro.frontend.trace.fakes import outside_of_trace
-from torchrepro.frontend.trace.foreign import RunsForeignCode, SteppedCallable, no_foreign_code
+from torchrepro.frontend.trace.foreign import SteppedCallable, SteppedIterator, has_objects, no_foreign_code
 from torchrepro.frontend.trace.handlers import GETTERS, HANDLERS, call_getter
-from torchrepro.frontend.trace.rules import AUTOCAST, NATIVE_CLASSES, Action, decide
+from torchrepro.frontend.trace.rules import Action
 from torchrepro.frontend.trace.values import Pending
 from torchrepro.torch_api.tensors import module_call_impl
 
@@ -49,15 +52,21 @@ _MAX_DEPTH = 180
 _PURE_IN_C = (*GETTERS, datetime.date, datetime.time, datetime.timedelta)
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
+_DONE = (Action.FOLD, Action.GRAPH)
+
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+
 
 class TracedCalls(Calls):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
-        self.tracer, self.values = tracer, tracer.values
+        self.tracer, self.values, self.dicts = tracer, tracer.values, tracer.dicts
+        self.lookup = tracer.classes.lookup
         self.depth = 0
         """How many functions are being inlined."""
 
-    def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         kind: Any = type(function)
         if kind is types.FunctionType:
             return self._call_python(function, args, kwargs)
@@ -66,18 +75,16 @@ class TracedCalls(Calls):
         if is_a(function, type):
             return self._call_class(function, args, kwargs)
         if is_a(function, IN_C):
-            return self.tracer.natives.call(function, args, kwargs)
+            return self._call_native(function, args, kwargs)
         if kind is functools.partial:
             return self.call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
         if kind in (_CACHED, *GETTERS):
             self.values.pin(function)
-        if kind is _CACHED:
-            return self._call_cached(function, args, kwargs)
+            caller = self._call_cached if kind is _CACHED else functools.partial(call_getter, self.tracer)
+            return caller(function, args, kwargs)
         if kind is staticmethod or kind is SteppedCallable:
             inner = function.__func__ if kind is staticmethod else function.function
             return self.call(inner, args, kwargs)
-        if kind in GETTERS:
-            return call_getter(self.tracer, function, args, kwargs)
         if is_python_class(kind) and not is_trusted_class(kind) and not is_a(function, torch.nn.Module):
             return self._call_object(function, args, kwargs)  # unasked: it may have a `__getattribute__`
         original = torch_rules.original_of(function) or getattr(function, ORIGINAL, None)
@@ -87,7 +94,7 @@ class TracedCalls(Calls):
         if is_a(function, torch.nn.Module):
             return self._call_module(function, args, kwargs)
         if torch_rules.is_leaf(function):
-            return self.tracer.natives.call_leaf(function, args, kwargs)
+            return self._call_leaf(function, args, kwargs)
         return self._call_object(function, args, kwargs)
 
     def special(self, value: Any, name: str, *args: Any) -> Any:
@@ -99,30 +106,33 @@ class TracedCalls(Calls):
 
     # Python
 
-    def _call_python(
-        self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        action, detail = decide(function)
-        if action is Action.BREAK:
-            raise Break.of(detail)
+    def _call_python(self, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+        action, found = self._by_rule(function, args, kwargs)
+        if action in _DONE:
+            return found
         if action is Action.UNWRAP:
-            return self.call(detail, args, kwargs)
-        handler = HANDLERS.get(function)
-        if handler is not None:
-            result = handler(self.tracer, args, kwargs)
-            if result is not NotImplemented:
-                return result
-        if action is Action.FOLD:
-            return self.tracer.natives.answer(function, args, kwargs)
-        if action is Action.GRAPH:
-            return self.tracer.natives.call_leaf(function, args, kwargs)
+            return self.call(found, args, kwargs)
         if action is Action.LIBRARY:
-            if function.__module__ == AUTOCAST and args and not self.values.is_fresh(args[0]):
+            if function.__module__ == rules.AUTOCAST and args and not self.values.is_fresh(args[0]):
                 raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
-            return self.tracer.natives.call_library(function, args, kwargs)
+            return self._call_library(function, args, kwargs)
         return self.inline(function, args, kwargs)
 
-    def inline(self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _by_rule(self, function: Any, args: Args, kwargs: Kwargs) -> tuple[Action, Any]:
+        """Do what the rules say: raise a break, or return the action and, where it is done, the result."""
+        action, detail = rules.decide(function)
+        if action is Action.BREAK:
+            raise Break.of(detail)
+        if action is Action.FOLD:
+            return action, self._answer(function, args, kwargs)
+        return action, self._call_leaf(function, args, kwargs) if action is Action.GRAPH else detail
+
+    def _handled(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Return what the handler of a function gives; `NotImplemented` where there is none for this call."""
+        handler = HANDLERS.get(function) if type(function).__hash__ is not None else None
+        return NotImplemented if handler is None else handler(self.tracer, args, kwargs)
+
+    def inline(self, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
         """Call a Python function by tracing it; its defaults and outer variables come from where it does."""
         if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
             raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is asynchronous")
@@ -143,9 +153,7 @@ class TracedCalls(Calls):
         finally:
             self.depth -= 1
 
-    def _bind_arguments(
-        self, function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _bind_arguments(self, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         if self.values.is_fresh(function) or not (function.__defaults__ or function.__kwdefaults__):
             return bind_arguments(function, args, kwargs)
         if is_trusted_space(function.__globals__) and all(map(is_constant, function.__defaults__ or ())):
@@ -174,9 +182,9 @@ class TracedCalls(Calls):
         home = Attribute(self.values.home_of(function), "__closure__")
         for index, cell in enumerate(function.__closure__):
             if self.values.source_of(cell) is None and not self.values.is_fresh(cell):
-                self.tracer.world.adopt_cell(cell, Item.at(home, index))
+                self.values.register(cell, cell, Item.at(home, index))
 
-    def _call_cached(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_cached(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """Return what a memoised function gave before for these constants; Python runs it the first time."""
         name = function.__name__
         if not all(map(is_constant, (*args, *kwargs.values()))):
@@ -184,7 +192,7 @@ class TracedCalls(Calls):
         try:
             with no_foreign_code(name), outside_of_trace():
                 result = function(*args, **kwargs)
-        except RunsForeignCode:
+        except foreign.RunsForeignCode:
             raise Break(BreakKind.OUTSIDE, f"{name} keeps its results, and has none for these yet") from None
         if not (is_constant(result) or is_single(result)):
             raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and gave an object")
@@ -195,23 +203,23 @@ class TracedCalls(Calls):
 
     # Objects and modules
 
-    def _call_module(self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_module(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Any:
         if is_a(module, torch.jit.ScriptModule):
             raise Break(BreakKind.OPAQUE, f"{type(module).__name__} is a script of torch.jit")
-        if self.tracer.classes.lookup(type(module), "__call__") is not _MODULE_CALL:
+        if self.lookup(type(module), "__call__") is not _MODULE_CALL:
             return self._call_object(module, args, kwargs)
         with self.tracer.inside_module(module):
-            if has_hooks(module):
+            if torch_rules.has_hooks(module):
                 return self.call(module_call_impl, (module, *args), kwargs)
             if not self.values.is_fresh(module):
                 self.values.guards.add(NoHooks(self.values.home_of(module)))
             self.values.guards.add(NoHooks(self.values.kept.hold(nn_module, "torch.nn"), GLOBAL_HOOKS))
             return self.call(self.tracer.attributes.load(module, "forward"), args, kwargs)
 
-    def _call_object(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_object(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         self.values.require_known(function)
         kind = type(function)
-        found = self.tracer.classes.lookup(kind, "__call__")
+        found = self.lookup(kind, "__call__")
         if found is MISSING:
             raise TypeError(f"'{kind.__name__}' object is not callable")
         if not is_python_class(kind) or is_a(found, IN_C):
@@ -220,48 +228,43 @@ class TracedCalls(Calls):
 
     # Classes
 
-    def _call_class(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        natives, lookup = self.tracer.natives, self.tracer.classes.lookup
+    def _call_class(self, kind: Any, args: Args, kwargs: Kwargs) -> Any:
         if kind is super and not args and self.tracer.frame is not None:
             return super_of(self.tracer, self.tracer.frame)
-        handler = HANDLERS.get(kind)
-        if handler is not None:
-            result = handler(self.tracer, args, kwargs)
-            if result is not NotImplemented:
-                return result
-        if kind in NATIVE_CLASSES:
-            return natives.call(kind, args, kwargs)
+        result = self._handled(kind, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if kind in rules.NATIVE_CLASSES:
+            return self._call_native(kind, args, kwargs)
         if kind is type or kind is super:
-            return natives.make_class(kind, args, kwargs)
-        action, reason = decide(kind)
-        if action is Action.BREAK:
-            raise Break.of(reason)
+            return self._make_class(kind, args, kwargs)
+        action, found = self._by_rule(kind, args, kwargs)
+        if action in _DONE:
+            return self.values.mark_fresh(found)
         if kind.__module__ in ("weakref", "_weakrefset"):
             raise Break(BreakKind.OUTSIDE, f"constructs a {kind.__qualname__}, which sees when objects die")
         # A class made here may name another module.
         if action is Action.LIBRARY and not self.values.is_fresh(kind):
-            return self.values.mark_fresh(natives.call_library(kind, args, kwargs))
-        if action is Action.GRAPH:
-            return self.values.mark_fresh(natives.call_leaf(kind, args, kwargs))
+            return self.values.mark_fresh(self._call_library(kind, args, kwargs))
         if issubclass(kind, enum.Enum):
             with no_foreign_code(kind.__qualname__):
                 return kind(*args, **kwargs)
         if issubclass(kind, torch.Tensor):
             raise Break(BreakKind.UNSUPPORTED, f"constructs a {kind.__name__}", "construct it once, before")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
-            raise Break(BreakKind.OPAQUE, f"constructs a {kind.__module__}.{kind.__qualname__} by code in C")
-        if is_a(lookup(kind, "__del__"), types.FunctionType):
+            raise _constructed_in_c(kind)
+        if is_a(self.lookup(kind, "__del__"), types.FunctionType):
             raise Break(
                 BreakKind.UNSUPPORTED, f"constructs a {kind.__qualname__}, which has a finaliser (`__del__`)"
             )
-        meta = lookup(type(kind), "__call__")
+        meta = self.lookup(type(kind), "__call__")
         if is_a(meta, types.FunctionType):
             return self.call(meta, (kind, *args), kwargs)
         return self.construct(kind, args, kwargs)
 
-    def construct(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def construct(self, kind: Any, args: Args, kwargs: Kwargs) -> Any:
         """Do what `type.__call__` does: `__new__`, then `__init__`."""
-        maker = self.tracer.classes.lookup(kind, "__new__")
+        maker = self.lookup(kind, "__new__")
         if is_a(maker, staticmethod):
             maker = maker.__func__
         if is_a(maker, types.FunctionType):
@@ -269,10 +272,10 @@ class TracedCalls(Calls):
         elif is_a(kind, type) and issubclass(kind, _ALLOCATORS):
             made = self._allocate(kind, args, kwargs)
         else:
-            raise Break(BreakKind.OPAQUE, f"constructs a {kind.__module__}.{kind.__qualname__} by code in C")
+            raise _constructed_in_c(kind)
         if not is_a(made, kind):
             return made
-        initialise = self.tracer.classes.lookup(type(made), "__init__")
+        initialise = self.lookup(type(made), "__init__")
         if is_a(initialise, types.FunctionType):
             given = self.call(initialise, (made, *args), kwargs)
             if given is not None:
@@ -280,23 +283,139 @@ class TracedCalls(Calls):
         elif not is_a(initialise, types.WrapperDescriptorType):
             self.call(self.tracer.attributes.bind(initialise, made, type(made), "__init__"), args, kwargs)
         elif initialise is not object.__init__:
-            self.tracer.natives.call(initialise, (made, *args), kwargs)
+            self._call_native(initialise, (made, *args), kwargs)
         return made
 
-    def _allocate(self, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _allocate(self, kind: Any, args: Args, kwargs: Kwargs) -> Any:
         maker = kind.__new__
         if maker is not object.__new__:
-            return self.tracer.natives.allocate(maker, kind, args, kwargs)
-        if (args or kwargs) and self.tracer.classes.lookup(kind, "__init__") is object.__init__:
+            self.dicts.complete_all((*args, *kwargs.values()))
+            return self.values.mark_fresh(self._run(maker, maker, MISSING, (kind, *args), kwargs))
+        if (args or kwargs) and self.lookup(kind, "__init__") is object.__init__:
             raise TypeError(f"{kind.__name__}() takes no arguments")
         if getattr(kind, "__abstractmethods__", None):
             return object.__new__(kind)  # raises the TypeError that names the methods
         return self.values.mark_fresh(object.__new__(kind))
 
+    # What is not traced: functions in C and torch's own
 
-def has_hooks(module: torch.nn.Module) -> bool:
-    """Return whether a call is more than `forward`. Checked on torch 2.11 to 2.15 (`_call_impl`)."""
-    space, every = vars(module), vars(torch.nn.modules.module)
-    if space.get("_compiled_call_impl") is not None:
-        return True
-    return any(space.get(name) or every.get(f"_global{name}") for name in HOOKS)
+    def _answer(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Answer a question to torch about constants, modes or the process."""
+        answer = torch_rules.answer(function, args, kwargs)
+        if torch_rules.needs_guard(function):
+            if kwargs or not all(map(is_constant, (*args, answer))):
+                raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
+            self.values.guards.add(Answers(self.values.kept.hold(function), tuple(args), answer))
+        return answer
+
+    def _call_leaf(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call a function of torch; the recorder sees what it does. What it yields is computed now."""
+        self.dicts.complete_all((*args, *kwargs.values()))
+        result = function(*args, **kwargs)
+        return iter(list(result)) if type(result) is types.GeneratorType else result
+
+    def _call_library(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call a function of Python's library as if it were written in C. What it yields is computed now."""
+        for value in (*args, *kwargs.values()):
+            kind: Any = type(value)
+            if is_python_class(kind) and is_trusted_class(kind):
+                self.values.pin(value)  # a fraction, say: what is read of it is not guarded
+        self.dicts.complete_all((*args, *kwargs.values()))
+        if rules.makes_classes(function):
+            return self._make_class(function, args, kwargs)
+        call = types.FunctionType(CALL, self.tracer.innermost.globals)  # from outside of what is watched
+        with no_foreign_code(function.__qualname__, library=True):
+            result = call(function, args, kwargs)
+            return iter(list(result)) if type(result) is types.GeneratorType else result
+
+    def _make_class(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        made = call_from(self.tracer.innermost, function, args, kwargs)
+        return self.values.mark_fresh(made) if is_a(made, type) else made
+
+    def _call_native(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        plain, owner = _unbound(function)
+        full = args if owner is MISSING else (owner, *args)
+        result = self._handled(plain, full, kwargs)
+        if result is not NotImplemented:
+            return result
+        self.values.require_known(function)
+        action, found = self._by_rule(function, args, kwargs)
+        if action in _DONE:
+            return found
+        by_reference = getattr(function, "__name__", "") in rules.BY_REFERENCE and owner is not MISSING
+        read = (owner,) if by_reference else (*full, *kwargs.values())
+        self.values.require_known(*read)
+        if not by_reference or is_a(owner, dict):
+            self.dicts.complete_all(read)
+        if plain is object.__eq__ or plain is object.__ne__:
+            return function(*args)
+        result = self._run(function, plain, owner, args, kwargs)
+        if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
+            return self.values.mark_fresh(result)
+        return result
+
+    def _run(self, function: Any, plain: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run a function in C; iterables and callables of the user among its arguments are traced."""
+        own = 1 if is_a(function, types.MethodDescriptorType | types.WrapperDescriptorType) else 0
+        args, kwargs = list(args), dict(kwargs)
+        places = rules.ITERATING.get(plain) if type(plain).__hash__ is not None else None
+        for index in range(*places.indices(len(args) - own)) if places else ():
+            args[own + index] = self._prepared(plain, args[own + index])
+        if plain is filter and args and args[0] is None:
+            args[0] = operator.truth
+        if plain in rules.HIGHER_ORDER or plain is list.sort:
+            first = args[0] if args else None
+            args = [self._callback(value) for value in args]
+            if plain in rules.FUNCTION_FIRST and is_a(first, (*IN_C, type)):
+                args[0] = SteppedCallable(self.tracer, first)
+            kwargs = {name: self._callback(value) for name, value in kwargs.items()}
+        involved = (*args, *kwargs.values()) if owner is MISSING else (owner, *args, *kwargs.values())
+        unknown = plain in rules.HASHING and any(map(_is_iterator, args))
+        if not unknown and not any(map(has_objects, involved)):
+            return function(*args, **kwargs)
+        name = getattr(function, "__name__", "a function in C")
+        if plain in rules.USING_ITEMS:
+            raise Break(
+                BreakKind.UNSUPPORTED, f"{name} compares or adds objects later, while it is iterated over"
+            )
+        with no_foreign_code(name):
+            return function(*args, **kwargs)
+
+    def _prepared(self, function: Any, value: Any) -> Any:
+        """Return what a function in C iterates over, such that it runs no method of the user's."""
+        made = (
+            self.tracer.items.pairs(value) if function in rules.MAPPING else self.tracer.items.iterable(value)
+        )
+        return list(made) if function in rules.COLLECTED and _is_iterator(made) else made
+
+    def _callback(self, value: Any) -> Any:
+        if is_a(value, types.FunctionType | types.MethodType | functools.partial):
+            return SteppedCallable(self.tracer, value)
+        if is_a(value, type):
+            return SteppedCallable(self.tracer, value) if is_python_class(value) else value
+        if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
+            return SteppedCallable(self.tracer, value)
+        return value
+
+
+def _is_iterator(value: Any) -> bool:
+    """Return whether it gives items of which nothing is known yet."""
+    return is_a(value, SteppedGenerator | SteppedIterator) or rules.is_native_iterator(value)
+
+
+def _constructed_in_c(kind: Any) -> Break:
+    return Break(BreakKind.OPAQUE, f"constructs a {kind.__module__}.{kind.__qualname__} by code in C")
+
+
+def _unbound(function: Any) -> tuple[Any, Any]:
+    """Return a method in C as its class has it, and the object it is bound to."""
+    owner = getattr(function, "__self__", MISSING)
+    if is_a(function, types.MethodWrapperType):
+        return static_lookup(function.__objclass__, function.__name__), owner
+    if (
+        is_a(function, types.BuiltinFunctionType)
+        and owner is not None
+        and not is_a(owner, types.ModuleType | type)
+    ):
+        return static_lookup(type(owner), function.__name__), owner
+    return function, MISSING

@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 OWN_MODULES = ("torchrepro.frontend.", "torchrepro.second_opinion.")
 """The tracer and what wraps it: never traced itself."""
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
-_OWN = str(Path(__file__).resolve().parent) + "/"
+_OWN = str(Path(__file__).resolve().parents[1]) + "/"
 
 IN_C = (
     types.BuiltinFunctionType,
@@ -48,13 +48,8 @@ _CLASSES_IN_C = frozenset(
 )
 
 
-def is_python_class(kind: Any) -> bool:
-    """Whether a class was made by a `class` statement, or a call that does the same. Tensors are apart."""
-    return _is_python_class(kind)
-
-
-@functools.cache
 def _is_python_class(kind: Any) -> bool:
+    """Return whether a class was made by a `class` statement, or a call like it. Tensors are apart."""
     if kind is types.SimpleNamespace:
         return True  # nothing but a `__dict__`
     if not kind.__flags__ & _HEAP_TYPE or kind in _CLASSES_IN_C or issubclass(kind, torch.Tensor):
@@ -65,12 +60,13 @@ def _is_python_class(kind: Any) -> bool:
     # plain entry and can be subclassed without a `tp_new` of its own, or has a function of Python in it.
     space = kind.__dict__
     return "__module__" in space and (
-        "__dict__" in space
-        or "__slots__" in space
-        or "__static_attributes__" in space
+        not space.keys().isdisjoint(("__dict__", "__slots__", "__static_attributes__"))
         or any(isinstance(item, types.FunctionType) for item in space.values())
-        or any(is_python_class(base) for base in kind.__bases__)
+        or any(map(is_python_class, kind.__bases__))
     )
+
+
+is_python_class: Callable[[Any], bool] = functools.cache(_is_python_class)
 
 
 @functools.cache
@@ -85,20 +81,16 @@ def is_trusted_file(file: str) -> bool:
 
 
 def is_trusted_space(space: dict[str, Any]) -> bool:
-    """Whether a module's globals are those of a trusted file."""
-    name = space.get("__name__")
+    """Return whether a module's globals are those of a trusted file."""
     file = space.get("__file__")
-    if isinstance(file, str):
-        return is_trusted_file(file)
-    return name == "builtins"
+    return is_trusted_file(file) if isinstance(file, str) else space.get("__name__") == "builtins"
 
 
 @functools.cache
 def is_trusted_class(kind: Any) -> bool:
+    """Return whether a class is written in C, or in Python in a trusted file."""
     module = sys.modules.get(kind.__module__)
-    if module is None:
-        return False
-    return not is_python_class(kind) or is_trusted_space(vars(module))
+    return module is not None and (not is_python_class(kind) or is_trusted_space(vars(module)))
 
 
 _BY_IDENTITY = (
@@ -110,7 +102,7 @@ _BY_IDENTITY = (
 
 
 def is_single(value: Any) -> bool:
-    """Whether the object itself can be held and guarded by identity."""
+    """Return whether the object itself can be held and guarded by identity."""
     if is_a(value, types.BuiltinFunctionType):
         owner = value.__self__
         if owner is None or is_a(owner, type | types.ModuleType):
@@ -121,7 +113,7 @@ def is_single(value: Any) -> bool:
 
 
 def static_lookup(kind: type, name: str) -> Any:
-    """What a class and its bases define under a name, without running any descriptor; `MISSING` otherwise."""
+    """Return what a class and its bases define under a name, or `MISSING`, without running a descriptor."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
@@ -135,6 +127,7 @@ class _Missing:
 
 MISSING: Any = _Missing()
 
+_METHODS_IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -146,12 +139,14 @@ class Classes:
     """
 
     def __init__(self, tracer: Tracer) -> None:
-        self.tracer, self.values, self.dicts = tracer, tracer.values, tracer.dicts
+        self.tracer, self.values = tracer, tracer.values
+        self._looked_up: set[tuple[type, str]] = set()
 
     def lookup(self, kind: Any, name: str) -> Any:
         """Return what a class and its bases define under a name, or `MISSING`."""
         found = static_lookup(kind, name)
-        if self.values.is_new_lookup(kind, name):
+        if (kind, name) not in self._looked_up:
+            self._looked_up.add((kind, name))
             if not is_trusted_class(kind):
                 self._guard_lookup(kind, name, found)
             elif is_a(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
@@ -170,9 +165,7 @@ class Classes:
         match found:
             case _ if found is MISSING:
                 self.values.guards.add(LacksAttribute(source, name))
-            case property() | types.FunctionType():
-                self.values.guards.add(Is(home, found))
-            case _ if is_single(found):
+            case _ if is_single(found) or is_a(found, (property, types.FunctionType)):
                 self.values.guards.add(Is(home, found))
             case staticmethod(__func__=types.FunctionType() as function):
                 self.values.guards.add(Is(home, function))
@@ -185,12 +178,12 @@ class Classes:
                 self.values.guards.add(TypeIs(home, type(found)))
 
     def guard_lack(self, kind: type, name: str) -> None:
-        """A class, of torch's even, that does not have what the user asks for may come to have it."""
+        """Guard that a class, of torch's even, does not come to have what the user asks for."""
         if not hasattr(kind, name):
             self.values.guards.add(LacksAttribute(self.values.kept.hold(kind, kind.__name__), name))
 
     def guard_kinship(self, kind: Any, other: Any) -> None:
-        """Whether a class derives from another, or is registered as if."""
+        """Guard whether a class derives from another, or is registered as if."""
         if kind is other or not is_a(kind, type) or is_trusted_class(kind) or self.values.is_fresh(kind):
             return
         if is_a(other, abc.ABCMeta) and not self.values.is_fresh(other):
@@ -206,7 +199,7 @@ class Classes:
             self.values.guards.add(Is(source, kind.__mro__))
 
     def guard_namespaces(self, kind: type, name: str, classes: Iterable[type]) -> None:
-        """The first of the classes that has the name now has it later, with the same value."""
+        """Guard that the first of the classes that has the name has it later, with the same value."""
         self._guard_mro(kind)
         for each in classes:
             if not is_trusted_class(each) and not self.values.is_fresh(each):
@@ -223,21 +216,15 @@ class Classes:
         return self.lookup(kind, "__set__") is not MISSING or self.lookup(kind, "__delete__") is not MISSING
 
     def guard_entry(self, space: Mapping[str, Any], label: str, name: str) -> None:
-        """What the user's code finds in a library may be replaced, and what layers of torch find in torch."""
-        reader = "" if self.tracer.frame is None else str(self.tracer.frame.globals.get("__name__"))
-        if (
-            self.tracer.frame is None
-            or reader.startswith("torch.nn.modules.")
-            or not is_trusted_space(self.tracer.frame.globals)
-        ):
+        """Guard what the user's code finds in a library, and layers of torch in torch: it may be replaced."""
+        reader = {} if self.tracer.frame is None else self.tracer.frame.globals
+        if not is_trusted_space(reader) or str(reader.get("__name__")).startswith("torch.nn.modules."):
             self.values.guards.add(Is(Item.at(self.values.kept.hold(space, label), name), space[name]))
 
     def python_method(self, value: Any, name: str) -> Any:
-        """The special method of an object where its class defines it in Python; None otherwise."""
+        """Return the special method of an object where its class defines it in Python; None otherwise."""
         kind = type(value)
         if not is_python_class(kind):
             return None
         found = self.lookup(kind, name)
-        if found is MISSING or is_a(found, types.WrapperDescriptorType | types.MethodDescriptorType):
-            return None
-        return None if is_a(found, types.BuiltinFunctionType) else found
+        return None if found is MISSING or is_a(found, _METHODS_IN_C) else found

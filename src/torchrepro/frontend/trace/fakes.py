@@ -23,13 +23,8 @@ _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch
 _NO_FAKE_KERNEL = ("no fake impl", "with Meta tensors", "no meta kernel")
 
 
-def new_mode() -> FakeTensorMode:
-    """Static shapes: without a `ShapeEnv` every size is an `int`. Checked on torch 2.11 to 2.15."""
-    return FakeTensorMode()
-
-
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
-    """The fake of a real tensor; views of one storage get fakes of one.
+    """Return the fake of a real tensor; views of one storage get fakes of one.
 
     Checked on torch 2.11 to 2.15 (`from_tensor`, `item_memo`).
     """
@@ -43,7 +38,7 @@ def is_fake(value: object) -> bool:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested tuples, lists, dicts and slices."""
+    """Yield all tensors in nested tuples, lists, dicts and slices."""
     if is_a(value, torch.Tensor):
         yield value
     elif is_a(value, tuple | list):
@@ -57,19 +52,19 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def storage_key(fake: torch.Tensor) -> int:
-    """Which memory a fake stands for: one number for all views of it, as long as one of them lives."""
+    """Return which memory a fake stands for: one number for all views, as long as one of them lives."""
     with unseen():
         return int(fake.untyped_storage()._cdata)
 
 
 def unseen() -> AbstractContextManager[Any]:
-    """What is done to tensors in it is not recorded. Checked on torch 2.11 to 2.15."""
+    """Do not record what is done to tensors in the block. Checked on torch 2.11 to 2.15."""
     return DisableTorchFunction()
 
 
 @contextmanager
 def outside_of_trace() -> Iterator[None]:
-    """What runs in it meets real tensors only, as without a trace. Checked on torch 2.11 to 2.15."""
+    """Run the block on real tensors only, as without a trace. Checked on torch 2.11 to 2.15."""
     with unseen(), _disable_current_modes():
         yield
 
@@ -88,7 +83,7 @@ _SPOKEN = {
 
 
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
-    """Why an operation cannot run on fakes; None where the error is the operation's own (a wrong shape).
+    """Return why an operation cannot run on fakes; None where the error is its own (a wrong shape).
 
     Checked on torch 2.11 to 2.15 (the exceptions of `fake_tensor`).
     """
@@ -123,7 +118,7 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Torch logs an error of an operation on fakes; the user sees it once, from the real tensors.
+    """Drop the log of errors of operations on fakes: the user sees them once, from the real tensors.
 
     Checked on torch 2.11 to 2.15 (the name of the logger).
     """
@@ -154,7 +149,7 @@ class Watcher(TorchDispatchMode):
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
-        """Operators belong to a torch function that is being recorded. Elsewhere they would go unrecorded."""
+        """Expect operators of a torch function that is being recorded. Elsewhere they would go unrecorded."""
         self.forget()
         before, self.watching = self.watching, True
         try:
@@ -178,7 +173,7 @@ class Watcher(TorchDispatchMode):
 
 
 def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The arguments that an operator writes, by its schema."""
+    """Yield the arguments that an operator writes, by its schema."""
     if func._schema.is_mutable:
         for index, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
@@ -188,7 +183,7 @@ def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ite
 
 
 def _refuses_to_write(written: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether torch refuses this on real memory, which fakes do not: elements written twice, or read after.
+    """Return whether torch refuses this on real memory: elements written twice, or read after.
 
     A tensor that was expanded; two parts of one storage that overlap. Compilers would compute something.
     """

@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.codegen.objects import elements
@@ -71,17 +71,8 @@ def natively(name: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
 
-def caller_in(space: dict[str, Any]) -> Callable[..., Any]:
-    """Calls a function as a module with these globals would: who makes a class asks there for its module."""
-    return FunctionType(_called.__code__, space)
-
-
-def _called(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return function(*args, **kwargs)
-
-
 def has_objects(value: Any, depth: int = 3) -> bool:
-    """Whether code in C may meet an object with methods in Python here."""
+    """Return whether code in C may meet an object with methods in Python here."""
     kind = type(value)
     if is_python_class(kind):
         return True
@@ -122,9 +113,9 @@ class _Watch:
 
 
 def _is_apart(frame: FrameType) -> bool:
-    """Code that the call is not about: of torch or Python, or the end of an object that has just died."""
+    """Return whether the call is not about this code: of torch or Python, or the end of a dying object."""
     code, space = frame.f_code, str(frame.f_globals.get("__name__", ""))
-    if code is _called.__code__ or code.co_name == "__del__" or is_trusted_file(code.co_filename):
+    if code.co_name == "__del__" or is_trusted_file(code.co_filename):
         return True
     return space == "typing_extensions" or space.startswith("namedtuple_")  # in the place of Python's own
 

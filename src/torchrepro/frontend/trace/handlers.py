@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.kinds import StorageOffset
 from torchrepro.frontend.interpreter.callers import build_class
@@ -27,10 +26,10 @@ from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace import python_builtins
-from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_trusted_class
+from torchrepro.frontend.trace.classes import MISSING, is_trusted_class
 from torchrepro.frontend.trace.fakes import unseen
 from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
-from torchrepro.frontend.trace.operators import checked_length
+from torchrepro.frontend.trace.operators import TracedItems, checked_length
 from torchrepro.torch_api.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -38,24 +37,11 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Tracer", Sequence[Any], Mapping[str, Any]], Any]
 
-HANDLERS: dict[Any, Handler] = {}
-"""By the function itself. A handler returns `NotImplemented` to have the function called as any other."""
-
 GETTERS: tuple[Any, ...] = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 
 
-def handle(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a handler for calls that fit its parameters: C says what is wrong with others."""
-
-    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        for function in functions:
-            HANDLERS[function] = _fitting(function, handler)
-        return handler
-
-    return register
-
-
 def _fitting(function: Any, handler: Callable[..., Any]) -> Handler:
+    """Return a handler for calls that fit its parameters: C says what is wrong with others."""
     owner = getattr(function, "__objclass__", object)
     parameters = list(signature(handler).parameters.values())[1:]
     positional = [each for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
@@ -73,15 +59,9 @@ def _fitting(function: Any, handler: Callable[..., Any]) -> Handler:
     return call
 
 
-def handle_all(table: Mapping[Any, Callable[..., Any]]) -> None:
-    for function, handler in table.items():
-        handle(function)(handler)
-
-
 # Attributes and objects
 
 
-@handle(getattr)
 def _getattr(tracer: Tracer, value: Any, name: Any, default: Any = MISSING) -> Any:
     if not is_a(name, str):
         return NotImplemented
@@ -93,7 +73,6 @@ def _getattr(tracer: Tracer, value: Any, name: Any, default: Any = MISSING) -> A
         return default
 
 
-@handle(object.__setattr__)
 def _object_setattr(tracer: Tracer, value: Any, name: Any, new: Any) -> None:
     if is_a(value, torch.Tensor | type):
         raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a {type(value).__name__}")
@@ -136,13 +115,7 @@ def _vars(tracer: Tracer, value: Any) -> Any:
 
 
 def _build_class(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    assert tracer.frame is not None
-    return tracer.values.mark_fresh(build_class(tracer, tracer.frame, *args, **kwargs))
-
-
-def _globals(tracer: Tracer) -> Any:
-    assert tracer.frame is not None
-    return tracer.world.exposed_globals(tracer.frame.globals)
+    return tracer.values.mark_fresh(build_class(tracer, tracer.innermost, *args, **kwargs))
 
 
 def _hash(tracer: Tracer, value: Any) -> Any:
@@ -158,28 +131,8 @@ def _hash(tracer: Tracer, value: Any) -> Any:
     return NotImplemented
 
 
-handle_all(
-    {
-        hasattr: _of_name("has"),
-        setattr: _of_name("store"),
-        delattr: _of_name("delete"),
-        object.__getattribute__: _of_name("plain_load"),
-        object.__delattr__: _of_name("plain_delete"),
-        object.__new__: _object_new,
-        object.__init__: _object_init,
-        object.__init_subclass__: _object_init,
-        builtins.__build_class__: _build_class,
-        type: _type,
-        callable: _callable,
-        vars: _vars,
-        globals: _globals,
-        hash: _hash,
-    }
-)
-
-
 def _checked(function: Any, name: str) -> Callable[..., Any]:
-    """A class may decide by itself, through its metaclass, what belongs to it."""
+    """Return a handler of `isinstance` or `issubclass`: a metaclass may decide what belongs to a class."""
 
     def handler(tracer: Tracer, value: Any, kinds: Any) -> Any:
         if is_a(kinds, tuple):
@@ -198,43 +151,38 @@ def _checked(function: Any, name: str) -> Callable[..., Any]:
     return handler
 
 
-handle(isinstance)(_checked(isinstance, "__instancecheck__"))
-handle(issubclass)(_checked(issubclass, "__subclasscheck__"))
+# Operators and text
 
 
-# Numbers and text
+def _operator(method: str, name: str) -> Callable[..., Any]:
+    return lambda tracer, left, right: getattr(tracer.operators, method)(name, left, right)
 
 
 def _as_text(conversion: str) -> Callable[..., Any]:
     return lambda tracer, value: tracer.operators.format(value, conversion, "")
 
 
-def _as_operator(method: str, name: str) -> Callable[..., Any]:
-    return lambda tracer, left, right: getattr(tracer.operators, method)(name, left, right)
+def _is_true(tracer: Tracer, value: Any) -> bool:
+    return tracer.operators.is_true(value)
 
 
-@handle(str.format, str.format_map)
 def _format_fields(tracer: Tracer, text: str, *args: Any, **kwargs: Any) -> Any:
     if ("." in text or "[" in text) and any(map(has_objects, (*args, *kwargs.values()))):
         raise Break(BreakKind.UNSUPPORTED, "a format that may read parts of objects", "use an f-string")
     return NotImplemented
 
 
-handle_all({function: _as_operator("binary", name) for name, function in BINARY.items()})
-handle_all({function: _as_operator("compare", name) for name, function in COMPARE.items()})
-handle_all({conversion: _as_text(conversion.__name__) for conversion in (str, repr, ascii)})
-handle_all(
-    {
-        pow: _as_operator("binary", "POWER"),
-        format: lambda tracer, value, spec="": tracer.operators.format(value, "", spec),
-        bool: lambda tracer, value: tracer.operators.is_true(value),
-        operator.truth: lambda tracer, value: tracer.operators.is_true(value),
-        operator.not_: lambda tracer, value: not tracer.operators.is_true(value),
-    }
-)
-
-
 # Containers and iteration
+
+
+def _item(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that asks the tracer's items."""
+
+    @functools.wraps(method)
+    def handler(tracer: Tracer, *args: Any) -> Any:
+        return method(tracer.items, *args)
+
+    return handler
 
 
 def _len(tracer: Tracer, value: Any) -> Any:
@@ -259,86 +207,15 @@ def _dict_get(tracer: Tracer, value: Any, key: Any, default: Any = None) -> Any:
     return default if found is MISSING else found
 
 
-handle_all(
-    {
-        len: _len,
-        next: _next,
-        iter: lambda tracer, value: tracer.items.iterate(value),
-        operator.contains: lambda tracer, container, value: tracer.items.contains(container, value),
-        operator.getitem: lambda tracer, container, key: tracer.items.get(container, key),
-        operator.setitem: lambda tracer, container, key, new: tracer.items.set(container, key, new),
-        operator.delitem: lambda tracer, container, key: tracer.items.delete(container, key),
-        # Dicts are read key by key as long as that is all that happens to them.
-        dict.get: _dict_get,
-        collections.OrderedDict.get: _dict_get,
-        dict.__getitem__: lambda tracer, value, key: tracer.items.plain_get(value, key),
-        dict.__contains__: lambda tracer, value, key: tracer.dicts.has(value, key),
-        dict.__len__: lambda tracer, value: tracer.dicts.length(value),
-        dict.__setitem__: lambda tracer, value, key, new: tracer.items.plain_set(value, key, new),
-        collections.OrderedDict.__setitem__: lambda tracer, value, key, new: tracer.items.plain_set(
-            value, key, new
-        ),
-    }
-)
-
-
-def _any_with(tracer: Tracer, items: Sequence[Any], *names: str) -> bool:
-    return any(tracer.classes.python_method(item, name) is not None for item in items for name in names)
-
-
-def _inline(tracer: Tracer, python: Any, *args: Any) -> Any:
-    return tracer.calls.inline(python, args, {})
-
-
 def _in_python(python: Any) -> Callable[..., Any]:
-    """Trace a Python function in the builtin's place."""
-    return lambda tracer, iterable: _inline(tracer, python, iterable)
+    """Return a handler that traces a Python function in the builtin's place."""
+    return lambda tracer, iterable: tracer.calls.inline(python, (iterable,), {})
 
 
-def _search(python: Any) -> Callable[..., Any]:
-    """Trace a Python function in the place of a method of lists or tuples, where `==` is Python."""
-
-    def handler(tracer: Tracer, owner: Any, value: Any, *bounds: Any) -> Any:
-        items = list(elements(owner))
-        if not _any_with(tracer, (value, *items), "__eq__"):
-            return NotImplemented
-        return _inline(tracer, python, owner, items, value, *bounds)
-
-    return handler
-
-
-handle_all(
-    {
-        any: _in_python(python_builtins.any_true),
-        all: _in_python(python_builtins.all_true),
-        list.index: _search(python_builtins.index),
-        tuple.index: _search(python_builtins.index),
-        list.count: _search(python_builtins.count),
-        tuple.count: _search(python_builtins.count),
-        list.remove: _search(python_builtins.remove),
-    }
-)
-
-
-class _Ordered:
-    """An item as C orders it: each comparison is traced."""
-
-    __slots__ = ("tracer", "value")
-
-    def __init__(self, tracer: Tracer, value: Any) -> None:
-        self.tracer, self.value = tracer, value
-
-    def __lt__(self, other: _Ordered) -> bool:
-        return self.tracer.operators.is_true(self.tracer.operators.compare("LT", self.value, other.value))
-
-
-@handle(sorted)
 def _sorted(tracer: Tracer, values: Any, *, key: Any = None, reverse: Any = False) -> Any:
-    """By C's own sort: which items it compares is seen by a method in Python."""
+    """Sort by C; a comparison in Python is a break."""
     items = list(tracer.items.unpack(values))
     keys = items if key is None else [tracer.calls.call(key, (item,), {}) for item in items]
-    if _any_with(tracer, keys, "__lt__", "__gt__"):
-        keys = [_Ordered(tracer, value) for value in keys]
     places = list(range(len(items)))
     backwards = tracer.operators.is_true(reverse)
     with no_foreign_code("sorted") if has_objects(keys) else nullcontext():
@@ -346,13 +223,12 @@ def _sorted(tracer: Tracer, values: Any, *, key: Any = None, reverse: Any = Fals
     return [items[place] for place in places]
 
 
-@handle(list.sort)
 def _sort(tracer: Tracer, values: Any, **kwargs: Any) -> None:
     values[:] = tracer.calls.call(sorted, (list(values),), kwargs)
 
 
 def _extreme(function: Any, python: Any) -> Callable[..., Any]:
-    """`min` and `max`: by C where nothing in Python compares."""
+    """Return a handler of `min` or `max`, which traces the comparisons."""
 
     def handler(tracer: Tracer, *args: Any, key: Any = None, **default: Any) -> Any:
         if not args or default.keys() - {"default"} or (default and len(args) > 1):
@@ -361,35 +237,18 @@ def _extreme(function: Any, python: Any) -> Callable[..., Any]:
         if not items:
             return function(items, **default)
         keys = items if key is None else [tracer.calls.call(key, (item,), {}) for item in items]
-        return _inline(tracer, python, items, keys)
+        return tracer.calls.inline(python, (items, keys), {})
 
     return handler
 
 
-handle(min)(_extreme(min, python_builtins.smallest))
-handle(max)(_extreme(max, python_builtins.largest))
-
-
-@handle(sum)
-def _sum(tracer: Tracer, values: Any, *start: Any, **named: Any) -> Any:
-    """By C where no item is of a class in Python: it rounds in a way of its own."""
-    if named.keys() - {"start"} or len(start) + len(named) > 1:
-        return NotImplemented
-    first = (*start, *named.values(), 0)[0]
-    items = list(tracer.items.unpack(values))
-    if not any(is_python_class(type(item)) for item in (first, *items)):
-        return sum(items, first)
-    return _inline(tracer, python_builtins.total, items, first)
-
-
-@handle(reversed)
 def _reversed(tracer: Tracer, value: Any) -> Any:
     result = tracer.calls.special(value, "__reversed__")
     if result is not MISSING:
         return result
     if any(tracer.classes.python_method(value, name) is None for name in ("__getitem__", "__len__")):
         return NotImplemented
-    return _inline(tracer, python_builtins.backwards, value)
+    return tracer.calls.call(python_builtins.backwards, (value,), {})
 
 
 def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -402,18 +261,69 @@ def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapp
         keywords = kind.keywords if is_a(kind, functools.partial) else {}
         name, *rest = (*kind.args, *arguments) if is_a(kind, functools.partial) else arguments
         return tracer.calls.call_method(args[0], name, tuple(rest), keywords)
-    found = []
-    for wanted in arguments:
-        if type(function) is operator.itemgetter:
-            found.append(tracer.items.get(args[0], wanted))
-        else:
-            found.append(functools.reduce(tracer.attributes.load, wanted.split("."), args[0]))
+    if type(function) is operator.itemgetter:
+        found = [tracer.items.get(args[0], wanted) for wanted in arguments]
+    else:
+        found = [functools.reduce(tracer.attributes.load, name.split("."), args[0]) for name in arguments]
     return found[0] if len(found) == 1 else tuple(found)
 
 
-@handle(torch.Tensor.storage_offset)
 def _storage_offset(tracer: Tracer, value: Any) -> Any:
     with unseen():
-        for source, tensor in tracer.recorder.inputs_in_memory_of(value):
-            tracer.values.guards.add(StorageOffset(source, int(tensor.storage_offset())))
+        for each in tracer.recorder.inputs_in_memory_of(value):
+            tracer.values.guards.add(StorageOffset(each.source, int(each.real.storage_offset())))
     return NotImplemented
+
+
+_TABLE: Mapping[Any, Callable[..., Any]] = {
+    getattr: _getattr,
+    hasattr: _of_name("has"),
+    setattr: _of_name("store"),
+    delattr: _of_name("delete"),
+    object.__getattribute__: _of_name("plain_load"),
+    object.__setattr__: _object_setattr,
+    object.__delattr__: _of_name("plain_delete"),
+    object.__new__: _object_new,
+    object.__init__: _object_init,
+    object.__init_subclass__: _object_init,
+    builtins.__build_class__: _build_class,
+    type: _type,
+    callable: _callable,
+    vars: _vars,
+    globals: lambda tracer: tracer.world.exposed_globals(tracer.innermost.globals),
+    hash: _hash,
+    isinstance: _checked(isinstance, "__instancecheck__"),
+    issubclass: _checked(issubclass, "__subclasscheck__"),
+    **{function: _operator("binary", name) for name, function in BINARY.items()},
+    **{function: _operator("compare", name) for name, function in COMPARE.items()},
+    **{conversion: _as_text(conversion.__name__) for conversion in (str, repr, ascii)},
+    pow: _operator("binary", "POWER"),
+    format: lambda tracer, value, spec="": tracer.operators.format(value, "", spec),
+    bool: _is_true,
+    operator.truth: _is_true,
+    operator.not_: lambda tracer, value: not tracer.operators.is_true(value),
+    **dict.fromkeys((str.format, str.format_map), _format_fields),
+    len: _len,
+    next: _next,
+    iter: _item(TracedItems.iterate),
+    operator.contains: _item(TracedItems.contains),
+    operator.getitem: _item(TracedItems.get),
+    operator.setitem: _item(TracedItems.set),
+    operator.delitem: _item(TracedItems.delete),
+    # Dicts are read key by key as long as that is all that happens to them.
+    **dict.fromkeys((dict.get, collections.OrderedDict.get), _dict_get),
+    dict.__getitem__: _item(TracedItems.plain_get),
+    dict.__contains__: lambda tracer, value, key: tracer.dicts.has(value, key),
+    dict.__len__: lambda tracer, value: tracer.dicts.length(value),
+    **dict.fromkeys((dict.__setitem__, collections.OrderedDict.__setitem__), _item(TracedItems.plain_set)),
+    any: _in_python(python_builtins.any_true),
+    all: _in_python(python_builtins.all_true),
+    min: _extreme(min, python_builtins.smallest),
+    max: _extreme(max, python_builtins.largest),
+    sorted: _sorted,
+    list.sort: _sort,
+    reversed: _reversed,
+    torch.Tensor.storage_offset: _storage_offset,
+}
+HANDLERS: dict[Any, Handler] = {function: _fitting(function, handler) for function, handler in _TABLE.items()}
+"""By the function itself. A handler returns `NotImplemented` to have the function called as any other."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,10 @@ REFUSED: Mapping[str, str] = {name: reason for reason, names in _REFUSALS.items(
 
 
 def why_not_in_graph(tensor: torch.Tensor) -> str | None:
-    """Why a real tensor cannot be an input; None for an ordinary tensor, parameter or buffer."""
+    """Return why a real tensor cannot be an input; None for an ordinary tensor, parameter or buffer.
+
+    Checked on torch 2.11 to 2.15 (`_functorch`, `_is_functional_tensor`).
+    """
     if type(tensor) not in _KINDS:
         kind = type(tensor)
         return f"a tensor of the class {kind.__module__}.{kind.__qualname__}"
@@ -69,11 +71,6 @@ def why_not_in_graph(tensor: torch.Tensor) -> str | None:
         return f"a tensor of layout {tensor.layout}"
     if tensor.is_quantized:
         return "a quantized tensor"
-    return _wrapper(tensor)
-
-
-def _wrapper(tensor: torch.Tensor) -> str | None:
-    """Checked on torch 2.11 to 2.15 (`_functorch`, `_is_functional_tensor`)."""
     if is_in_transform(tensor):
         return "a tensor inside a transform of torch.func"
     if is_functional(tensor):
@@ -82,7 +79,7 @@ def _wrapper(tensor: torch.Tensor) -> str | None:
 
 
 def check_result(tensor: torch.Tensor, operation: str) -> None:
-    """What an operation gave must be a fake of the kind that graphs take."""
+    """Break where an operation gave no fake of the kind that graphs take."""
     if not is_fake(tensor):
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor that is no plain fake (torch.func?)")
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
@@ -133,7 +130,7 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 
 
 def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: str) -> Any:
-    """A value as an argument of a node: the node of a tensor, data that text can hold; a break otherwise."""
+    """Return a value as an argument of a node: a tensor's node, data that text can hold; break otherwise."""
     if isinstance(value, torch.Tensor):
         return node_of(value)
     if value is None or value is ... or type(value) in _PLAIN:
@@ -157,8 +154,10 @@ def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: s
         return slice(
             *(as_argument(part, node_of, operation) for part in (value.start, value.stop, value.step))
         )
-    if isinstance(value, range | torch.qscheme) or _is_enum_of_torch(value):
+    if isinstance(value, range | torch.qscheme):
         return value
+    if isinstance(value, enum.Enum) and type(value).__module__.split(".")[0] == "torch":
+        return value  # FX can write those of Python; those of a C++ binding it cannot
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value)
@@ -170,17 +169,12 @@ def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: s
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a result without tensors is a constant that Python code can go on with."""
+    """Return whether a result without tensors is a constant that Python code can go on with."""
     if isinstance(value, tuple | list):
         return all(is_plain(item) for item in value)
     if value is None or value is NotImplemented or isinstance(value, _PLAIN):
         return True
     return isinstance(value, torch.qscheme | torch.finfo | torch.iinfo) or is_fake(value)
-
-
-def _is_enum_of_torch(value: object) -> bool:
-    """FX can write those of Python; those of a C++ binding it cannot."""
-    return isinstance(value, enum.Enum) and type(value).__module__.split(".")[0] == "torch"
 
 
 # How a function stands in the graph
@@ -209,16 +203,12 @@ _UNARY: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    op: str
-    """`call_function` or `call_method`."""
-    target: Callable[..., Any] | str
-    args: tuple[Any, ...]
+Form = tuple[str, Callable[..., Any] | str, tuple[Any, ...]]
+"""`call_function` or `call_method`, the target, the arguments."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a reader calls it: `add`, `shape` (for an attribute), `aten.relu`."""
+    """Return what a reader calls it: `add`, `shape` (for an attribute), `aten.relu`."""
     if isinstance(function, OpOverload | OpOverloadPacket):
         return str(function)
     name = str(getattr(function, "__name__", function))
@@ -228,22 +218,25 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Form:
-    """Checked on torch 2.11 to 2.15: what a `TorchFunctionMode` is handed for operators and attributes."""
+    """Return how a call stands in the graph.
+
+    Checked on torch 2.11 to 2.15: what a `TorchFunctionMode` is handed for operators and attributes.
+    """
     if isinstance(function, OpOverload | OpOverloadPacket):
-        return Form("call_function", function, args)
+        return "call_function", function, args
     name = name_of(function)
     if getattr(function, "__name__", "") == "__get__":
-        return Form("call_function", getattr, (args[0], name))
+        return "call_function", getattr, (args[0], name)
     if str(getattr(function, "__qualname__", "")).split(".")[0] not in _OWNERS:
-        return Form("call_function", function, args)
+        return "call_function", function, args
     if not kwargs:
         if len(args) == 2 and name in _BINARY:
-            return Form("call_function", _BINARY[name], args)
+            return "call_function", _BINARY[name], args
         # Of two tensors Python asks the left one, which may compute something else than the right one would.
         if len(args) == 2 and name in _REVERSED and not isinstance(args[1], torch.Tensor):
-            return Form("call_function", _REVERSED[name], (args[1], args[0]))
+            return "call_function", _REVERSED[name], (args[1], args[0])
         if len(args) == 1 and name in _UNARY:
-            return Form("call_function", _UNARY[name], args)
+            return "call_function", _UNARY[name], args
         if name == "__setitem__":
-            return Form("call_function", operator.setitem, args)
-    return Form("call_method", name, args)
+            return "call_function", operator.setitem, args
+    return "call_method", name, args

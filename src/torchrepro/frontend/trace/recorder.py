@@ -16,29 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind, Where
 from torchrepro.frontend.source import Source
+from torchrepro.frontend.trace import fakes, nodes
 from torchrepro.frontend.trace.ambient import Modes, no_mode_left, restored, write_modes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
-from torchrepro.frontend.trace.fakes import (
-    Watcher,
-    fake_of,
-    is_fake,
-    new_mode,
-    quiet,
-    reason_of,
-    storage_key,
-    tensors_in,
-    unseen,
-)
-from torchrepro.frontend.trace.nodes import (
-    as_argument,
-    check_operation,
-    check_result,
-    form_of,
-    is_plain,
-    name_of,
-    why_not_in_graph,
-)
-from torchrepro.torch_api.fake import FakeTensor
+from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 
 ModuleStack = Mapping[str, tuple[str, Any]]
 """As torch's `nn_module_stack`: a key, and the path (`L['self'].encoder`) with the class; innermost last."""
@@ -63,7 +44,7 @@ class Captured:
     """Whether running the graph leaves anything behind: in memory, in a generator, or unknown."""
 
     def without_data(self) -> Captured:
-        """The same with fakes for inputs: a region outlives the call, the tensors of the call must not."""
+        """Return it with fakes for inputs: a region outlives the call, the tensors of the call must not."""
         nodes = self.graph_module.graph.find_nodes(op="placeholder")
         pairs = zip(self.inputs, nodes, strict=True)
         return replace(
@@ -72,7 +53,9 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Input:
+class Origin:
+    """Where a fake comes from that stands for a real tensor."""
+
     source: Source
     real: torch.Tensor
     fake: torch.Tensor
@@ -88,14 +71,14 @@ class Recorder(TorchFunctionMode):
         module_stack: Callable[[], ModuleStack] | None = None,
     ) -> None:
         super().__init__()
-        self.fake_mode = new_mode()
+        self.fake_mode = FakeTensorMode()  # without a `ShapeEnv` every size is an `int`
         self._where = where
         self._module_stack = module_stack
-        self._watcher = Watcher()
+        self._watcher = fakes.Watcher()
         self._graph = Graph()
-        self._inputs: dict[int, _Input] = {}
+        self._inputs: dict[int, Origin] = {}
         """By `id` of the real tensor."""
-        self._by_fake: dict[int, _Input] = {}
+        self._by_fake: dict[int, Origin] = {}
         self._nodes: dict[int, tuple[torch.Tensor, Node]] = {}
         """By `id` of the fake, which is kept alive."""
         self._storages: set[int] = set()
@@ -110,64 +93,55 @@ class Recorder(TorchFunctionMode):
     def active(self) -> Iterator[None]:
         """Record what the body does. On leaving, torch's state is what it was, whatever the body changed."""
         self._start = Modes.now()
-        with restored(), quiet(), self.fake_mode, self._watcher, self, no_mode_left():
+        with restored(), fakes.quiet(), self.fake_mode, self._watcher, self, no_mode_left():
             yield
 
     def input(self, real: torch.Tensor, source: Source, name: str) -> torch.Tensor:
-        """The fake of a real tensor: the same one each time. Placeholders are in order of the first call."""
+        """Return the fake of a real tensor, the same each time. Placeholders are in order of first calls."""
         if id(real) not in self._inputs:
-            with unseen(), self._watcher.expecting():
-                why = why_not_in_graph(real)
+            with fakes.unseen(), self._watcher.expecting():
+                why = nodes.why_not_in_graph(real)
                 if why is not None:
                     raise Break(BreakKind.UNSUPPORTED, f"{source} is {why}")
-                fake = fake_of(self.fake_mode, real)
+                fake = fakes.fake_of(self.fake_mode, real)
             node = self._placeholder(name)
             node.meta["example_value"] = fake
-            found = _Input(source, real, fake, node)
+            found = Origin(source, real, fake, node)
             self._inputs[id(real)] = self._by_fake[id(fake)] = found
             self._own(fake, node)
         return self._inputs[id(real)].fake
 
     def forget(self) -> None:
         """Let go of the tensors."""
-        self._inputs.clear()
-        self._by_fake.clear()
-        self._nodes.clear()
-        self._errors.clear()
+        for held in (self._inputs, self._by_fake, self._nodes, self._errors):
+            held.clear()
 
     def raised(self, value: Any) -> bool:
-        """Whether it is an error of torch: what it says of fakes is not always what it says of tensors."""
+        """Return whether it is an error of torch: of fakes it does not always say what it says of tensors."""
         return any(error is value for error in self._errors)
 
     def owns(self, tensor: torch.Tensor) -> bool:
-        """Whether it is a fake of this recorder: an input or a result."""
+        """Return whether it is a fake of this recorder: an input or a result."""
         return id(tensor) in self._nodes
 
-    def source_of(self, fake: torch.Tensor) -> Source | None:
-        found = self._by_fake.get(id(fake))
-        return None if found is None else found.source
+    def origin_of(self, fake: torch.Tensor) -> Origin | None:
+        """Return where an input comes from; None for a result."""
+        return self._by_fake.get(id(fake))
 
-    def real_of(self, fake: torch.Tensor) -> torch.Tensor | None:
-        """The real tensor of an input."""
-        found = self._by_fake.get(id(fake))
-        return None if found is None else found.real
-
-    def inputs_in_memory_of(self, fake: torch.Tensor) -> list[tuple[Source, torch.Tensor]]:
-        """Inputs of which it is a view, or which it shares memory with: source and real tensor."""
-        memory = storage_key(fake)
-        return [
-            (found.source, found.real) for found in self._inputs.values() if storage_key(found.fake) == memory
-        ]
+    def inputs_in_memory_of(self, fake: torch.Tensor) -> list[Origin]:
+        """Return the inputs of which it is a view, or which it shares memory with."""
+        memory = fakes.storage_key(fake)
+        return [found for found in self._inputs.values() if fakes.storage_key(found.fake) == memory]
 
     def real_type_of(self, fake: torch.Tensor) -> type:
-        """What `type(x)` would say of the real tensor; one that no graph takes stands for itself."""
+        """Return the type of the real tensor; one that no graph takes stands for itself."""
         found = self._by_fake.get(id(fake))
         if found is not None:
             return type(found.real)
-        return torch.Tensor if is_fake(fake) else type(fake)
+        return torch.Tensor if fakes.is_fake(fake) else type(fake)
 
     def attribute(self, fake: torch.Tensor, name: str) -> Any:
-        """`fake.name`, as the real tensor has it: recorded if it is a tensor, a constant otherwise."""
+        """Return `fake.name` as the real tensor has it: recorded if it is a tensor, a constant otherwise."""
         kind = self.real_type_of(fake)
         if name == "__class__":
             return kind
@@ -196,16 +170,16 @@ class Recorder(TorchFunctionMode):
             if args[0].dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.__torch_function__(torch.unbind, types, (args[0], 0)))
-        name = name_of(func)
-        for tensor in tensors_in((args, dict(kwargs))):
+        name = nodes.name_of(func)
+        for tensor in fakes.tensors_in((args, dict(kwargs))):
             self._node_of(tensor)
-        check_operation(func, name, args, kwargs)
-        outs = [(tensor, tensor.shape) for tensor in tensors_in(kwargs.get("out"))]
+        nodes.check_operation(func, name, args, kwargs)
+        outs = [(tensor, tensor.shape) for tensor in fakes.tensors_in(kwargs.get("out"))]
         try:
             with self._watcher.expecting():
                 result = func(*args, **kwargs)
         except Exception as error:
-            reason = reason_of(error, name)
+            reason = fakes.reason_of(error, name)
             if reason is None:
                 self._errors.append(error)
                 raise
@@ -215,15 +189,17 @@ class Recorder(TorchFunctionMode):
                 BreakKind.UNSUPPORTED, f"{name} changes the shape of out=", "give it a tensor that fits"
             )
         # Not every operator writes `out=` by another that says so (`linalg.matrix_rank`).
-        self._watcher.written.update(storage_key(tensor) for tensor, _ in outs)
+        self._watcher.written.update(fakes.storage_key(tensor) for tensor, _ in outs)
         self._record(func, name, args, kwargs, result)
         return result
 
     def finish(self, outputs: Sequence[torch.Tensor]) -> Captured:
-        """The graph that computes `outputs` and has all effects. The recorder is used up."""
+        """Return the graph that computes `outputs` and has all effects. The recorder is used up."""
         end = Modes.now()
         self._graph.output(tuple(self._node_of(tensor) for tensor in outputs))
-        self._drop_unused()
+        for node in reversed(self._graph.nodes):
+            if not node.users and node.op != "output" and node not in self._effects:
+                self._graph.erase_node(node)
         write_modes(self._graph, self._start, self._under)
         self._graph.lint()
         left = set(self._graph.nodes)
@@ -234,7 +210,7 @@ class Recorder(TorchFunctionMode):
             outputs=tuple(outputs),
             op_count=sum(node.op.startswith("call") for node in left),
             mutated_inputs=tuple(
-                found.source for found in inputs if storage_key(found.fake) in self._written
+                found.source for found in inputs if fakes.storage_key(found.fake) in self._written
             ),
             end_state=None if end == self._start else end,
             start_state=self._start,
@@ -251,12 +227,12 @@ class Recorder(TorchFunctionMode):
         kwargs: Mapping[str, Any],
         result: Any,
     ) -> None:
-        """A node, if there is a new tensor or an effect; sizes, dtypes and the like are constants."""
+        """Add a node, if there is a new tensor or an effect; sizes, dtypes and the like are constants."""
         written = self._watcher.written & self._storages
         effect = bool(written) or self._watcher.random or self._watcher.foreign
-        fresh = [tensor for tensor in tensors_in(result) if not self.owns(tensor)]
+        fresh = [tensor for tensor in fakes.tensors_in(result) if not self.owns(tensor)]
         if not fresh and not effect:
-            if not is_plain(result):
+            if not nodes.is_plain(result):
                 kind = type(result)
                 raise Break(
                     BreakKind.UNSUPPORTED, f"{name} gives a value of {kind.__module__}.{kind.__qualname__}"
@@ -266,14 +242,10 @@ class Recorder(TorchFunctionMode):
         if modes.inference != self._start.inference:
             raise Break(BreakKind.UNSUPPORTED, "torch.inference_mode inside of a graph", "use torch.no_grad")
         for tensor in fresh:
-            check_result(tensor, name)
-        form = form_of(func, args, kwargs)
-        node = self._graph.create_node(
-            form.op,
-            form.target,
-            as_argument(form.args, self._node_of, name),
-            as_argument(dict(kwargs), self._node_of, name),
-        )
+            nodes.check_result(tensor, name)
+        op, target, given = nodes.form_of(func, args, kwargs)
+        given, named = (nodes.as_argument(each, self._node_of, name) for each in (given, dict(kwargs)))
+        node = self._graph.create_node(op, target, given, named)
         if effect:
             self._effects.add(node)
         self._written |= written
@@ -281,21 +253,21 @@ class Recorder(TorchFunctionMode):
         self._assign(result, node, modes)
 
     def _assign(self, result: Any, node: Node, modes: Modes) -> None:
-        """The node of every new tensor in a result; one from before (`x.add_(1)`) keeps its node."""
+        """Note the node of every new tensor in a result; one from before (`x.add_(1)`) keeps its node."""
         if isinstance(result, torch.Tensor):
             if not self.owns(result):
                 self._own(result, node)
             return
         items = result.items() if isinstance(result, dict) else enumerate(result or ())
         for key, item in items:
-            if any(not self.owns(tensor) for tensor in tensors_in(item)):
+            if any(not self.owns(tensor) for tensor in fakes.tensors_in(item)):
                 member = self._graph.call_function(operator.getitem, (node, key))
                 self._annotate(member, item, modes)
                 self._assign(item, member, modes)
 
     def _own(self, fake: torch.Tensor, node: Node) -> None:
         self._nodes[id(fake)] = (fake, node)
-        self._storages.add(storage_key(fake))
+        self._storages.add(fakes.storage_key(fake))
 
     def _node_of(self, tensor: torch.Tensor) -> Node:
         found = self._nodes.get(id(tensor))
@@ -308,13 +280,10 @@ class Recorder(TorchFunctionMode):
         return found[1]
 
     def _placeholder(self, name: str) -> Node:
-        """At the end of the placeholders, which stand before all else."""
+        """Add a placeholder behind the others, which stand before all else."""
         last = next((found.node for found in reversed(self._inputs.values())), None)
-        if last is not None:
-            point = self._graph.inserting_after(last)
-        else:
-            point = self._graph.inserting_before(next(iter(self._graph.nodes), None))
-        with point:
+        first = next(iter(self._graph.nodes), None)
+        with self._graph.inserting_after(last) if last else self._graph.inserting_before(first):
             node = self._graph.placeholder(f"{name}_" if name == "self" else name)
         # The node's name is legal and unique; the target becomes a parameter and must be so as well.
         node.target = node.name
@@ -330,8 +299,3 @@ class Recorder(TorchFunctionMode):
         )
         if self._module_stack is not None:
             node.meta["nn_module_stack"] = dict(self._module_stack())
-
-    def _drop_unused(self) -> None:
-        for node in reversed(self._graph.nodes):
-            if not node.users and node.op != "output" and node not in self._effects:
-                self._graph.erase_node(node)

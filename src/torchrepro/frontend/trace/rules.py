@@ -35,6 +35,11 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _of(owner: Any, names: str) -> list[Any]:
+    """Return what a module or class has under these names, where this Python has it."""
+    return [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
+
+
 class Action(Enum):
     """What is done with a call."""
 
@@ -115,11 +120,8 @@ _UNTRACED: dict[Any, str] = {copy.deepcopy: "a copy knows objects by their addre
 _MAKERS = frozenset(
     function.__code__
     for function in (
-        collections.namedtuple,
-        dataclasses.dataclass,
-        dataclasses.make_dataclass,
-        dataclasses._process_class,  # type: ignore[attr-defined]
-        functools.total_ordering,
+        *(collections.namedtuple, functools.total_ordering),
+        *_of(dataclasses, "dataclass make_dataclass _process_class"),
     )
 )
 """They write a class as text and run it."""
@@ -164,31 +166,20 @@ _PURE_MODULES = _words(
     numbers types copyreg
     """
 )
-_QUESTIONS = frozenset(
-    {sys.exc_info, sys.exception, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding}
-)
+_QUESTIONS = frozenset(_of(sys, "exc_info exception intern getrecursionlimit getdefaultencoding"))
 _QUESTION_OF_TORCH = ("get_", "is_", "has_", "len_")
 _LOOKERS = frozenset({"_getframe", "_getframemodulename", "_current_frames"})
 _OUTSIDE_IN_C = frozenset({"time", "_random", "random", "posix", "_io", "io", "_thread", "sys"})
 _MUST_HAPPEN = frozenset({"print", "input", "open", "breakpoint", "exit", "quit"})
 _UNGUARDED = _words("exec eval compile __import__ globals locals vars dir id memoryview")
 
-_VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
-_OF_TORCH: tuple[Any, ...] = (torch.Size, torch.dtype, torch.device, torch.finfo, torch.iinfo)
+_DATA = _of(builtins, "str bytes bytearray int float complex list tuple dict set frozenset range slice")
 _OWNERS: tuple[Any, ...] = (
-    *(str, bytes, bytearray, int, float, complex, list, tuple, dict, set, frozenset, range, slice),
-    *(
-        type(None),
-        collections.deque,
-        re.Pattern,
-        re.Match,
-        property,
-        staticmethod,
-        classmethod,
-        BaseException,
-    ),
-    *(types.FunctionType, types.MethodType, types.GenericAlias, types.MappingProxyType),
-    *(types.CodeType, functools.partial, *_OF_TORCH, *_VIEWS),
+    *(*_DATA, type(None), BaseException, functools.partial, collections.deque, re.Pattern, re.Match),
+    *_of(builtins, "property staticmethod classmethod"),
+    *_of(types, "FunctionType MethodType GenericAlias MappingProxyType CodeType"),
+    *_of(torch, "Size dtype device finfo iinfo"),
+    *map(type, ({}.keys(), {}.values(), {}.items())),
 )
 """Types in C whose methods are as pure as they are."""
 
@@ -202,80 +193,75 @@ _SOME_ITERATORS: tuple[Any, ...] = (
 )
 _ITERATORS = tuple(map(type, _SOME_ITERATORS)) + _ITERTOOLS
 
-HIGHER_ORDER: frozenset[Any] = frozenset(
-    {
-        *(map, filter, iter, functools.reduce),
-        *(
-            itertools.accumulate,
-            itertools.dropwhile,
-            itertools.takewhile,
-            itertools.filterfalse,
-            itertools.groupby,
-        ),
-        itertools.starmap,
-    }
+FUNCTION_FIRST: frozenset[Any] = frozenset({map, filter, functools.reduce, itertools.starmap})
+"""Natives whose first argument is a function."""
+
+HIGHER_ORDER = frozenset(
+    {*FUNCTION_FIRST, iter, *_of(itertools, "accumulate dropwhile takewhile filterfalse groupby")}
 )
 """Natives that call functions which they are given: those are inlined instead."""
-
-FUNCTION_FIRST: frozenset[Any] = frozenset({map, filter, functools.reduce, itertools.starmap})
-"""Those of which the first argument is the function."""
 
 BY_REFERENCE = _words("append insert appendleft extend setdefault __setitem__ add fromkeys")
 """Methods that only keep their arguments."""
 
 _DICTS: tuple[Any, ...] = (dict, collections.OrderedDict, collections.defaultdict)
-_UPDATES: tuple[Any, ...] = (
-    *(dict.update, dict.__ior__, collections.OrderedDict.update, collections.OrderedDict.__ior__),
-)
+_MADE_DICTS = (*_DICTS, *(kind.__init__ for kind in _DICTS))
+_UPDATES = (*_of(dict, "update __ior__"), *_of(collections.OrderedDict, "update __ior__"))
 _SET_METHODS = """
     union update intersection intersection_update difference difference_update symmetric_difference
     symmetric_difference_update issubset issuperset isdisjoint
 """
+_OF_SETS = (*_of(set, _SET_METHODS), *_of(frozenset, _SET_METHODS))
 
-
-def _iterating() -> dict[Any, slice]:
-    first, second, each = slice(0, 1), slice(1, 2), slice(None)
-    kinds = (list, set, frozenset, dict, collections.deque, collections.OrderedDict)
-    found: dict[Any, slice] = {
-        **dict.fromkeys((tuple, torch.Size, enumerate, sum, math.prod, math.fsum), first),
-        **dict.fromkeys((*kinds, *(kind.__init__ for kind in kinds)), first),
-        **dict.fromkeys((str.join, bytes.join, bytearray.join, bytearray.extend), first),
-        **dict.fromkeys((list.extend, list.__iadd__, collections.deque.extend), first),
-        **dict.fromkeys((collections.deque.extendleft, *_UPDATES), first),
-        **dict.fromkeys((operator.countOf, operator.indexOf, itertools.chain.from_iterable), first),
-        **dict.fromkeys((kind.fromkeys for kind in _DICTS), first),
-        **dict.fromkeys((type({}.keys()).isdisjoint, type({}.items()).isdisjoint), first),
-        **dict.fromkeys((zip, math.dist, getattr(math, "sumprod", math.dist)), each),
-        **dict.fromkeys((tuple.__new__, frozenset.__new__, filter, functools.reduce), second),
-        **dict.fromkeys((collections.defaultdict, collections.defaultdict.__init__), second),
-        getattr(collections, "_count_elements", filter): second,
-        map: slice(1, None),
+COLLECTED: frozenset[Any] = frozenset(
+    {
+        *(sum, *_of(math, "prod fsum dist sumprod"), *_of(operator, "countOf indexOf")),
+        *(set, frozenset, set.__init__, frozenset.__new__, *_MADE_DICTS),
+        *(kind.fromkeys for kind in _DICTS),
     }
-    skipped = (itertools.count, itertools.repeat)
-    found |= {function: first for function in vars(itertools).values() if callable(function)}
-    found |= dict.fromkeys((itertools.chain, itertools.zip_longest), each)
-    found |= dict.fromkeys((itertools.product, itertools.compress), each)
-    found |= dict.fromkeys((itertools.takewhile, itertools.dropwhile), second)
-    found |= dict.fromkeys((itertools.filterfalse, itertools.starmap), second)
-    for kind in (set, frozenset):
-        found |= {getattr(kind, name): each for name in _SET_METHODS.split() if hasattr(kind, name)}
-    return {function: places for function, places in found.items() if function not in skipped}
+)
+"""Functions that call methods of the items, and give nothing before they have all of them."""
 
+HASHING: frozenset[Any] = frozenset(
+    {*_OF_SETS, *_UPDATES, type({}.keys()).isdisjoint, type({}.items()).isdisjoint}
+)
+"""Methods that hash the items one by one, while whoever makes the items may look at the owner."""
 
-ITERATING = _iterating()
+USING_ITEMS = frozenset(_of(itertools, "groupby accumulate compress"))
+"""Iterators that call methods of their items when they are asked for the next."""
+
+ITERATING: dict[Any, slice] = {
+    function: places
+    for places, functions in (
+        (slice(0, 1), (*filter(callable, vars(itertools).values()), itertools.chain.from_iterable)),
+        (slice(0, 1), (tuple, list, collections.deque, torch.Size, enumerate, *COLLECTED, *HASHING)),
+        (slice(0, 1), (*_of(list, "__init__ extend __iadd__"), str.join, bytes.join)),
+        (
+            slice(0, 1),
+            (*_of(collections.deque, "__init__ extend extendleft"), *_of(bytearray, "join extend")),
+        ),
+        (slice(1, 2), (tuple.__new__, frozenset.__new__, filter, functools.reduce)),
+        (slice(1, 2), (collections.defaultdict, collections.defaultdict.__init__)),
+        (slice(1, 2), _of(itertools, "takewhile dropwhile filterfalse starmap")),
+        (slice(1, 2), _of(collections, "_count_elements")),
+        (slice(1, None), (map,)),
+        (slice(None), (zip, *_of(math, "dist sumprod"), *_OF_SETS)),
+        (slice(None), _of(itertools, "chain zip_longest product compress")),
+    )
+    for function in functions
+    if function not in (itertools.count, itertools.repeat)
+}
 """Functions in C, and which of their arguments they iterate over; others take an object as it is."""
 
-MAPPING: frozenset[Any] = frozenset({*_DICTS, *(kind.__init__ for kind in _DICTS), *_UPDATES})
-"""Those that ask for `keys` first."""
+MAPPING: frozenset[Any] = frozenset({*_MADE_DICTS, *_UPDATES})
+"""Functions that ask for `keys` first."""
 
 NATIVE_CLASSES: frozenset[type] = frozenset(
     {
-        *(bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice),
-        *(zip, enumerate, map, filter, reversed, object, property, staticmethod, classmethod, type(None)),
-        *(collections.deque, *_DICTS, functools.partial, *_ITERTOOLS),
-        *(torch.Size, torch.device, torch.finfo, torch.iinfo),
-        *(types.MethodType, types.SimpleNamespace, types.MappingProxyType, types.GenericAlias),
-        types.CellType,
+        *(*_DATA, *_DICTS, type(None), collections.deque, functools.partial, *_ITERTOOLS),
+        *_of(builtins, "bool zip enumerate map filter reversed object property staticmethod classmethod"),
+        *_of(torch, "Size device finfo iinfo"),
+        *_of(types, "MethodType SimpleNamespace MappingProxyType GenericAlias CellType"),
     }
 )
 """Classes in C that are made by calling them."""
@@ -304,15 +290,12 @@ def why_not_native(function: Any) -> BreakReason | None:
     if owner is object and name in ("__reduce_ex__", "__reduce__", "__getstate__"):
         return BreakReason(BreakKind.UNSUPPORTED, f"object.{name} reads an object by C, as a copy does")
     if owner is not None:
-        if issubclass(owner, (*_OWNERS, *_ITERATORS)) or owner in (object, type):
-            return None
-        if issubclass(torch.Tensor, owner):
+        if issubclass(owner, (*_OWNERS, *_ITERATORS)) or owner is type or issubclass(torch.Tensor, owner):
             return None
         return _in_c(owner.__module__, f"{owner.__module__}.{owner.__qualname__}.{name}")
     module = getattr(function, "__module__", None) or ""
-    if function in _QUESTIONS or is_a(
-        getattr(builtins, getattr(function, "__qualname__", "").partition(".")[0], None), type
-    ):
+    outer = getattr(function, "__qualname__", "").partition(".")[0]
+    if function in _QUESTIONS or is_a(getattr(builtins, outer, None), type):
         return None  # a question about the interpreter, or a static method of a builtin type
     if module == "builtins":
         if name in _MUST_HAPPEN:
@@ -321,9 +304,8 @@ def why_not_native(function: Any) -> BreakReason | None:
         if name in _UNGUARDED:
             return BreakReason(BreakKind.UNSUPPORTED, f"{name}() depends on what cannot be guarded")
         return None
-    if module in _PURE_MODULES or torch_rules.is_leaf(function):
-        return None
-    if module.partition(".")[0] == "torch" and name.lstrip("_").startswith(_QUESTION_OF_TORCH):
+    asks_torch = module.partition(".")[0] == "torch" and name.lstrip("_").startswith(_QUESTION_OF_TORCH)
+    if asks_torch or module in _PURE_MODULES or torch_rules.is_leaf(function):
         return None
     if looks_at_frames(function):
         return BreakReason(BreakKind.OUTSIDE, f"{name}() looks at the frames of the program", frames=True)

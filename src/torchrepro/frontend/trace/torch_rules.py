@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
+from torchrepro.frontend.guards.kinds import HOOKS
 from torchrepro.torch_api.names import C_MODULE, FUNCTION_HOMES, MUTATION_GUARD, SWAPPED_HOMES, TENSOR
 from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -150,7 +151,8 @@ def why_break(function: Any) -> BreakReason | None:
         return BreakReason(rule.kind, f"{name}: {rule.why}")
     if getattr(function, "_torchdynamo_disable", False) is True:  # torch does so to some of its own, in time
         return BreakReason(BreakKind.REQUESTED, f"{name} is under torch.compiler.disable")
-    if _is_hidden_setter(function):
+    in_c = isinstance(function, types.BuiltinFunctionType) and _module_of(function) == C_MODULE
+    if in_c and function.__name__.startswith(("_set_", "set_")) and function.__name__ not in _SETTERS_SEEN:
         return BreakReason(BreakKind.UNSUPPORTED, f"{name}: no graph shows what it sets")
     return None
 
@@ -177,24 +179,32 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
     return found if callable(found) else None
 
 
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a call is more than `forward`. Checked on torch 2.11 to 2.15 (`_call_impl`)."""
+    space, every = vars(module), vars(torch.nn.modules.module)
+    if space.get("_compiled_call_impl") is not None:
+        return True
+    return any(space.get(name) or every.get(f"_global{name}") for name in HOOKS)
+
+
 def is_constant_fold(function: Any) -> bool:
     """Return whether its answer depends on constants and modes alone; see `needs_guard`."""
     return id(function) in _questions()
 
 
 def needs_guard(function: Any) -> bool:
-    """Whether what a constant fold answers must be checked on each call: flags, devices, ranks."""
-    return _questions().get(id(function), False)
+    """Return whether a constant fold's answer must be checked on each call: flags, devices, ranks."""
+    return _questions().get(id(function), (False, None))[0]
 
 
 def answer(function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return what a constant fold answers while tracing."""
-    fixed = _answers().get(id(function))
+    fixed = _questions().get(id(function), (False, None))[1]
     return function(*args, **kwargs) if fixed is None else fixed
 
 
 def is_leaf(function: Any) -> bool:
-    """Whether it is called as a whole, with fakes: the recorder sees it or what it is made of."""
+    """Return whether it is called as a whole, with fakes: the recorder sees it or what it is made of."""
     if isinstance(function, OpOverload | OpOverloadPacket | CustomOpDef):
         return True
     if isinstance(function, types.MethodType):
@@ -209,7 +219,7 @@ def is_leaf(function: Any) -> bool:
 
 
 def _belongs_to_a_value_of_torch(function: Any) -> bool:
-    """A method or attribute in C of tensors, sizes or dtypes, bound or not."""
+    """Return whether it is a method or attribute in C of tensors, sizes or dtypes, bound or not."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.Tensor | torch.Size | torch.dtype | torch.device | torch.finfo | torch.iinfo):
         return True
@@ -217,18 +227,8 @@ def _belongs_to_a_value_of_torch(function: Any) -> bool:
     return isinstance(kind, type) and kind is not object and issubclass(torch.Tensor, kind)
 
 
-def _is_hidden_setter(function: Any) -> bool:
-    """A setter in C whose state no graph shows: `_set_cudnn_enabled`."""
-    return (
-        isinstance(function, types.BuiltinFunctionType)
-        and _module_of(function) == C_MODULE
-        and function.__name__.startswith(("_set_", "set_"))
-        and function.__name__ not in _SETTERS_SEEN
-    )
-
-
 def _rule_of_module(function: Any) -> _Rule | None:
-    """The rule of the nearest module that has one."""
+    """Return the rule of the nearest module that has one."""
     module = _module_of(function)
     if not _INLINED.isdisjoint((module, _written(function))):
         return None
@@ -244,14 +244,14 @@ def _module_of(function: Any) -> str:
 
 
 def _written(function: Any) -> str:
-    """What a reader calls it: `torch.add`, `torch.nn.functional.max_pool2d`."""
+    """Return what a reader calls it: `torch.add`, `torch.nn.functional.max_pool2d`."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
     module = _module_of(function)
     return f"{module}.{name.rpartition('.')[2]}" if module.split(".")[0] == "torch" else str(name)
 
 
 def _found(names: Iterable[str]) -> Iterable[tuple[int, str]]:
-    """`id` and name of those functions under `torch.` that this torch has; its modules keep them alive."""
+    """Yield `id` and name of the functions that this torch has; its modules keep them alive."""
     for name in names:
         try:
             yield id(operator.attrgetter(name)(torch)), name
@@ -270,15 +270,14 @@ def _modules() -> Mapping[str, _Rule]:
 
 
 @functools.cache
-def _answers() -> Mapping[int, bool]:
-    return {key: _ANSWERS[name] for key, name in _found(_ANSWERS)}
-
-
-@functools.cache
-def _questions() -> Mapping[int, bool]:
-    """Whether a question needs a guard of its own."""
-    free = dict.fromkeys((key for key, _ in _found([*_QUESTIONS.split(), *_ANSWERS])), False)
-    return free | dict.fromkeys((key for key, _ in _found(_QUESTIONS_OF_PROCESS.split())), True)
+def _questions() -> Mapping[int, tuple[bool, bool | None]]:
+    """Return whether a question needs a guard of its own, and its fixed answer if it has one."""
+    named = {
+        **dict.fromkeys(_QUESTIONS.split(), (False, None)),
+        **dict.fromkeys(_QUESTIONS_OF_PROCESS.split(), (True, None)),
+        **{name: (False, fixed) for name, fixed in _ANSWERS.items()},
+    }
+    return {key: named[name] for key, name in _found(named)}
 
 
 @functools.cache

@@ -7,6 +7,7 @@ take the same path.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import Counter
 from collections.abc import Iterator
@@ -19,20 +20,20 @@ from bytecode.instr import InstrLocation
 
 from torchrepro.frontend.bytecode.program import NULL, Handler
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Control, Where
-from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs
+from torchrepro.frontend.guards.constants import is_constant
+from torchrepro.frontend.guards.kinds import AmbientFacts, AmbientIs, Unbound
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.interpreter import Interpreter
+from torchrepro.frontend.interpreter.operations import Variables
+from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Cell, FrameState, Local, Source, StackSlot
 from torchrepro.frontend.trace import python_builtins
 from torchrepro.frontend.trace.attributes import TracedAttributes
 from torchrepro.frontend.trace.calls import TracedCalls
-from torchrepro.frontend.trace.classes import Classes
-from torchrepro.frontend.trace.items import TracedItems
-from torchrepro.frontend.trace.natives import NativeCalls
-from torchrepro.frontend.trace.operators import TracedOperators
+from torchrepro.frontend.trace.classes import MISSING, Classes, is_single, is_trusted_space
+from torchrepro.frontend.trace.operators import TracedItems, TracedOperators
 from torchrepro.frontend.trace.recorder import ModuleStack, Recorder
 from torchrepro.frontend.trace.values import Pending, Values
-from torchrepro.frontend.trace.variables import TracedVariables
 from torchrepro.frontend.trace.world import World
 from torchrepro.nouns.errors import HarnessError
 
@@ -87,7 +88,7 @@ class SpeculationLog:
         self._visits.clear()
 
     def visit(self, index: int) -> None:
-        """The outermost frame is about to run an instruction."""
+        """Note that the outermost frame is about to run an instruction; raise `Reached` where it must not."""
         if self.position < len(self.path):
             if self.path[self.position] != index:
                 raise Diverged(
@@ -107,7 +108,7 @@ class SpeculationLog:
         return Stop(index, self._visits[index])
 
     def stop_at(self, position: int) -> Stop:
-        """The stop that is at a position of the path."""
+        """Return the stop that is at a position of the path."""
         index = self.path[position]
         return Stop(index, self.path[: position + 1].count(index))
 
@@ -137,13 +138,71 @@ class Failed:
 Outcome = Returned | Stopped | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class Inlined:
-    """A function that was inlined into its caller."""
+class TracedVariables(Variables):
+    """Variables during a trace: a value is adopted when its variable is first read."""
 
-    name: str
-    file: str
-    line: int
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer, self.world = tracer, tracer.world
+        self.values, self.dicts = tracer.values, tracer.dicts
+
+    def load_local(self, frame: Frame, name: str) -> Any:
+        if frame is self.tracer.root and name not in frame.locals and name not in self.tracer.bound:
+            self.values.guards.add(Unbound(Local(name)))
+        value = super().load_local(frame, name)
+        if type(value) is Pending:
+            value = frame.locals[name] = self.tracer.settled(value)
+        return value
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        space = frame.globals
+        if is_trusted_space(space):
+            value = space.get(name, NULL)
+            if value is NULL:
+                return self.load_builtin(frame, name)
+            if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
+                return value
+        value = self.dicts.get(self.world.globals_of(space), name)
+        return self.load_builtin(frame, name) if value is MISSING else value
+
+    def load_builtin(self, frame: Frame, name: str) -> Any:
+        value = super().load_builtin(frame, name)
+        self.tracer.classes.guard_entry(frame.builtins, "builtins", name)
+        return value
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        self.dicts.set(self.world.globals_of(frame.globals), name, value)
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        known = self.world.globals_of(frame.globals)
+        if not self.dicts.has(known, name):
+            raise NameError(f"name '{name}' is not defined", name=name)
+        self.dicts.delete(known, name)
+
+    def load_cell(self, cell: types.CellType) -> Any:
+        value = self.world.cell_contents(cell)
+        if type(value) is Pending:
+            value = self.tracer.settled(value)
+            self.world.cell_for_writing(cell).cell_contents = value
+        return value
+
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
+        self.world.cell_for_writing(cell).cell_contents = value
+
+    def delete_cell(self, cell: types.CellType) -> None:
+        del self.world.cell_for_writing(cell).cell_contents
+
+    def make_function(self, function: types.FunctionType) -> types.FunctionType:
+        return self.values.mark_fresh(function)  # type: ignore[no-any-return]
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if (str(frame.globals.get("__package__")) if level else name) in sys.modules:
+            return super().import_name(frame, name, fromlist, level)
+        raise Break(BreakKind.OUTSIDE, f"module {name} is imported for the first time")
+
+    def import_from(self, module: Any, name: str) -> Any:
+        if is_a(module, types.ModuleType) and name in vars(module):
+            return self.tracer.attributes.load(module, name)
+        return super().import_from(module, name)
 
 
 class Tracer(Interpreter):
@@ -160,14 +219,14 @@ class Tracer(Interpreter):
     ) -> None:
         """`changing`: numbers that change on every call. Where one is read, the region ends."""
         self.function, self.log = function, log
-        self.inlined: dict[Inlined, int] = {}
+        self.inlined: Counter[Where] = Counter()
+        """Functions that were inlined into their callers, and how often."""
         self.recorder = Recorder(self._places_of_operation, self.module_stack)
         self.values = Values(self.recorder)
         self.world = World(self.values, changing)
         self.dicts = self.world.dicts
         self.classes = Classes(self)
         self.calls = TracedCalls(self)
-        self.natives = NativeCalls(self)
         self.variables = TracedVariables(self)
         self.attributes = TracedAttributes(self)
         self.operators = TracedOperators(self)
@@ -207,7 +266,7 @@ class Tracer(Interpreter):
         )
         frame.cells = dict(state.cells)
         for name, cell in state.cells.items():
-            self.world.adopt_cell(cell, Cell(name))
+            self.values.register(cell, cell, Cell(name))
         frame.stack = [
             NULL if value is NULL else Pending(value, StackSlot(place))
             for place, value in enumerate(state.stack)
@@ -244,6 +303,12 @@ class Tracer(Interpreter):
             raise error
         super().throw(frame, error)
 
+    @property
+    def innermost(self) -> Frame:
+        """The frame that runs now."""
+        assert self.frame is not None
+        return self.frame
+
     # The outermost frame
 
     def step(self, frame: Frame) -> Signal | None:
@@ -254,24 +319,21 @@ class Tracer(Interpreter):
         try:
             return super().step(frame)
         except BaseException as error:
-            if error is not self._raised and not _is_own(
-                frame
-            ):  # the frames that it has come through are gone above
-                self._raised = error
+            if error is not self._raised and not _is_own(frame):
+                self._raised = error  # above, the frames that it has come through are gone
                 self._raised_at = self.places(), frame.program.instructions[frame.index].position
             raise
 
     def _settle(self, frame: Frame) -> None:
-        stack = frame.stack
-        for place, value in enumerate(stack):
+        for place, value in enumerate(frame.stack):
             if type(value) is Pending:
-                stack[place] = self.world.adopt(value.value, value.source)
+                frame.stack[place] = self.settled(value)
 
     def settled(self, value: Any) -> Any:
         return self.world.adopt(value.value, value.source) if type(value) is Pending else value
 
     def places(self) -> tuple[Where, ...]:
-        """The user's frames, innermost last."""
+        """Return the user's frames, innermost last."""
         found: list[Where] = []
         frame = self.frame
         while frame is not None:
@@ -283,16 +345,13 @@ class Tracer(Interpreter):
     def _places_of_operation(self) -> tuple[Where, ...]:
         frame = self.frame
         while frame is not None and not self.protected:
-            self.protected = _is_protected(frame)
-            frame = frame.parent
+            self.protected, frame = _is_protected(frame), frame.parent
         return self.places()
 
     def note_inlined(self, function: types.FunctionType) -> None:
         code = function.__code__
-        if code.co_filename == python_builtins.__file__:
-            return
-        key = Inlined(code.co_qualname, code.co_filename, code.co_firstlineno)
-        self.inlined[key] = self.inlined.get(key, 0) + 1
+        if code.co_filename != python_builtins.__file__:
+            self.inlined[Where(code.co_filename, code.co_firstlineno, code.co_qualname)] += 1
 
     # Modules
 
@@ -309,7 +368,7 @@ class Tracer(Interpreter):
 
 
 def _is_protected(frame: Frame) -> bool:
-    """Whether code of the user's runs in a frame where what it runs now raises.
+    """Return whether code of the user's runs in a frame where what it runs now raises.
 
     A `with` block of torch's own modes is not meant: the modes are put back anyway.
     """
@@ -324,10 +383,9 @@ def _is_protected(frame: Frame) -> bool:
 
 
 def _leaves_mode(frame: Frame, handler: Handler) -> bool:
-    if frame.program.instructions[handler.target + 1].name != "WITH_EXCEPT_START":
-        return False
-    leave = frame.stack[handler.depth - 1]
-    return type(getattr(leave, "__self__", None)).__module__.partition(".")[0] == "torch"
+    in_with = frame.program.instructions[handler.target + 1].name == "WITH_EXCEPT_START"
+    owner = getattr(frame.stack[handler.depth - 1], "__self__", None) if in_with else None
+    return type(owner).__module__.partition(".")[0] == "torch"
 
 
 def _is_own(frame: Frame) -> bool:

@@ -42,7 +42,7 @@ class Pending:
 
 
 def contents(kind: ShadowKind, value: Any) -> list[Any]:
-    """What an object with a shadow holds, one after the other."""
+    """Return what an object with a shadow holds, one after the other."""
     if is_a(value, dict):
         return [part for item in dict_items(value) for part in item]
     if kind is ShadowKind.CELL:
@@ -75,15 +75,14 @@ class Values:
         self.objects: list[tuple[Any, Source]] = []
         """Objects, functions and dicts, of which identity alone may tell two."""
         self.before: dict[int, dict[Any, Any]] = {}
-        self._looked_up: set[tuple[type, str]] = set()
         self.outputs: list[torch.Tensor] = []
 
     def source_of(self, value: Any) -> Source | None:
-        """Where a value of the trace that existed before the call is found again."""
+        """Return where a value that existed before the call is found again; None for a new one."""
         return value.source if type(value) is Pending else self.sources.get(id(value))
 
     def output_index(self, value: torch.Tensor) -> int:
-        """The place of a tensor among the outputs of the graph."""
+        """Return the place of a tensor among the outputs of the graph."""
         for index, known in enumerate(self.outputs):
             if known is value:
                 return index
@@ -91,7 +90,7 @@ class Values:
         return len(self.outputs) - 1
 
     def home_of(self, value: Any) -> Source:
-        """The source of an object that is not fresh; one that was come by otherwise is held for good."""
+        """Return the source of an object that is not fresh; one that was found otherwise is held for good."""
         source = self.sources.get(id(value))
         if source is None:
             named = is_a(value, type | types.FunctionType)
@@ -103,28 +102,22 @@ class Values:
         return self.stand_ins.get(id(original), original)
 
     def mark_fresh(self, value: Any) -> Any:
-        """An object that code of the trace has just allocated."""
+        """Register an object that code of the trace has just allocated."""
         self.alive.append(value)
         self.fresh.add(id(value))
         return value
-
-    def is_new_lookup(self, kind: type, name: str) -> bool:
-        """Whether a name is looked up in a class for the first time."""
-        before = len(self._looked_up)
-        self._looked_up.add((kind, name))
-        return len(self._looked_up) > before
 
     def is_fresh(self, value: Any) -> bool:
         return id(value) in self.fresh
 
     def pin(self, value: Any) -> None:
-        """An old object of which more is relied on than can be guarded: it must be the very same again."""
+        """Guard the identity of an old object of which more is relied on than can be guarded."""
         source = self.sources.get(id(value))
         if source is not None and not is_a(source, Held):
             self.guards.add(Is(source, value))
 
     def is_opaque(self, value: Any) -> bool:
-        """An object of which nothing is known but its type: it may be passed on, not used."""
+        """Return whether nothing is known of an object but its type: it may be passed on, not used."""
         return id(value) in self.opaque or self.recorder.raised(value)
 
     def require_known(self, *values: Any) -> None:
@@ -133,7 +126,7 @@ class Values:
                 raise Break(BreakKind.OPAQUE, f"use of a {type(value).__qualname__}, which is not traced")
 
     def identities(self) -> list[Source]:
-        """What the trace took for different objects, and could be one and the same in another call."""
+        """Return what the trace took for different objects, and could be one and the same in another call."""
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
         alike: dict[Any, list[Source]] = {}
         for value, source in self.objects:
@@ -146,7 +139,7 @@ class Values:
         ]
 
     def written(self) -> dict[int, list[int]]:
-        """What the trace has changed so far of what existed before: what each such object holds now."""
+        """Return what each object holds now that existed before and that the trace has changed so far."""
         return {
             id(shadow.stand_in): list(map(id, contents(shadow.kind, shadow.stand_in)))
             for shadow in self.shadows
@@ -160,12 +153,18 @@ class Values:
             one is not other and self.stand_in(one) is not other for one, other in zip(old, new, strict=True)
         )
 
-    def add_shadow(self, source: Source, original: Any, stand_in: Any, kind: ShadowKind) -> None:
-        """A copy whose changes are written back."""
-        before = None
-        if is_a(stand_in, dict):
-            before = self.before[id(stand_in)] = dict(dict_items(stand_in))
+    def add_shadow(
+        self, source: Source, original: Any, stand_in: dict[Any, Any], kind: ShadowKind
+    ) -> dict[Any, Any]:
+        """Have the changes of a copy written back; return what is in it before them."""
+        before = self.before[id(stand_in)] = dict(dict_items(stand_in))
         self.shadows.append(Shadow(source, original, stand_in, kind, before))
+        return before
+
+    def register_opaque(self, value: Any, source: Source) -> Any:
+        """Register an object that is passed on as it is, and not used."""
+        self.opaque.add(id(value))
+        return self.register(value, value, source)
 
     def register(self, original: Any, stand_in: Any, source: Source) -> Any:
         self.alive.append((original, stand_in))
@@ -179,13 +178,13 @@ class Partial:
     """A copy of a dict whose values are adopted one by one, as they are read."""
 
     source: Source
-    original: dict[Any, Any]
-    copy: dict[Any, Any]
+    before: dict[Any, Any]
+    """What was in it before the call."""
     child: Callable[[Any], Source]
+    guarded: bool
+    """Whether a missing key needs a guard of its own."""
     unread: set[Any]
     """Keys whose values are still the user's own."""
-    guarded: bool = True
-    """Whether a missing key needs a guard of its own."""
 
 
 class Dicts:
@@ -196,24 +195,26 @@ class Dicts:
 
     def add(
         self,
-        source: Source,
-        original: dict[Any, Any],
-        copy: dict[Any, Any],
+        shadow: tuple[Source, Any, dict[Any, Any], ShadowKind],
         child: Callable[[Any], Source],
         *,
-        guarded: bool = True,
-    ) -> Partial:
-        if type(original) is not dict:
-            original = dict(dict_items(original))
-        partial = Partial(source, original, copy, child, set(original), guarded)
-        self.values.alive.append(partial)
+        guarded: Source | None = None,
+    ) -> dict[Any, Any]:
+        """Return the copy of a dict, registered as a shadow, to be read part by part.
+
+        `guarded`: where the dict itself is found, if a missing key needs a guard of its own.
+        """
+        source, _, copy, _ = shadow
+        before = self.values.add_shadow(*shadow)
+        partial = Partial(guarded or source, before, child, guarded is not None, set(before))
+        self.values.alive.append((partial, copy))
         self.partials[id(copy)] = partial
-        if guarded:
+        if guarded is not None:
             self.unfinished[id(copy)] = partial
-        return partial
+        return copy
 
     def get(self, copy: dict[Any, Any], key: Any) -> Any:
-        """The value under a key of a dict of the trace, adopted by now; `MISSING` where there is none."""
+        """Return the value under a key of a dict of the trace, adopted by now, or `MISSING`."""
         self._pin_key(copy, key)
         partial = self.partials.get(id(copy))
         if partial is None:
@@ -227,15 +228,16 @@ class Dicts:
             dict.__setitem__(copy, key, adopted)
             return adopted
         value = dict.get(copy, key, MISSING)
-        if value is MISSING and partial.guarded:
-            if key in partial.original:
-                self.values.guards.add(HasKey(partial.source, key))
-            else:
-                self.values.guards.add(HasKey(partial.source, key, present=False))
+        if value is MISSING:
+            self._guard_presence(partial, key)
         return value
 
+    def _guard_presence(self, partial: Partial | None, key: Any) -> None:
+        if partial is not None and partial.guarded:
+            self.values.guards.add(HasKey(partial.source, key, present=key in partial.before))
+
     def _pin_key(self, copy: dict[Any, Any], key: Any) -> None:
-        """An object that is used as a key counts by its identity."""
+        """Guard the identity of an object that is used as a key."""
         if is_constant(key) or is_single(key):
             return
         if type(key) is tuple:
@@ -248,13 +250,11 @@ class Dicts:
 
     def has(self, copy: dict[Any, Any], key: Any) -> bool:
         self._pin_key(copy, key)
-        partial = self.partials.get(id(copy))
-        if partial is not None and partial.guarded:
-            self.values.guards.add(HasKey(partial.source, key, key in partial.original))
+        self._guard_presence(self.partials.get(id(copy)), key)
         return dict.__contains__(copy, key)
 
     def forget_unread(self, copy: dict[Any, Any], key: Any) -> None:
-        """What was under a key is about to be replaced or deleted.
+        """Note that what was under a key is about to be replaced or deleted.
 
         The new value is written back in any case: nobody has read what another call will find there.
         """
@@ -279,7 +279,7 @@ class Dicts:
     def length(self, copy: dict[Any, Any]) -> int:
         partial = self.partials.get(id(copy))
         if partial is not None and partial.guarded:
-            self.values.guards.add(Length(partial.source, len(partial.original)))
+            self.values.guards.add(Length(partial.source, len(partial.before)))
         return dict.__len__(copy)
 
     def complete(self, copy: Any) -> None:
@@ -288,7 +288,7 @@ class Dicts:
         if partial is None:
             return
         self.unfinished.pop(id(copy), None)
-        keys = tuple(partial.original)
+        keys = tuple(partial.before)
         if all(map(is_constant, keys)):
             self.values.guards.add(Contains(partial.source, keys))
         else:

@@ -16,21 +16,10 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, is_full
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, is_full, slots
 from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.guards import kinds
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import (
-    Contains,
-    Equal,
-    Is,
-    Length,
-    SameObject,
-    TensorFacts,
-    TensorLike,
-    TypeIs,
-    Unbound,
-    has_instance_value,
-)
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, Item, KeyOf, Source, instance_value
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_single
@@ -65,16 +54,16 @@ class World:
             if source in self.changing:
                 told = f"{source} changes on every call"
                 raise Break(BreakKind.CHANGING, told, "make it a tensor, or keep it out of the function")
-            self.values.guards.add(Equal(source, value))
+            self.values.guards.add(kinds.Equal(source, value))
             return value
         if id(value) in self.values.stand_ins:
             known = self.values.stand_ins[id(value)]
             first = self.values.sources[id(known)]
             if first != source:
-                self.values.guards.add(SameObject(source, others=(first,)))
+                self.values.guards.add(kinds.SameObject(source, others=(first,)))
             return known
         if is_single(value):
-            self.values.guards.add(Is(source, value))
+            self.values.guards.add(kinds.Is(source, value))
             return value
         if id(value) in self.values.fresh or id(value) in self.values.sources:
             return value
@@ -85,19 +74,26 @@ class World:
         if is_a(value, torch.Tensor):
             return self._adopt_tensor(value, source)
         if kind is types.FunctionType:
-            self.values.guards.add(TypeIs(source, kind))
-            self.values.guards.add(Is(Attribute(source, "__code__"), value.__code__))
+            self.values.guards.add(kinds.TypeIs(source, kind))
+            self.values.guards.add(kinds.Is(Attribute(source, "__code__"), value.__code__))
             self.values.objects.append((value, source))
             return self.values.register(value, value, source)
-        self.values.guards.add(TypeIs(source, kind))
+        self.values.guards.add(kinds.TypeIs(source, kind))
         if kind is types.MethodType:
-            return self._adopt_method(value, source)
+            function = self.adopt(value.__func__, Attribute(source, "__func__"))
+            owner = self.adopt(value.__self__, Attribute(source, "__self__"))
+            return self.values.register(value, types.MethodType(function, owner), source)
         if kind in (types.BuiltinMethodType, types.MethodWrapperType):
             owner = self.adopt(value.__self__, Attribute(source, "__self__"))
-            self.values.guards.add(Equal(Attribute(source, "__name__"), value.__name__))
+            self.values.guards.add(kinds.Equal(Attribute(source, "__name__"), value.__name__))
             return self.values.register(value, getattr(owner, value.__name__), source)
         if kind is functools.partial:
-            return self._adopt_partial_function(value, source)
+            parts = ("func", "args", "keywords")
+            function, args, keywords = (
+                self.adopt(getattr(value, part), Attribute(source, part)) for part in parts
+            )
+            self.dicts.complete(keywords)
+            return self.values.register(value, functools.partial(function, *args, **keywords), source)
         if is_a(value, tuple):
             return self._adopt_tuple(value, source)
         if is_a(value, _LISTS):
@@ -111,38 +107,24 @@ class World:
         self.values.objects.append((value, source))
         if is_python_class(kind):
             if is_a(value, int | float | str | bytes):
-                self.values.guards.add(Is(source, value))
+                self.values.guards.add(kinds.Is(source, value))
             if not is_a(value, BaseException):
                 return self.values.register(value, value, source)
-        self.values.opaque.add(id(value))
-        return self.values.register(value, value, source)
+        return self.values.register_opaque(value, source)
 
     def _adopt_tensor(self, value: torch.Tensor, source: Source) -> Any:
-        self.values.guards.add(TensorLike(source, TensorFacts.of(value)))
+        self.values.guards.add(kinds.TensorLike(source, kinds.TensorFacts.of(value)))
         try:
             fake = self.values.recorder.input(value, source, str(source))
         except Break:
             # Of a kind that is not followed. It may be passed on; the recorder breaks where it is used.
-            self.values.opaque.add(id(value))
-            fake = value
+            fake = self.values.register_opaque(value, source)
         self.values.tensors.append(source)
         return self.values.register(value, fake, source)
 
-    def _adopt_method(self, value: types.MethodType, source: Source) -> Any:
-        function = self.adopt(value.__func__, Attribute(source, "__func__"))
-        owner = self.adopt(value.__self__, Attribute(source, "__self__"))
-        return self.values.register(value, types.MethodType(function, owner), source)
-
-    def _adopt_partial_function(self, value: Any, source: Source) -> Any:
-        function = self.adopt(value.func, Attribute(source, "func"))
-        args = self.adopt(value.args, Attribute(source, "args"))
-        keywords = self.adopt(value.keywords, Attribute(source, "keywords"))
-        self.dicts.complete(keywords)
-        return self.values.register(value, functools.partial(function, *args, **keywords), source)
-
     def _adopt_items(self, value: Any, source: Source, base: Any) -> Iterator[Any]:
         place = bare(source, value)
-        self.values.guards.add(Length(place, base.__len__(value)))
+        self.values.guards.add(kinds.Length(place, base.__len__(value)))
         for index, item in enumerate(base.__iter__(value)):
             yield self.adopt(item, Item.at(place, index))
 
@@ -166,7 +148,7 @@ class World:
         copy = collections.deque.__new__(kind) if is_a(value, collections.deque) else list.__new__(kind)
         if is_a(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
-            self.values.guards.add(Equal(Attribute(source, "maxlen"), value.maxlen))
+            self.values.guards.add(kinds.Equal(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items: a list may contain itself.
         self.values.register(value, copy, source)
         base.extend(copy, list(self._adopt_items(value, source, base)))
@@ -194,8 +176,8 @@ class World:
         self.values.register(value, copy, source)
         self.values.objects.append((value, source))
         place = bare(source, value)
-        self.dicts.add(place, value, copy, lambda key: Item.at(place, key))
-        self.values.add_shadow(source, value, copy, ShadowKind.DICT)
+        shadow = source, value, copy, ShadowKind.DICT
+        self.dicts.add(shadow, lambda key: Item.at(place, key), guarded=place)
         if kind not in _DICTS:
             self.dicts.complete(copy)
             if hasattr(value, "__dict__"):
@@ -203,17 +185,14 @@ class World:
         return copy
 
     def _adopt_set(self, value: Any, source: Source) -> Any:
-        if not all(is_constant(item) or is_single(item) for item in value) or type(value) not in (
-            set,
-            frozenset,
-        ):
-            self.values.opaque.add(id(value))
-            return self.values.register(value, value, source)
+        plain = type(value) in (set, frozenset)
+        if not plain or not all(is_constant(item) or is_single(item) for item in value):
+            return self.values.register_opaque(value, source)
         if len(value) > _MANY:
-            self.values.guards.add(Contains(source, frozenset(value)))
+            self.values.guards.add(kinds.Contains(source, frozenset(value)))
         else:
             # Equal sets may be iterated over in different orders.
-            self.values.guards.add(Length(source, len(value)))
+            self.values.guards.add(kinds.Length(source, len(value)))
             for index, item in enumerate(value):
                 self.dicts.guard_key(item, KeyOf(source, index))
         if type(value) is frozenset:
@@ -223,7 +202,7 @@ class World:
         return self.values.register(value, copy, source)
 
     def _copy_instance(self, original: Any, copy: Any, source: Source) -> None:
-        """The attributes of an object that has been copied because it is a container too."""
+        """Adopt the attributes of an object that has been copied because it is a container too."""
         for name, item in original.__dict__.items():
             copy.__dict__[name] = self.adopt(item, instance_value(source, name))
         self.values.add_shadow(source, original, copy.__dict__, ShadowKind.ATTRIBUTES)
@@ -232,7 +211,7 @@ class World:
     # Objects
 
     def instance_of(self, owner: Any, original: Any = None) -> dict[str, Any] | None:
-        """The `__dict__` that tracing reads and writes for an object; None where it has none.
+        """Return the `__dict__` that tracing reads and writes for an object; None where it has none.
 
         `original`: of an owner that stands in for another object.
         """
@@ -240,43 +219,44 @@ class World:
         if known is not None:
             return known
         original = owner if original is None else original
-        space: Any = _space_of(original)
+        try:
+            space: Any = object.__getattribute__(original, "__dict__")
+        except AttributeError:
+            return None
         if type(space) is not dict or id(owner) in self.values.fresh:
             return space if is_a(space, dict) else None
         source = self.values.home_of(owner)
-        copy = dict(space)
-        self.values.instances[id(owner)] = copy
-        self.dicts.add(source, space, copy, lambda name: instance_value(source, name), guarded=False)
+        copy = self.values.instances[id(owner)] = dict(space)
         self.values.stand_ins[id(space)] = copy
         self.values.sources[id(copy)] = Attribute(source, "__dict__")
-        self.values.add_shadow(source, original, copy, ShadowKind.ATTRIBUTES)
-        return copy
+        shadow = source, original, copy, ShadowKind.ATTRIBUTES
+        return self.dicts.add(shadow, lambda name: instance_value(source, name))
 
     def instance_value(self, owner: Any, name: str) -> Any:
-        """An attribute kept in the instance; `MISSING`, and guarded to stay so, where there is none."""
+        """Return an attribute kept in the instance, or `MISSING`, guarded to stay so."""
         space = self.instance_of(owner)
         if space is None:
             return MISSING
         value = self.dicts.get(space, name)
-        if value is MISSING and id(owner) not in self.values.fresh and name not in self._original(space):
-            self.values.guards.add(has_instance_value(self.values.home_of(owner), name, present=False))
+        if (
+            value is MISSING
+            and id(owner) not in self.values.fresh
+            and name not in self.values.before.get(id(space), {})
+        ):
+            self.values.guards.add(kinds.has_instance_value(self.values.home_of(owner), name, present=False))
         return value
-
-    def _original(self, space: dict[str, Any]) -> dict[str, Any]:
-        """What was in it before the call, also when all of it has been read."""
-        return self.values.before.get(id(space), {})
 
     def has_instance_value(self, owner: Any, name: str) -> bool:
         space = self.instance_of(owner)
         if space is None:
             return False
         if id(owner) not in self.values.fresh:
-            known = name in self._original(space)
-            self.values.guards.add(has_instance_value(self.values.home_of(owner), name, present=known))
+            known = name in self.values.before.get(id(space), {})
+            self.values.guards.add(kinds.has_instance_value(self.values.home_of(owner), name, present=known))
         return name in space
 
     def expose_instance(self, owner: Any) -> dict[str, Any] | None:
-        """`owner.__dict__` as a value: from now on any code may look at all of it."""
+        """Return `owner.__dict__` as a value: from now on any code may look at all of it."""
         space = self.instance_of(owner)
         partial = self.dicts.partials.get(id(space))
         if space is not None and partial is not None and id(space) not in self.dicts.unfinished:
@@ -286,7 +266,7 @@ class World:
         return space
 
     def table_of(self, module: torch.nn.Module, table: str) -> dict[str, Any]:
-        """The parameters, buffers or children of a module, to be read one by one."""
+        """Return the parameters, buffers or children of a module, to be read one by one."""
         space = self.instance_of(module)
         if space is None:
             return {}
@@ -298,47 +278,38 @@ class World:
             return self.values.stand_ins[id(current)]  # type: ignore[no-any-return]
         source = self.values.home_of(module)
         original: Any = current
-        copy = dict(original)
         place = instance_value(source, table)
-        self.values.register(original, copy, place)
+        copy = self.values.register(original, dict(original), place)
         partial.unread.discard(table)
         dict.__setitem__(space, table, copy)
-        self.dicts.add(place, original, copy, lambda name: Item.at(place, name), guarded=False)
-        self.values.add_shadow(place, original, copy, ShadowKind.DICT)
-        return copy
+        shadow = place, original, copy, ShadowKind.DICT
+        return self.dicts.add(shadow, lambda name: Item.at(place, name))
 
     def slots_of(self, owner: Any) -> dict[str, Any]:
-        """The slots of an old object, read and written in place of its own."""
+        """Return the slots of an old object, read and written in place of its own."""
         if id(owner) not in self._slots:
             source = self.values.home_of(owner)
-            present = {
-                name: getattr(owner, name) for name in _slot_names(type(owner)) if hasattr(owner, name)
-            }
-            copy = self._slots[id(owner)] = dict(present)
-            self.dicts.add(source, present, copy, lambda name: Attribute(source, name), guarded=False)
-            self.values.add_shadow(source, owner, copy, ShadowKind.SLOTS)
+            shadow = source, owner, dict(slots(owner)), ShadowKind.SLOTS
+            self._slots[id(owner)] = self.dicts.add(shadow, lambda name: Attribute(source, name))
         return self._slots[id(owner)]
 
-    # Cells
-
-    def adopt_cell(self, cell: types.CellType, source: Source) -> None:
-        self.values.register(cell, cell, source)
+    # Cells and globals
 
     def cell_contents(self, cell: types.CellType) -> Any:
-        """What a variable shared between functions holds now; raises `ValueError` for an empty one."""
+        """Return what a variable shared between functions holds now; raise `ValueError` for an empty one."""
         if id(cell) in self._cells:
             return self._cells[id(cell)].cell_contents
         source = self.values.sources.get(id(cell))
         if source is None:
             return cell.cell_contents
         if not is_full(cell):
-            self.values.guards.add(Unbound(source))
+            self.values.guards.add(kinds.Unbound(source))
         contents = self.adopt(cell.cell_contents, Attribute(source, "cell_contents"))
         self._cells[id(cell)] = types.CellType(contents)
         return contents
 
     def cell_for_writing(self, cell: types.CellType) -> types.CellType:
-        """The cell that is written in place of an old one; written back in any case, read before or not."""
+        """Return the cell that is written in place of an old one; written back in any case, read or not."""
         if id(cell) not in self.values.sources:
             return cell
         copy = self._cells.setdefault(id(cell), types.CellType())
@@ -349,37 +320,20 @@ class World:
             )
         return copy
 
+    def globals_of(self, space: dict[str, Any]) -> dict[str, Any]:
+        """Return the globals of a module, to be read one by one."""
+        if id(space) in self.values.stand_ins:
+            return self.values.stand_ins[id(space)]  # type: ignore[no-any-return]
+        source = self.values.kept.hold(space, f"globals of {space.get('__name__', '?')}")
+        copy = self.values.register(space, dict(space), source)
+        shadow = source, space, copy, ShadowKind.DICT
+        self.dicts.add(shadow, lambda name: Item.at(source, name), guarded=source)
+        del self.dicts.unfinished[id(copy)]
+        return copy  # type: ignore[no-any-return]
+
     def exposed_globals(self, space: dict[str, Any]) -> dict[str, Any]:
-        """`globals()` as a value: from now on any code may look at all of it."""
-        copy = self.globals_of(space, f"globals of {space.get('__name__', '?')}")
+        """Return `globals()` as a value: from now on any code may look at all of it."""
+        copy = self.globals_of(space)
         if id(copy) in self.dicts.partials:
             self.dicts.unfinished[id(copy)] = self.dicts.partials[id(copy)]
         return copy
-
-    def globals_of(self, space: dict[str, Any], label: str) -> dict[str, Any]:
-        """The globals of a module, to be read one by one."""
-        if id(space) in self.values.stand_ins:
-            return self.values.stand_ins[id(space)]  # type: ignore[no-any-return]
-        source = self.values.kept.hold(space, label)
-        copy = dict(space)
-        self.values.register(space, copy, source)
-        self.dicts.add(source, space, copy, lambda name: Item.at(source, name))
-        del self.dicts.unfinished[id(copy)]
-        self.values.add_shadow(source, space, copy, ShadowKind.DICT)
-        return copy
-
-
-def _space_of(owner: Any) -> Any:
-    try:
-        return object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return None
-
-
-def _slot_names(kind: type) -> list[str]:
-    return [
-        name
-        for base in reversed(kind.__mro__)
-        for name, found in base.__dict__.items()
-        if is_a(found, types.MemberDescriptorType)
-    ]

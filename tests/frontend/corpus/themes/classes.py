@@ -340,7 +340,7 @@ def operators_in_place_of_the_user(a, b):
     return v.x, same is v, v[0]
 
 
-@case
+@case(breaks=1)
 def container_methods_of_the_user(a, b):
     v = Vector(a)
     return len(v), "x" in v, "y" in v, v[1], bool(v), v(b), v < Vector(b[:1]), sorted([v, Vector(b[:1])])[0].x

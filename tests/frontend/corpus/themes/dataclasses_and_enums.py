@@ -117,7 +117,7 @@ def keyword_only_with_slots(a, b):
     return value.a * value.b, value
 
 
-@case(breaks=12)
+@case(breaks=14)
 def replaced_and_converted(a, b):
     config = Config(3, ["n"])
     other = replace(config, width=9)
@@ -149,7 +149,7 @@ def derived_data_class(a, b):
     return a, derived, isinstance(derived, Config)
 
 
-@case(breaks=None)
+@case(breaks=2)
 def ordered_data_class(a, b):
     return (
         Ranked(1, "b") < Ranked(2, "a"),

@@ -427,7 +427,7 @@ def the_type_of_a_generator(x):
     return type(made), made.__class__, type(made) is types.GeneratorType, next(made) + 1
 
 
-@case
+@case(breaks=4)
 def searches_by_equality(x):
     items = [Equal(1), Equal(2), Equal(1)]
     said = told(

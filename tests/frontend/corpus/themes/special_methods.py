@@ -309,7 +309,7 @@ def in_place_operators(a, b):
     return x is y, x.log, z, a
 
 
-@case
+@case(breaks=1)
 def comparisons_fall_back(a, b):
     x, y = Compared(1), Compared(2)
     return (
@@ -378,7 +378,7 @@ def tensors_indexed_by_objects(a, b):
     return a[Number(1)], b[Number(0) : Number(2)], a[Number(1), Number(2)]
 
 
-@case
+@case(breaks=2)
 def hash_and_equality_in_containers(a, b):
     items = [Compared(1), Compared(2)]
     table = {Compared(1): "one"}
@@ -392,7 +392,7 @@ def hash_and_equality_in_containers(a, b):
     )
 
 
-@case(breaks=None)
+@case(breaks=1, hits=False)
 def class_body_with_logic(a, b):
     class Local:
         values = [i * 2 for i in range(3)]
