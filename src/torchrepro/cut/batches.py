@@ -75,12 +75,8 @@ def joined(repros: Sequence[Repro]) -> SideBySide:
         known = copies[owner]
         for node in repro.graph.graph.nodes:
             if node.op not in ("placeholder", "output"):
-                known[node] = graph.create_node(
-                    node.op,
-                    node.target,
-                    torch.fx.map_arg(node.args, known.__getitem__),
-                    torch.fx.map_arg(node.kwargs, known.__getitem__),
-                )
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+                known[node] = graph.create_node(node.op, node.target, args, kwargs)
         own = _results(repro.graph.graph)
         assert own is not None, "asked of `can_be_joined`"
         results += [known.get(result, result) if isinstance(result, Node) else result for result in own]
@@ -101,9 +97,8 @@ def _results(graph: Graph) -> tuple[Any, ...] | None:
     returned: Any = graph.output_node().args[0]
     if isinstance(returned, Node):
         return (returned,)
-    flat = isinstance(returned, tuple | list) and not any(
-        isinstance(item, tuple | list | dict) for item in returned
-    )
+    nested = (tuple, list, dict)
+    flat = isinstance(returned, tuple | list) and not any(isinstance(item, nested) for item in returned)
     return tuple(returned) if flat else None
 
 

@@ -14,9 +14,9 @@ import linecache
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -51,32 +51,22 @@ def last_words(time_limit: float) -> Iterator[None]:
 
 
 def _say(frame: FrameType | None) -> None:
-    node = _node_in(_outwards(frame))
+    node = _node_in(each for each, _ in traceback.walk_stack(frame)) if frame is not None else None
     if node is not None:
         print(f"torchrepro: working on {described(node)}", file=sys.stderr, flush=True)
 
 
 def node_of(raised: BaseException) -> Node | None:
     """The node that was being worked on when an exception was raised, by the frames it came through."""
-    frames: list[FrameType] = []
-    step = raised.__traceback__
-    while step is not None:
-        frames.append(step.tb_frame)
-        step = step.tb_next
-    return _node_in(iter(reversed(frames)))
+    frames = [frame for frame, _ in traceback.walk_tb(raised.__traceback__)]
+    return _node_in(reversed(frames))
 
 
 def described(node: Node) -> str:
     return f"target: {node.target}" if node.op == "call_function" else f"target: {node.op} {node.target}"
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _node_in(frames: Iterator[FrameType]) -> Node | None:
+def _node_in(frames: Iterable[FrameType]) -> Node | None:
     """A node that computes something, in the innermost frame that has one."""
     for frame in frames:
         for value in list(frame.f_locals.values()):
@@ -88,64 +78,44 @@ def _node_in(frames: Iterator[FrameType]) -> Node | None:
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")
 _OPERATOR = re.compile(r"\b(?:aten|prims|torch\.ops\.\w+)[.:]+(\w+)")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+# Inductor's files are called by the digest of what is in them.
+_GENERATED = re.compile(r'File "((?:[^"]*[/\\])?c[a-z2-7]{30,}\.py)", line (\d+)')
 _WORD = re.compile(r"[A-Za-z_]\w+")
 
 
 def suspects(windows: Sequence[Window], verdict: Verdict, repro: Repro, recording: Recording) -> list[Window]:
     """The windows that the evidence points to, the strongest suspicion first; none where it says nothing."""
-    evidence = Evidence.of(verdict)
-    if evidence.is_empty:
+    evidence = evidence_in(verdict)
+    if not evidence:
         return []
-    scored = [(evidence.against(names_in(window, repro, recording)), window) for window in windows]
+
+    def suspicion(window: Window) -> float:
+        """How much is known against an op and what it is made of; one that does fewer is suspected more."""
+        ops = [window.node.target, *_parts(window.node, repro, recording)]
+        names = {plain_op_name(op_name(op)) for op in ops}
+        return max(evidence.get(name, 0.0) for name in names) / (1 + 0.01 * len(names))
+
+    scored = [(suspicion(window), window) for window in windows]
     return [window for score, window in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
 
 
-class Evidence:
+def evidence_in(verdict: Verdict) -> dict[str, float]:
     """Names of ops found in a verdict, with how much they tell."""
-
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self._weights = weights
-
-    @classmethod
-    def of(cls, verdict: Verdict) -> Evidence:
-        raised = verdict.raised
-        message = raised.message if raised is not None else ""
-        said = "\n".join([verdict.stderr_tail, *verdict.notes])
-        text = "\n".join([message, raised.traceback if raised is not None else "", said])
-        weights: dict[str, float] = {}
-
-        def add(name: str, weight: float) -> None:
-            weights[plain_op_name(name)] = max(weight, weights.get(plain_op_name(name), 0.0))
-
-        for target in _TARGET.findall(f"{message}\n{said}"):
-            add(target, 100.0)
-        for kernel in _KERNEL.findall(f"{text}\n{_generated_lines(said)}"):
-            for name in _names_in_kernel(kernel):
-                add(name, 30.0)
-        for name in _OPERATOR.findall(message):
-            add(name, 10.0)
-        for word in _WORD.findall(message.partition("\n")[0]):
-            add(word, 3.0)
-        return cls(weights)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._weights
-
-    def against(self, names: Mapping[str, int]) -> float:
-        """How much is known against an op that does these things; one that does fewer is suspected more."""
-        found = max((self._weights.get(name, 0.0) for name in names), default=0.0)
-        return found / (1 + 0.01 * len(names))
-
-
-def names_in(window: Window, repro: Repro, recording: Recording) -> dict[str, int]:
-    """What an op is called and what it is made of: its own name and those of its ATen ops, with counts."""
-    names: dict[str, int] = {plain_op_name(op_name(window.node.target)): 1}
-    for part in _parts(window.node, repro, recording):
-        name = plain_op_name(op_name(part))
-        names[name] = names.get(name, 0) + 1
-    return names
+    raised = verdict.raised
+    message = raised.message if raised is not None else ""
+    said = "\n".join([verdict.stderr_tail, *verdict.notes])
+    text = "\n".join([message, raised.traceback if raised is not None else "", said])
+    kernels = _KERNEL.findall(f"{text}\n{_generated_lines(said)}")
+    weights: dict[str, float] = {}
+    for weight, names in (
+        (100.0, _TARGET.findall(f"{message}\n{said}")),
+        (30.0, [name for kernel in kernels for name in _names_in_kernel(kernel)]),
+        (10.0, _OPERATOR.findall(message)),
+        (3.0, _WORD.findall(message.partition("\n")[0])),
+    ):
+        for name in names:
+            weights.setdefault(plain_op_name(name), weight)
+    return weights
 
 
 def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
@@ -167,13 +137,7 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
 
 def _generated_lines(stack: str) -> str:
     """The lines of generated code in a stack of files and numbers: they call a kernel by name."""
-    places = _FRAME.findall(stack)
-    return "\n".join(linecache.getline(path, int(number)) for path, number in places if _is_generated(path))
-
-
-def _is_generated(path: str) -> bool:
-    """Inductor's files are called by the digest of what is in them."""
-    return re.fullmatch(r"c[a-z2-7]{30,}\.py", Path(path).name) is not None
+    return "\n".join(linecache.getline(path, int(number)) for path, number in _GENERATED.findall(stack))
 
 
 def _names_in_kernel(kernel: str) -> list[str]:

@@ -7,7 +7,8 @@ use as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import torch
 from torch.fx import Interpreter, Node
 
+from torchrepro.execute.judge_repro import Prepared
 from torchrepro.judge.clone import clone_inputs
+from torchrepro.judge.execute import version_of
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.ambient import applied_settings
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
@@ -59,9 +62,7 @@ class Recording:
 
     def result(self, name: str) -> Any:
         """What a node computed."""
-        if name not in self.values:
-            raise NotRecorded(name)
-        return _fresh(self.values[name])
+        return self.value(name, "")
 
     def knows(self, name: str) -> bool:
         return name in self.values
@@ -69,13 +70,7 @@ class Recording:
 
 def observed_values(repro: Repro, *, limit: int) -> Recording:
     """Run a graph eagerly in this process; at most `limit` bytes are kept, the values met first."""
-    from torchrepro.execute.judge_repro import Prepared
-
-    prepared = Prepared(repro)
-    graph, inputs = prepared.graph(), prepared.inputs()
-    observer = _Observer(graph, limit)
-    start = capture_rng_state().starting_from(repro.ambient.rng or {})
-    with applied_settings(repro.ambient), same_randomness(start), prepared.modes():
+    with _observing(repro, limit) as (observer, inputs):
         observer.run(*inputs)
     return Recording(
         observer.values,
@@ -89,41 +84,45 @@ def observed_values(repro: Repro, *, limit: int) -> Recording:
 
 def raising_node(repro: Repro) -> str | None:
     """The node at which an eager run in this process raises; None where it finishes."""
-    from torchrepro.execute.judge_repro import Prepared
-
-    prepared = Prepared(repro)
-    observer = _Observer(prepared.graph(), limit=0)
-    start = capture_rng_state().starting_from(repro.ambient.rng or {})
-    with applied_settings(repro.ambient), same_randomness(start), prepared.modes():
+    with _observing(repro, limit=0) as (observer, inputs):
         try:
-            observer.run(*prepared.inputs())
+            observer.run(*inputs)
         except Exception:  # whatever the user's computation raises: where it does is the question
             return observer.at
     return None
 
 
+@contextmanager
+def _observing(repro: Repro, limit: int) -> Iterator[tuple[_Observer, tuple[Any, ...]]]:
+    """Return what runs a copy of the graph, and copies of its inputs, in the state of the repro."""
+    prepared = Prepared(repro)
+    observer, inputs = _Observer(prepared.graph(), limit), prepared.inputs()
+    start = capture_rng_state().starting_from(repro.ambient.rng or {})
+    with applied_settings(repro.ambient), same_randomness(start), prepared.modes():
+        yield observer, inputs
+
+
 def write_values(recording: Recording, path: Path) -> None:
     """To a file that the parent maps into its memory."""
-    values = {name: (kept.value, kept.requires_grad) for name, kept in recording.values.items()}
-    at_use = {key: (kept.value, kept.requires_grad) for key, kept in recording.at_use.items()}
-    others = {"several": recording.several, "overwritten": recording.overwritten, "late": recording.late}
-    torch.save(
-        {"values": values, "at_use": at_use, "sizes": dict(recording.sizes)}
-        | {name: sorted(nodes) for name, nodes in others.items()},
-        path,
+    values, at_use = (
+        {key: (kept.value, kept.requires_grad) for key, kept in table.items()}
+        for table in (recording.values, recording.at_use)
     )
+    nodes = [sorted(each) for each in (recording.several, recording.overwritten, recording.late)]
+    torch.save((values, at_use, dict(recording.sizes), *nodes), path)
 
 
 def read_values(path: Path) -> Recording:
     """What `write_values` wrote. It is data, not code: nothing in it is run."""
-    found = torch.load(path, mmap=True, weights_only=True)
+    values, at_use, sizes, *nodes = torch.load(path, mmap=True, weights_only=True)
+    several, overwritten, late = map(frozenset, nodes)
     return Recording(
-        {name: Kept(*pair) for name, pair in found["values"].items()},
-        {key: Kept(*pair) for key, pair in found["at_use"].items()},
-        frozenset(found["several"]),
-        found["sizes"],
-        frozenset(found["overwritten"]),
-        frozenset(found["late"]),
+        {name: Kept(*pair) for name, pair in values.items()},
+        {key: Kept(*pair) for key, pair in at_use.items()},
+        several,
+        sizes,
+        overwritten,
+        late,
     )
 
 
@@ -153,7 +152,9 @@ class _Observer(Interpreter):
         """After the run: nodes whose tensor is not what it was."""
         now = {node.name: value for node, value in self.env.items() if isinstance(value, torch.Tensor)}
         return frozenset(
-            name for name, version in self._versions.items() if name in now and _version(now[name]) != version
+            name
+            for name, version in self._versions.items()
+            if name in now and version_of(now[name]) != version
         )
 
     def run_node(self, n: Node) -> Any:
@@ -161,55 +162,39 @@ class _Observer(Interpreter):
         for operand in n.all_input_nodes:
             value = self.env.get(operand)
             known = self._versions.get(operand.name)
-            if isinstance(value, torch.Tensor) and known not in (None, _version(value)):
+            if isinstance(value, torch.Tensor) and known not in (None, version_of(value)):
                 self.late.add(n.name)
-                self._keep((operand.name, n.name), value)
+                self._keep(self.at_use, (operand.name, n.name), value)
         result = super().run_node(n)
         if n.op not in ("placeholder", "output", "get_attr"):
-            self._keep(n.name, result)
+            self._keep(self.values, n.name, result)
             if _is_plain_tensor(result):
                 self.sizes[n.name] = result.numel() * result.itemsize
         if isinstance(result, tuple | list) and not _is_plain(result):
             self.several.add(n.name)
         if isinstance(result, torch.Tensor):
-            self._versions[n.name] = _version(result)
+            self._versions[n.name] = version_of(result)
         return result
 
-    def _keep(self, key: str | tuple[str, str], value: Any) -> None:
-        kept = self._copied(value)
-        if kept is None:
-            return
-        if isinstance(key, str):
-            self.values[key] = kept
-        else:
-            self.at_use[key] = kept
-
-    def _copied(self, value: Any) -> Kept | None:
+    def _keep(self, table: dict[Any, Kept], key: Any, value: Any) -> None:
         if _is_plain(value):
-            return Kept(tuple(value) if isinstance(value, torch.Size) else value)
-        if not _is_plain_tensor(value) or value.numel() * value.itemsize > self._left:
-            return None
-        copy = _copied_tensor(value.detach())
-        self._left -= copy.untyped_storage().nbytes()
-        return Kept(copy, value.requires_grad)
+            table[key] = Kept(tuple(value) if isinstance(value, torch.Size) else value)
+        elif _is_plain_tensor(value) and value.numel() * value.itemsize <= self._left:
+            copy = _copied_tensor(value.detach())
+            self._left -= copy.untyped_storage().nbytes()
+            table[key] = Kept(copy, value.requires_grad)
 
 
 def _is_plain(value: Any) -> bool:
     """A number or a size. Several tensors are kept one by one, by the nodes that take them apart."""
-    if isinstance(value, tuple | list):
-        return all(isinstance(item, PLAIN) for item in value)
-    return isinstance(value, PLAIN)
+    items = value if isinstance(value, tuple | list) else (value,)
+    return all(isinstance(item, PLAIN) for item in items)
 
 
 def _is_plain_tensor(value: Any) -> bool:
     if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
         return False
     return value.layout is torch.strided and not value.is_quantized
-
-
-def _version(tensor: torch.Tensor) -> int:
-    # Inference tensors have no counter: what writes to them is not seen.
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ closes a region (autocast) is one unit, too: half of it would be another program
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,6 @@ from torchrepro.nouns.repro import Ambient, Autocast, Repro
 from torchrepro.torch_api.modes import enter_autocast, exit_autocast, set_grad_enabled
 
 CALLS = ("call_function", "call_method", "call_module")
-_ENTER = enter_autocast
-_EXIT = exit_autocast
-_SET_GRAD = set_grad_enabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +40,15 @@ def units_of(graph: Graph, several: Collection[str]) -> list[Unit]:
 
     `several` names the nodes that return several values (`Recording.several`).
     """
-    exits = {node.args[0]: node for node in graph.nodes if node.target is _EXIT}
-    return [unit for node in graph.nodes for unit in _unit_at(node, exits, several)]
-
-
-def _unit_at(node: Node, exits: dict[object, Node], several: Collection[str]) -> Iterator[Unit]:
-    if node.op not in CALLS or takes_apart(node, several) or node.target is _EXIT:
-        return
-    if node.target is _ENTER:
-        closing = (exits[node].name,) if node in exits else ()
-        yield Unit((node.name, *closing), is_state=True)
-    else:
-        parts = tuple(part.name for part in parts_of(node, several))
-        yield Unit((node.name, *parts), is_state=node.target is _SET_GRAD)
+    found: list[Unit] = []
+    for node in graph.nodes:
+        if node.op not in CALLS or takes_apart(node, several) or node.target is exit_autocast:
+            continue
+        entered = node.target is enter_autocast
+        rest = [user for user in node.users if user.target is exit_autocast] if entered else None
+        names = [each.name for each in (node, *(parts_of(node, several) if rest is None else rest))]
+        found.append(Unit(tuple(names), is_state=entered or node.target is set_grad_enabled))
+    return found
 
 
 def parts_of(node: Node, several: Collection[str]) -> list[Node]:
@@ -76,12 +69,12 @@ def ambient_at(graph: Graph, around: Ambient) -> dict[str, Ambient]:
     open_: list[tuple[Node, Ambient]] = []
     current = around
     for node in graph.nodes:
-        if node.target is _ENTER:
+        if node.target is enter_autocast:
             open_.append((node, current))
             current = _inside(current, node)
-        elif node.target is _EXIT and open_ and node.args[0] is open_[-1][0]:
+        elif node.target is exit_autocast and open_ and node.args[0] is open_[-1][0]:
             _, current = open_.pop()
-        elif node.target is _SET_GRAD and isinstance(node.args[0], bool):
+        elif node.target is set_grad_enabled and isinstance(node.args[0], bool):
             current = replace(current, grad_enabled=node.args[0])
         found[node.name] = current
     return found
@@ -111,8 +104,12 @@ def piece(repro: Repro, recording: Recording, keep: Collection[str]) -> Repro | 
 
     Its outputs are the values that no kept node uses, and those that the original returns.
     """
-    cut = _cut_out(repro, recording, keep)
-    if cut is None:
+    cut = _Cut(repro, recording)
+    try:
+        for node in repro.graph.graph.nodes:
+            if node.name in keep and node.op in CALLS:
+                cut.add(node)
+    except NotRecorded:
         return None
     returned = set(repro.graph.graph.output_node().all_input_nodes)
     results = [
@@ -121,17 +118,6 @@ def piece(repro: Repro, recording: Recording, keep: Collection[str]) -> Repro | 
         if node.op in CALLS and (node in returned or not any(user in cut.copies for user in node.users))
     ]
     return cut.finished(results)
-
-
-def _cut_out(repro: Repro, recording: Recording, keep: Collection[str]) -> _Cut | None:
-    cut = _Cut(repro, recording)
-    try:
-        for node in repro.graph.graph.nodes:
-            if node.name in keep and node.op in CALLS:
-                cut.add(node)
-    except NotRecorded:
-        return None
-    return cut
 
 
 def side_by_side(repro: Repro, recording: Recording, names: Sequence[str]) -> SideBySide | None:
@@ -198,14 +184,14 @@ class _Cut:
 
     def finished(self, results: Sequence[Node]) -> Repro | None:
         """The repro, with the given nodes as its results."""
-        outputs = tuple(self.copies[node] for node in results if self.is_result(node))
+        outputs = tuple(self.copies[node] for node in results if self._is_result(node))
         if not outputs:
             return None
         self.graph.output(outputs)
         module = GraphModule(self.repro.graph, self.graph, class_name="Graph")
         return replace(self.repro, graph=module, inputs=tuple(self.inputs))
 
-    def is_result(self, node: Node) -> bool:
+    def _is_result(self, node: Node) -> bool:
         """Tensors, and what is not known not to be one."""
         if node.name in self.recording.several:
             return False
@@ -242,6 +228,7 @@ class _Cut:
             with self._at_the_top():
                 placeholder = self.graph.placeholder(operand.name)
             placeholder.target = placeholder.name  # several inputs may hold one node's value
+            self._last = placeholder
             placeholder.meta = self._annotations(operand)
             self._placeholders[key] = placeholder
             self.inputs.append(value)
@@ -249,16 +236,6 @@ class _Cut:
 
     def _at_the_top(self) -> Any:
         """Inputs come first, in the order in which they are met."""
-        last = self._last_input()
-        if last is not None:
-            return self.graph.inserting_after(last)
-        first = next(iter(self.graph.nodes), None)
-        return self.graph.inserting_before(first) if first is not None else self.graph.inserting_before()
-
-    def _last_input(self) -> Node | None:
-        found = None
-        for node in self.graph.nodes:
-            if node.op != "placeholder":
-                break
-            found = node
-        return found
+        if self._last is not None:
+            return self.graph.inserting_after(self._last)
+        return self.graph.inserting_before(next(iter(self.graph.nodes), None))

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchrepro.cut.batches import SideBySide
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.subgraph import Unit, ambient_at, piece, side_by_side, units_of
 from torchrepro.nouns.repro import Ambient, Repro
@@ -51,14 +50,11 @@ def windows_of(repro: Repro, recording: Recording) -> list[Window]:
 
 def by_ambient(windows: Sequence[Window]) -> list[list[Window]]:
     """Windows that can stand in one graph: those that run in the same state; the largest group first."""
-    groups: list[list[Window]] = []
+    states: list[Ambient] = []
     for window in windows:
-        for group in groups:
-            if group[0].ambient == window.ambient:
-                group.append(window)
-                break
-        else:
-            groups.append([window])
+        if window.ambient not in states:
+            states.append(window.ambient)
+    groups = [[window for window in windows if window.ambient == state] for state in states]
     return sorted(groups, key=len, reverse=True)
 
 
@@ -109,10 +105,18 @@ def wrong_ones(
 ) -> list[tuple[Unit, Window]]:
     """The ops with wrong results, the worst first, by one compilation of all windows."""
     count = min(_ROUNDS, max(len(window.instances) for window in windows))
-    turns = [[_instance(window, turn, count) for window in windows] for turn in range(count)]
+    # The instances of a window, spread evenly over the rounds.
+    turns = [
+        [window.instances[turn * len(window.instances) // count] for window in windows]
+        for turn in range(count)
+    ]
     layers = [side_by_side(repro, recording, [unit.name for unit in units]) for units in turns]
     built = [(layer, units) for layer, units in zip(layers, turns, strict=True) if layer is not None]
-    alike = [pair for pair in built if _shape(pair[0]) == _shape(built[0][0])]
+    alike = [
+        (layer, units)
+        for layer, units in built
+        if (layer.inputs, layer.outputs) == (built[0][0].inputs, built[0][0].outputs)
+    ]
     if not alike:
         return []
     whole = replace(alike[0][0].repro, earlier=tuple(layer.repro.inputs for layer, _ in alike[1:]))
@@ -124,15 +128,6 @@ def wrong_ones(
                 worst[place] = (_badness(leaf), units[place])
     ranked = sorted(worst.items(), key=lambda item: -item[1][0])
     return [(unit, windows[place]) for place, (_, unit) in ranked[:_WORST]]
-
-
-def _instance(window: Window, turn: int, count: int) -> Unit:
-    """The instances of a window, spread evenly over the rounds."""
-    return window.instances[turn * len(window.instances) // count]
-
-
-def _shape(layer: SideBySide) -> tuple[int, int]:
-    return len(layer.inputs), len(layer.outputs)
 
 
 def _badness(leaf: LeafComparison) -> float:

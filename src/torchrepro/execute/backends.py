@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchrepro.execute.compilers import known_compilers
 from torchrepro.nouns.repro import Compiler, Place, Repro, is_data
 from torchrepro.nouns.verdict import Stage
 from torchrepro.torch_api import dynamo
@@ -51,24 +52,22 @@ def last_stage_of(backend: str) -> Stage:
     return known.get(backend) or _AKIN.get(backend, Stage.BACKEND)
 
 
-def steps_below(repro: Repro) -> tuple[Step, ...]:
-    """Return the backends that do less than the compiler under test; after AOT, the first two are done."""
-    own = last_stage_of(repro.compiler.name)
-    stages = [step.stage for step in LADDER]
-    below = LADDER[: stages.index(own)] if own in stages else LADDER
-    if repro.place is Place.AFTER_AOT:
-        return tuple(step for step in below if step.stage is Stage.DECOMPOSITION)
-    return below
-
-
 def with_backend(repro: Repro, backend: str) -> Repro:
     """Return the repro with another backend, which has neither the mode nor the options of its compiler."""
     return replace(repro, compiler=replace(repro.compiler, name=backend, mode=None, options={}))
 
 
 def simpler_backends(repro: Repro) -> list[tuple[Step, Repro]]:
-    """Return the backends that do less than the compiler under test, each with the repro on it."""
-    return [(step, with_backend(repro, step.backend)) for step in steps_below(repro)]
+    """Return the backends that do less than the compiler under test, each with the repro on it.
+
+    After AOT, the first two are done.
+    """
+    own = last_stage_of(repro.compiler.name)
+    stages = [step.stage for step in LADDER]
+    below = LADDER[: stages.index(own)] if own in stages else LADDER
+    if repro.place is Place.AFTER_AOT:
+        below = tuple(step for step in below if step.stage is Stage.DECOMPOSITION)
+    return [(step, with_backend(repro, step.backend)) for step in below]
 
 
 def culprit_step(fails: Sequence[bool | None]) -> int | None:
@@ -105,7 +104,7 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
         named, more = compiler_of(backend.compiler_fn)
         options, left_out = _data(backend.kwargs.get("options") or {})
         mode = backend.kwargs.get("mode")
-        known = isinstance(backend.compiler_name, str) and backend.compiler_name in _registered()
+        known = isinstance(backend.compiler_name, str) and backend.compiler_name in known_compilers()
         name = backend.compiler_name if known else named.name
         return Compiler(name, mode=mode, options=options, dynamic=dynamic), (*notes, *more, *left_out)
     if isinstance(backend, str):
@@ -139,15 +138,11 @@ def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
 
 def _name_of(backend: Callable[..., Any]) -> str:
     """Return a registered name, else `package.module:function`."""
-    for name in _registered():
+    for name in known_compilers():
         if dynamo.registered_backends.get(name) is backend:
             return name
     qualified = getattr(backend, "__qualname__", None) or type(backend).__qualname__
     return f"{getattr(backend, '__module__', None) or type(backend).__module__}:{qualified}"
-
-
-def _registered() -> list[str]:
-    return list(dynamo.list_backends(exclude_tags=()))
 
 
 def _data(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

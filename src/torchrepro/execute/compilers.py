@@ -6,11 +6,10 @@ Effect tokens: outputs of a graph that only keep effects in order, and that no c
 from __future__ import annotations
 
 import difflib
-import importlib
 import operator
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pkgutil import resolve_name
 from typing import Any
 
@@ -217,34 +216,21 @@ def _aot_inductor(compiler: Compiler) -> CompilerFn:
         with torch.no_grad():
             files: Any = aot_compile(graph, tuple(inputs), options=options)
             package = package_aoti(f"{directory.name}/model.pt2", {"model": files})
-        return _Loaded(aoti_load_package(package), tuple(outputs), directory)
+        function = aoti_load_package(package)
+
+        def call(*args: Any, until: object = directory) -> Any:
+            """`until`: the library's directory goes when the function does."""
+            with torch.no_grad():
+                found = function(*args)
+            return tuple(_as_in_graph(value, node) for value, node in zip(found, outputs, strict=True))
+
+        return call
 
     return compile_fn
 
 
-class _Loaded:
-    """A function of a library; the library's directory goes when the function does.
-
-    A library returns tensors alone. Numbers that the graph returns as well are made numbers again.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        outputs: tuple[Any, ...],
-        directory: tempfile.TemporaryDirectory[str],
-    ) -> None:
-        self._function = function
-        self._outputs = outputs
-        self._directory = directory
-
-    def __call__(self, *args: Any) -> Any:
-        with torch.no_grad():
-            found = self._function(*args)
-        return tuple(_as_in_graph(value, node) for value, node in zip(found, self._outputs, strict=True))
-
-
 def _as_in_graph(value: Any, output: Any) -> Any:
+    """Return what a library gives, which is tensors alone, as what the graph returns: numbers as well."""
     if not isinstance(output, torch.fx.Node):
         return output
     number = isinstance(output.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
@@ -266,22 +252,18 @@ class _Boxed:
 @contextmanager
 def _as_if_captured(fake_mode: Any) -> Iterator[None]:
     """Enter the context in which capture calls a backend. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.dynamo import TracingContext, tracing
     from torchrepro.torch_api.inductor import V
 
-    with ExitStack() as stack:
-        if fake_mode is not None:
-            stack.enter_context(tracing(TracingContext(fake_mode)))
-            stack.enter_context(V.set_fake_mode(fake_mode))
+    if fake_mode is None:
+        yield
+        return
+    with dynamo.tracing(dynamo.TracingContext(fake_mode)), V.set_fake_mode(fake_mode):
         yield
 
 
 def _imported(name: str) -> CompilerFn:
-    module_name, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found: Any = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise UnknownCompilerError(
             f"cannot import the compiler {name!r} ({exc})",

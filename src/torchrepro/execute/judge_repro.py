@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,19 +45,17 @@ class Prepared:
     @contextmanager
     def modes(self) -> Iterator[None]:
         """Enter the modes of the call. Below AOT, autograd has done its work: the graphs run without it."""
-        with applied_modes(self.repro.ambient):
-            if self.repro.place is Place.AFTER_AOT:
-                with torch.no_grad():
-                    yield
-            else:
-                yield
+        below_autograd = self.repro.place is Place.AFTER_AOT
+        with applied_modes(self.repro.ambient), torch.no_grad() if below_autograd else nullcontext():
+            yield
 
     def compile(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
         """Compile a copy of the graph, dynamic where it was captured so; return the copy and the result."""
         graph, inputs, repro = self.graph(), self.inputs(), self.repro
         with self.modes():
             # Operators with graphs of their own (`while_loop`) ask for the symbols that capture always has.
-            if repro.place is Place.AFTER_AOT or repro.symbols or _calls_graphs(graph):
+            calls_graphs = any(isinstance(child, torch.fx.GraphModule) for child in graph.children())
+            if repro.place is Place.AFTER_AOT or repro.symbols or calls_graphs:
                 fake_mode = restore_metadata(graph, inputs, repro.symbols)
                 example = fake_inputs(graph)
                 return graph, compile_graph(repro.compiler, repro.place, graph, fake_mode, example)
@@ -79,10 +77,6 @@ class Prepared:
             with same_randomness(capture_rng_state()):
                 for inputs in self.repro.earlier:
                     self.observe(graph, function, clone_inputs(inputs))
-
-
-def _calls_graphs(graph: torch.fx.GraphModule) -> bool:
-    return any(isinstance(child, torch.fx.GraphModule) for child in graph.children())
 
 
 def repro_common(repro: Repro) -> Prepared:

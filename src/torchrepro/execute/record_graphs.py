@@ -36,7 +36,11 @@ class Origins:
 
     def of(self, graph: torch.fx.GraphModule, *, below_aot: bool = False, backward: bool = False) -> Origin:
         """Return the origin of the graph being compiled. What AOT makes of a graph is no new one."""
-        code, compilation = _compilation()
+        # A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 to 2.15
+        # (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).
+        compile_id = CompileContext.current_compile_id()
+        code = None if compile_id is None else compile_id.frame_id
+        compilation = 0 if compile_id is None else compile_id.frame_compile_id or 0
         key = f"{code}/{compilation}"
         if code is None or not below_aot or key not in self._numbers:
             self._numbers[key] = self.seen
@@ -46,30 +50,14 @@ class Origins:
             seen=self.seen,
             compilation=compilation,
             backward=backward,
-            source=beginning_of(graph),
+            source=_beginning_of(graph),
         )
 
 
-def beginning_of(graph: torch.fx.GraphModule) -> str:
+def _beginning_of(graph: torch.fx.GraphModule) -> str:
     """Return the first line of the user in a graph: `model.py:12 in forward`."""
-    for node in graph.graph.nodes:
-        if node.op not in ("placeholder", "get_attr", "output"):
-            found = source_of(node)
-            if found:
-                return found.partition(": ")[0]
-    return ""
-
-
-def _compilation() -> tuple[int | None, int]:
-    """Return the code that is being compiled, by Dynamo's number, and how often it has been before.
-
-    A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 and 2.13
-    (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).
-    """
-    compile_id = CompileContext.current_compile_id()
-    if compile_id is None:
-        return None, 0
-    return compile_id.frame_id, compile_id.frame_compile_id or 0
+    calls = (node for node in graph.graph.nodes if node.op not in ("placeholder", "get_attr", "output"))
+    return next((found.partition(": ")[0] for found in map(source_of, calls) if found), "")
 
 
 def record_graphs(

@@ -33,6 +33,7 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, ModelRequest
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.snapshot import python_state
+from torchrepro.torch_api.pytree import tree_map_only
 
 _SEED = 0
 
@@ -77,9 +78,14 @@ class Factory:
     """Set where building twice gives different things: the copy to start from."""
 
     def fresh(self) -> Built:
-        if self.once is not None:
-            return self._copy(self.once)
-        return self._build()
+        """Return the model as one more call of the function gives it, or a copy of the one that was kept."""
+        if self.once is None:
+            return self._build()
+        model = self.once.model
+        if isinstance(model, torch.nn.Module):
+            model = clone_module(model)
+        args, kwargs = clone_inputs((self.once.args, dict(self.once.kwargs)))
+        return Built(model, args, kwargs)
 
     def steady(self) -> tuple[Factory, str]:
         """Return a factory whose products are all alike, and a note if they had to be copied."""
@@ -87,7 +93,7 @@ class Factory:
         if same(_data(first), _data(second), strict=True):
             return self, ""
         note = f"{self.name} returns something else each time, so one of them was copied"
-        return Factory(self.function, self.name, self.options, self.device, self.backward, first), note
+        return replace(self, once=first), note
 
     def _build(self) -> Built:
         torch.manual_seed(_SEED)
@@ -112,13 +118,6 @@ class Factory:
                     tensor.requires_grad_(True)
         return built
 
-    def _copy(self, built: Built) -> Built:
-        model = built.model
-        if isinstance(model, torch.nn.Module):
-            model = clone_module(model)
-        args, kwargs = clone_inputs((built.args, dict(built.kwargs)))
-        return Built(model, args, kwargs)
-
 
 def load_factory(target: str, *, device: str | None = None, backward: bool | None = None) -> Factory:
     """`FILE.py:FUNCTION` or `package.module:FUNCTION`; each way to get it wrong is one clear line."""
@@ -128,7 +127,7 @@ def load_factory(target: str, *, device: str | None = None, backward: bool | Non
             f"{target!r} does not name a function",
             next_step="write FILE.py:FUNCTION or package.module:FUNCTION",
         )
-    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    module = _loaded(where)
     function = getattr(module, name, None)
     if function is None:
         functions = [
@@ -154,16 +153,20 @@ def load_factory(target: str, *, device: str | None = None, backward: bool | Non
 
 def as_built(value: Any, name: str) -> Built:
     """Accept a model alone, (model, inputs) or (model, args, kwargs)."""
+    match value:
+        case (model, args, Mapping() as kwargs) if callable(model):
+            return Built(model, tuple(args), dict(kwargs))
+        case (model, Mapping() as kwargs) if callable(model):
+            return Built(model, (), dict(kwargs))
+        case (model, inputs) if callable(model):
+            return Built(model, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
+        case _ if callable(value) and not isinstance(value, (torch.Tensor, tuple, list)):
+            return Built(value)
+    found = f"a {type(value).__name__}"
     if isinstance(value, (tuple, list)):
-        if len(value) == 2 and callable(value[0]):
-            return _with_inputs(value[0], value[1])
-        if len(value) == 3 and callable(value[0]) and isinstance(value[2], Mapping):
-            return Built(value[0], tuple(value[1]), dict(value[2]))
-    elif callable(value) and not isinstance(value, torch.Tensor):
-        return Built(value)
+        found += f" of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
     raise TorchReproError(
-        f"{name} returned {_shape_of(value)}",
-        next_step="return model, (model, inputs) or (model, args, kwargs)",
+        f"{name} returned {found}", next_step="return model, (model, inputs) or (model, args, kwargs)"
     )
 
 
@@ -203,37 +206,19 @@ def _required_parameters(function: Callable[..., Any]) -> list[str]:
     return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
-def _with_inputs(model: Callable[..., Any], inputs: Any) -> Built:
-    if isinstance(inputs, Mapping):
-        return Built(model, (), dict(inputs))
-    if isinstance(inputs, (tuple, list)):
-        return Built(model, tuple(inputs))
-    return Built(model, (inputs,))
-
-
-def _shape_of(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
-    return f"a {type(value).__name__}"
-
-
 def _data(built: Built) -> Any:
     state = dict(built.model.state_dict()) if isinstance(built.model, torch.nn.Module) else {}
     return [tensor for _, tensor in tensors_in((built.args, dict(built.kwargs), state))]
 
 
 def _moved(built: Built, device: str) -> Built:
-    from torchrepro.torch_api.pytree import tree_map
-
-    def move(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        moved = value.detach().to(device)
-        return moved.requires_grad_(value.requires_grad)
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
 
     try:
         model = built.model.to(device) if isinstance(built.model, torch.nn.Module) else built.model
-        return Built(model, tree_map(move, built.args), tree_map(move, dict(built.kwargs)))
+        args, kwargs = tree_map_only(torch.Tensor, move, (built.args, dict(built.kwargs)))
+        return Built(model, args, kwargs)
     except (RuntimeError, AssertionError) as exc:
         first = str(exc).partition("\n")[0]
         raise TorchReproError(
@@ -241,36 +226,29 @@ def _moved(built: Built, device: str) -> Built:
         ) from exc
 
 
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
+def _loaded(where: str) -> ModuleType:
+    """Import `FILE.py` or `package.module`."""
+    path = Path(where)
+    is_file = where.endswith(".py")
+    if is_file and not path.is_file():
         raise TorchReproError(f"there is no file {path}", next_step="check the path before the colon")
-    sys.path.insert(0, str(path.resolve().parent))
-    # A file called random.py must not take the place of the standard library's.
-    name = path.stem if path.stem not in sys.modules else f"_torchrepro_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent) if is_file else "")
     try:
+        if not is_file:
+            return importlib.import_module(where)
+        # A file called random.py must not take the place of the standard library's.
+        name = path.stem if path.stem not in sys.modules else f"_torchrepro_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except Exception as exc:
-        raise _failed_import(str(path), exc) from exc
+        raise TorchReproError(
+            f"{path if is_file else where} cannot be imported ({type(exc).__name__}: {exc})",
+            next_step="--traceback shows where",
+        ) from exc
     return module
-
-
-def _load_module(name: str) -> ModuleType:
-    sys.path.insert(0, "")
-    try:
-        return importlib.import_module(name)
-    except Exception as exc:
-        raise _failed_import(name, exc) from exc
-
-
-def _failed_import(name: str, exc: Exception) -> TorchReproError:
-    return TorchReproError(
-        f"{name} cannot be imported ({type(exc).__name__}: {exc})", next_step="--traceback shows where"
-    )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torchrepro.judge.rule import Rule
 from torchrepro.judge.tensors import compare_number, compare_tensors, differing
 from torchrepro.nouns.verdict import Comparison, Difference, LeafComparison
 
-_PLAIN_SEQUENCES = (list, tuple)
+_NOT_SEQUENCES = (str, bytes, bytearray, memoryview, range)
 _MISSING = object()
 
 
@@ -60,9 +60,9 @@ def same(
         )
     comparing = _Comparing(rule)
     with torch.no_grad():
-        if _is_plain_sequence(ref) and _is_plain_sequence(res):
+        if type(ref) is not type(res) and {type(ref), type(res)} == {list, tuple}:
             # A graph returns a tuple where the function compiled from it returns a list.
-            res = type(ref)(res) if type(ref) is not type(res) else res
+            res = type(ref)(res)
         comparing.compare(ref, res, fp64_ref, path)
     return Comparison(tuple(comparing.leaves), tuple(dict.fromkeys(comparing.notes)))
 
@@ -98,12 +98,14 @@ class _Comparing:
             self._arrays(ref, res, truth, path)
         elif isinstance(ref, (bool, int, float, complex)):
             self._numbers(ref, res, truth, path)
+        elif not isinstance(ref, (Mapping, Sequence)) or isinstance(ref, _NOT_SEQUENCES):
+            self._objects(ref, res, truth, path)
+        elif not _same_kind(ref, res):
+            self._found(path, Difference.STRUCTURE, f"{_name(ref)} in eager, {_name(res)} compiled")
         elif isinstance(ref, Mapping):
             self._mappings(ref, res, truth, path)
-        elif isinstance(ref, Sequence) and not isinstance(ref, (str, bytes, bytearray, memoryview, range)):
-            self._sequences(ref, res, truth, path)
         else:
-            self._objects(ref, res, truth, path)
+            self._sequences(ref, res, truth, path)
 
     def _numbers(self, ref: complex, res: Any, truth: Any, path: str) -> None:
         if type(ref) is not type(res):
@@ -132,9 +134,6 @@ class _Comparing:
         self._dispatch(left, right, truth, path)
 
     def _sequences(self, ref: Sequence[Any], res: Any, truth: Any, path: str) -> None:
-        if not _same_kind(ref, res):
-            self._structure_differs(path, ref, res)
-            return
         if len(ref) != len(res):
             self._found(path, Difference.STRUCTURE, f"{len(ref)} elements in eager, {len(res)} compiled")
             return
@@ -144,9 +143,6 @@ class _Comparing:
             self.compare(left, right, _item(truth, number), path + step)
 
     def _mappings(self, ref: Mapping[Any, Any], res: Any, truth: Any, path: str) -> None:
-        if not _same_kind(ref, res):
-            self._structure_differs(path, ref, res)
-            return
         missing = [key for key in ref if key not in res]
         extra = [key for key in res if key not in ref]
         if missing or extra:
@@ -162,11 +158,11 @@ class _Comparing:
     def _objects(self, ref: Any, res: Any, truth: Any, path: str) -> None:
         if isinstance(ref, torch.Tensor) or type(ref) is not type(res):
             self._type_differs(path, ref, res)
-        elif isinstance(ref, AbstractSet):
-            self._sets(ref, res, path)
+        elif isinstance(ref, AbstractSet) and any(isinstance(value, torch.Tensor) for value in ref):
+            self.notes.append(f"{path or 'the value'}: tensors in a set have no order and were not compared")
+            self._verdict(path, len(ref) == len(res), f"{len(ref)} tensors", f"{len(res)} tensors")
         elif isinstance(ref, slice):
-            ends = ("start", "stop", "step")
-            self._attributes(ref, res, truth, path, ends)
+            self._attributes(ref, res, truth, path, ("start", "stop", "step"))
         elif isinstance(ref, types.FunctionType):
             # A function defined in the compiled one is a new object on every call.
             self._verdict(path, ref is res or ref.__code__ is res.__code__, ref, res)
@@ -189,16 +185,8 @@ class _Comparing:
             elif left is not _MISSING:
                 self.compare(left, right, getattr(truth, name, None), f"{path}.{name}")
 
-    def _sets(self, ref: AbstractSet[Any], res: AbstractSet[Any], path: str) -> None:
-        if any(isinstance(value, torch.Tensor) for value in ref):
-            self.notes.append(f"{path or 'the value'}: tensors in a set have no order and were not compared")
-            self._verdict(path, len(ref) == len(res), f"{len(ref)} tensors", f"{len(res)} tensors")
-        else:
-            self._exactly(path, ref, res)
-
     def _exactly(self, path: str, ref: Any, res: Any) -> None:
-        equal = ref is res or bool(ref == res)
-        self._verdict(path, equal, ref, res)
+        self._verdict(path, ref is res or bool(ref == res), ref, res)
 
     def _verdict(self, path: str, equal: bool, ref: Any, res: Any) -> None:
         if equal or self.rule.ignore_non_fp:
@@ -212,15 +200,8 @@ class _Comparing:
         text = f"{_name(ref)} in eager, {_name(res)} compiled"
         self._found(path, Difference.TYPE, text, _short(ref), _short(res))
 
-    def _structure_differs(self, path: str, ref: Any, res: Any) -> None:
-        self._found(path, Difference.STRUCTURE, f"{_name(ref)} in eager, {_name(res)} compiled")
-
     def _found(self, path: str, difference: Difference, detail: str, ref: str = "", res: str = "") -> None:
         self.leaves.append(differing(path, difference, detail, ref, res))
-
-
-def _is_plain_sequence(value: Any) -> bool:
-    return type(value) in _PLAIN_SEQUENCES
 
 
 def _same_kind(ref: Any, res: Any) -> bool:
@@ -312,7 +293,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 def reduce_to_scalar_loss(out: Any) -> torch.Tensor:
     """Return a scalar that depends on every differentiable element of `out`, each with its own weight."""
-    tensors = [tensor for _, tensor in tensors_in(out) if _is_differentiable(tensor)]
+    found = (tensor for _, tensor in tensors_in(out))
+    tensors = [tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex()]
     wanting = [tensor for tensor in tensors if tensor.requires_grad]
     terms = [_weighted_sum(tensor) for tensor in wanting or tensors]
     if not terms:
@@ -324,10 +306,6 @@ def reduce_to_scalar_loss(out: Any) -> torch.Tensor:
     for term in terms[1:]:
         loss = loss + term.to(device=loss.device)
     return loss
-
-
-def _is_differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _weighted_sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -58,13 +57,17 @@ def run_fwd_maybe_bwd(
     if not disable_clone:
         args, kwargs = clone_inputs((tuple(args), kwargs))
         if isinstance(gm, torch.nn.Module):
-            if _is_compiled(gm):
+            if hasattr(gm, "_orig_mod") or getattr(gm, "_compiled_call_impl", None) is not None:
                 guard = _put_back_afterwards(gm)
             else:
                 gm = clone_module(gm)
     with guard, around or nullcontext():
         run = observe_call(gm, tuple(args), kwargs, only_fwd=only_fwd)
-        return run if isinstance(guard, nullcontext) else _keep_apart(run)
+        if isinstance(guard, nullcontext):
+            return run
+        # The model's state is about to be put back.
+        state = {name: tensor.detach().clone() for name, tensor in run.state.items() if name in run.changed}
+        return replace(run, state=state)
 
 
 def observe_call(
@@ -88,7 +91,7 @@ def observe_call(
         tensor.grad = None
         if not tensor.is_leaf:
             tensor.retain_grad()
-    versions = {name: _version(tensor) for name, tensor in state.items()}
+    versions = {name: version_of(tensor) for name, tensor in state.items()}
 
     outputs = call_as_it_asks(call, args, kwargs)
     if not only_fwd and any(tensor.requires_grad for _, tensor in tensors_in(outputs)):
@@ -99,7 +102,7 @@ def observe_call(
         gradients={name: tensor.grad for name, tensor in wanting.items()},
         inputs=(args, dict(kwargs)) if kwargs else args,
         state=state,
-        changed=frozenset(name for name, tensor in state.items() if _version(tensor) != versions[name]),
+        changed=frozenset(name for name, tensor in state.items() if version_of(tensor) != versions[name]),
         rng=capture_rng_state().devices,
     )
 
@@ -130,11 +133,7 @@ def named_state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
 
 
-def _is_compiled(module: torch.nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def _version(tensor: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
     """Return how often the tensor was written to; inference tensors do not count that and look unchanged."""
     return 0 if tensor.is_inference() else tensor._version
 
@@ -156,12 +155,6 @@ def _put_back_afterwards(module: torch.nn.Module) -> Iterator[None]:
                     tensor.grad = gradients[name]
         for child, flag in training:
             child.training = flag
-
-
-def _keep_apart(run: Run) -> Run:
-    """Return the run with copies of the model's state, which is about to be put back."""
-    state = {name: tensor.detach().clone() for name, tensor in run.state.items() if name in run.changed}
-    return replace(run, state=state)
 
 
 # Directories of torch, and the stage whose code lives there. `_inductor/compile_fx.py` calls AOT, which calls
@@ -279,11 +272,5 @@ def _frames(exc: BaseException) -> Iterator[str]:
         inner = getattr(current, "inner_exception", None)
         current = inner if isinstance(inner, BaseException) else current.__cause__
     for link in reversed(chain):
-        yield from reversed(list(_places(link.__traceback__)))
-
-
-def _places(trace: TracebackType | None) -> Iterator[str]:
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        yield f"{code.co_filename}:{code.co_name}".replace("\\", "/")
-        trace = trace.tb_next
+        for frame, _ in reversed(list(traceback.walk_tb(link.__traceback__))):
+            yield f"{frame.f_code.co_filename}:{frame.f_code.co_name}".replace("\\", "/")

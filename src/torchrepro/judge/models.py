@@ -137,55 +137,45 @@ def judge(
     `steady`: eager is known to agree with itself, and is run once. `judged` is given what was judged.
     """
     start = capture_rng_state().starting_from(rng or {})
-    phases = phase if isinstance(phase, Phases) else Phases(phase)
+    phase = phase if isinstance(phase, Phases) else Phases(phase)
+    rule, judged = rule or Rule(), judged or Judged()
     with same_randomness(start):
-        return _judge(subject, rule or Rule(), require_fp64, start, phases, steady, judged or Judged())
-
-
-def _judge(
-    subject: Subject,
-    rule: Rule,
-    require_fp64: bool,
-    start: RngState,
-    phase: Phases,
-    steady: bool,
-    judged: Judged,
-) -> Verdict:
-    phase("eager")
-    recorder = RecordRandom()
-    eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers(), recorder)))
-    if isinstance(eager, Exception):
-        # The recorder is a dispatch mode, under which torch fails on tensors such as a ZeroTensor (#197067).
+        phase("eager")
         recorder = RecordRandom()
-        eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers())))
-    if isinstance(eager, Exception):
-        return _judge_without_eager(subject, start, eager, phase, judged)
-    judged.runs["eager"] = eager
-    unsteady, notes = ("", ()) if steady else _steadiness(subject, rule, start, eager)
-    truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
-    notes += reasons
-    if truth is not None:
-        judged.runs["truth"] = truth
+        eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers(), recorder)))
+        if isinstance(eager, Exception):
+            # The recorder is a dispatch mode, under which torch fails on tensors such as a ZeroTensor
+            # (pytorch#197067).
+            recorder = RecordRandom()
+            eager = _attempt(lambda: subject.eager(_starting_from(start, without_compilers())))
+        if isinstance(eager, Exception):
+            return _judge_without_eager(subject, start, eager, phase, judged)
+        judged.runs["eager"] = eager
+        unsteady, notes = ("", ()) if steady else _steadiness(subject, rule, start, eager)
+        truth, reasons = _truth(subject, recorder.draws, require_fp64, start, phase)
+        notes += reasons
+        if truth is not None:
+            judged.runs["truth"] = truth
 
-    phase("compile")
-    randomness = eager_randomness() if recorder.is_random else nullcontext()
-    compiled = _attempt(lambda: subject.compiled(_starting_from(start, randomness)))
-    if isinstance(compiled, Exception):
-        judged.raised = compiled
-        # A compilation that began inside the call has ended by now; then the frames tell.
-        compiling = True if phase.last == "compile" else None
-        return verdict_of(compiled, compiling=compiling).with_notes(*notes)
-    judged.runs["compiled"] = compiled
-    phase("compare")
-    if unsteady:
-        return Verdict(Kind.NOT_COMPARABLE, summary=f"non-deterministic: {unsteady}", notes=notes)
-    # Where there is no truth, eager's noise has to be guessed, and mixed precision gives float32 results that
-    # have only a half type's digits.
-    rule = replace(rule, blind_dtype=recorder.coarsest_dtype)
-    verdict = verdict_of_comparison(compare_runs(eager, compiled, truth, rule=rule)).with_notes(*notes)
-    if verdict.fails and recorder.is_random:
-        return _if_draws_agree(verdict, subject, eager, compiled)
-    return verdict
+        phase("compile")
+        randomness = eager_randomness() if recorder.is_random else nullcontext()
+        compiled = _attempt(lambda: subject.compiled(_starting_from(start, randomness)))
+        if isinstance(compiled, Exception):
+            judged.raised = compiled
+            # A compilation that began inside the call has ended by now; then the frames tell.
+            compiling = True if phase.last == "compile" else None
+            return verdict_of(compiled, compiling=compiling).with_notes(*notes)
+        judged.runs["compiled"] = compiled
+        phase("compare")
+        if unsteady:
+            return Verdict(Kind.NOT_COMPARABLE, summary=f"non-deterministic: {unsteady}", notes=notes)
+        # Where there is no truth, eager's noise has to be guessed, and mixed precision gives float32 results
+        # that have only a half type's digits.
+        rule = replace(rule, blind_dtype=recorder.coarsest_dtype)
+        verdict = verdict_of_comparison(compare_runs(eager, compiled, truth, rule=rule)).with_notes(*notes)
+        if verdict.fails and recorder.is_random:
+            return _if_draws_agree(verdict, subject, eager, compiled)
+        return verdict
 
 
 def _attempt(run: Callable[[], Run]) -> Run | Exception:
@@ -447,10 +437,9 @@ def _starting_from(state: RngState, *contexts: AbstractContextManager[Any]) -> I
         yield
 
 
-@contextmanager
-def eager_randomness() -> Iterator[None]:
+def eager_randomness() -> AbstractContextManager[Any]:
     """Inductor draws from eager's generators. Checked on torch 2.11 to 2.15 (`fallback_random`)."""
     from torchrepro.torch_api.inductor import config
 
-    with config.patch(fallback_random=True):
-        yield
+    patch: AbstractContextManager[Any] = config.patch(fallback_random=True)
+    return patch

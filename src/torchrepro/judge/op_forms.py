@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.ops import DispatchKey
 
@@ -36,16 +37,8 @@ def run_plainly(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _eager_kernel(op: Any) -> Callable[..., Any] | None:
     """Return the op's own eager implementation. Checked on torch 2.11 to 2.15 (`py_kernels`)."""
-    keys = DispatchKey
-    for key in (keys.CompositeExplicitAutograd, keys.BackendSelect, keys.CPU):
-        if key in op.py_kernels:
-            kernel: Callable[..., Any] = op.py_kernels[key]
-            return kernel
-    return None
-
-
-def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = (), **_: Any) -> Any:
-    return true_fn(*operands) if bool(pred) else false_fn(*operands)
+    keys = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect, DispatchKey.CPU)
+    return next((op.py_kernels[key] for key in keys if key in op.py_kernels), None)
 
 
 def _while_loop(cond_fn: Any, body_fn: Any, carried: Any, additional: Any = (), *_: Any, **__: Any) -> Any:
@@ -79,22 +72,6 @@ def _map(function: Any, xs: Any, pos_args: Any = (), **_: Any) -> Any:
     return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
 
-def _invoke_subgraph(subgraph: Any, identifier: Any, *operands: Any) -> Any:
-    return subgraph(list(operands)) if getattr(subgraph, "_boxed_call", False) else subgraph(*operands)
-
-
-def _call_with_operands(function: Any, *operands: Any, **_: Any) -> Any:
-    return function(*operands)
-
-
-def _strict_mode(function: Any, operands: Any) -> Any:
-    return function(*operands)
-
-
-def _hints_wrapper(body: Any, args: Any, kwargs: Any, hints: Any) -> Any:
-    return body(*args, **kwargs)
-
-
 def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> Any:
     """Run the op on arguments that were converted to the wider dtype first."""
     widened = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
@@ -102,27 +79,22 @@ def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> Any:
 
 
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "cond": _cond,
+    "cond": lambda pred, true_fn, false_fn, operands=(), **_: (true_fn if pred else false_fn)(*operands),
     "while_loop": _while_loop,
     "scan": _scan,
     "associative_scan": _associative_scan,
     "map_impl": _map,
-    "invoke_subgraph": _invoke_subgraph,
-    "invoke_quant": _call_with_operands,
-    "invoke_quant_packed": _call_with_operands,
-    "foreach_map": _call_with_operands,
-    "strict_mode": _strict_mode,
-    "hints_wrapper": _hints_wrapper,
+    "invoke_subgraph": lambda subgraph, identifier, *operands: call_as_it_asks(subgraph, operands, {}),
+    "invoke_quant": lambda function, *operands, **_: function(*operands),
+    "invoke_quant_packed": lambda function, *operands, **_: function(*operands),
+    "foreach_map": lambda function, *operands, **_: function(*operands),
+    "strict_mode": lambda function, operands: function(*operands),
+    "hints_wrapper": lambda body, args, kwargs, hints: body(*args, **kwargs),
     "out_dtype": _out_dtype,
 }
 
 
 aten = torch.ops.aten
-
-
-def float64_form(func: Any) -> Callable[..., Any] | None:
-    """Return a function with the arguments and results of this op; None where the op itself is tried."""
-    return _forms().get(func)
 
 
 def _factor(query: torch.Tensor, scale: float | None) -> float:
@@ -140,13 +112,6 @@ def _attend(
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~allowed, float("-inf"))
     return scores
-
-
-def _forward(
-    query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = _attend(query, key, bias, causal, scale)
-    return torch.softmax(scores, dim=-1) @ value, torch.logsumexp(scores, dim=-1)
 
 
 def _backward(
@@ -183,7 +148,8 @@ def _attention(op: Any) -> Callable[..., tuple[Any, ...]]:
                 return tuple(gradients)
             wants_bias = given["grad_input_mask"][3] and bias is not None
             return *gradients, of_bias.sum_to_size(bias.shape) if wants_bias else None
-        out, lse = _forward(query, key, value, bias, *options)
+        scores = _attend(query, key, bias, *options)
+        out, lse = torch.softmax(scores, dim=-1) @ value, torch.logsumexp(scores, dim=-1)
         seed = torch.empty((), dtype=torch.int64, device=query.device)
         if "return_debug_mask" not in names:
             return out, lse, seed, seed.clone()
@@ -221,8 +187,11 @@ def _without_out_dtype(product: Callable[..., Any], matrices: int) -> Callable[.
 
 
 @lru_cache(maxsize=1)
-def _forms() -> dict[Any, Callable[..., Any]]:
-    """By overload; a release that lacks an op simply lacks the row."""
+def float64_forms() -> dict[Any, Callable[..., Any]]:
+    """Functions with the arguments and results of an op, by overload; of other ops, the op itself is tried.
+
+    A release that lacks an op simply lacks the row.
+    """
     kernels = ("flash", "efficient", "cudnn")
     ways = [f"{kernel}_attention{way}" for kernel in kernels for way in ("", "_backward")]
     fused = [f"_scaled_dot_product_{way}" for way in ways]

@@ -72,7 +72,7 @@ class RecordRandom(TorchDispatchMode):
         result = func(*args, **kwargs)
         if draws_now(func, args, kwargs):
             kept = tuple(tensor.detach().clone() for tensor in _drawn(func, args, kwargs, result))
-            self._draws.append(Draw(_name(func), kept))
+            self._draws.append(Draw(func.name(), kept))
         return result
 
 
@@ -88,15 +88,15 @@ class ReplayRandom:
         if self._used == len(self._draws):
             raise ReferenceUnavailable(
                 f"the reference run draws more often than the eager run, which drew {len(self._draws)} times"
-                f" (next: {_name(func)})"
+                f" (next: {func.name()})"
             )
         draw = self._draws[self._used]
         self._used += 1
-        if _name(func) != draw.op:
+        if func.name() != draw.op:
             raise ReferenceUnavailable(
-                f"random draw {self._used} is {_name(func)} in the reference run, {draw.op} in the eager run"
+                f"random draw {self._used} is {func.name()} in the reference run, {draw.op} in the eager run"
             )
-        if _is_fused_with_arithmetic(func):
+        if {"dropout_p", "dropout"} & set(_argument_names(func)):
             raise ReferenceUnavailable(f"{draw.op} draws inside a fused kernel: its mask cannot be replayed")
         result = func(*args, **kwargs)
         targets = _drawn(func, args, kwargs, result)
@@ -167,17 +167,9 @@ def draws_now(func: Any, args: Any, kwargs: Any) -> bool:
     )
 
 
-def _is_fused_with_arithmetic(func: Any) -> bool:
-    return any(name in _argument_names(func) for name in ("dropout_p", "dropout"))
-
-
 @lru_cache(maxsize=4096)
 def _argument_names(func: Any) -> tuple[str, ...]:
     return tuple(item.name for item in func._schema.arguments)
-
-
-def _name(func: Any) -> str:
-    return str(func.name())
 
 
 def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:

@@ -134,7 +134,8 @@ def _metadata(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> tuple[Differe
     if ref.layout != res.layout:
         return Difference.LAYOUT, ref.layout, res.layout
     if ref.is_nested != res.is_nested:
-        return Difference.LAYOUT, _nested(ref), _nested(res)
+        eager, compiled = ("nested" if tensor.is_nested else "not nested" for tensor in (ref, res))
+        return Difference.LAYOUT, eager, compiled
     if rule.check_stride and ref.layout is torch.strided and not nested:
         strides = [_telling_strides(tensor) for tensor in (ref, res)]
         if strides[0] != strides[1]:
@@ -158,7 +159,8 @@ def _parts(
             found, said = compare_tensors(piece, other, target, where, rule)
             leaves += found
             notes += said
-            if name.endswith("indices()") and (target is None or not _equal(piece, target)):
+            elsewhere = target is None or piece.shape != target.shape or unequal(piece, target).count
+            if name.endswith("indices()") and elsewhere:
                 aligned = {}  # the values of the truth belong to other places
         elif isinstance(piece, float) and isinstance(other, float):
             leaves.append(compare_number(piece, other, None, where, rule))
@@ -268,14 +270,6 @@ def _telling_strides(tensor: torch.Tensor) -> list[int]:
     if tensor.numel() == 0:
         return []
     return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
-def _nested(tensor: torch.Tensor) -> str:
-    return "nested" if tensor.is_nested else "not nested"
-
-
-def _equal(piece: torch.Tensor, target: torch.Tensor) -> bool:
-    return piece.shape == target.shape and not unequal(piece, target).count
 
 
 def _count(tensor: torch.Tensor) -> int:

@@ -25,7 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchrepro.judge.clone import FLOAT64, Precision, TensorCloner, has_its_own_dispatch
-from torchrepro.judge.op_forms import float64_form, has_plain_form, run_plainly
+from torchrepro.judge.op_forms import float64_forms, has_plain_form, run_plainly
 from torchrepro.judge.randomness import ReplayRandom, draws_now, is_composite, is_random_op
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import (
@@ -84,7 +84,7 @@ def plan_of(func: Any) -> OpPlan:
             if alias.is_write and item.alias_info.before_set == alias.before_set
         },
         half_to_float=names.index("half_to_float") if "half_to_float" in names else None,
-        form=float64_form(func) or _python_body_of(func),
+        form=float64_forms().get(func) or _python_body_of(func),
     )
 
 

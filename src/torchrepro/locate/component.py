@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.cut.hints import Evidence
+from torchrepro.cut.hints import evidence_in
 from torchrepro.engine.baseline import Failure
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import LADDER, with_backend
@@ -133,15 +133,15 @@ def _in_inductor(trials: Trials, suspects: Sequence[str]) -> Found | None:
 
 def _suspected(trials: Trials, suspects: Sequence[str]) -> Switch | None:
     """The lowering that the evidence or another step points to, if any."""
-    evidence = Evidence.of(trials.inquiry.verdict)
+    evidence = evidence_in(trials.inquiry.verdict)
     plain = {plain_op_name(name) for name in suspects}
 
     def weight(switch: Switch) -> float:
         name = plain_op_name(switch.name)
-        return 100.0 if name in plain else evidence.against({name: 1})
+        return 100.0 if name in plain else evidence.get(name, 0.0)
 
     best = max(trials.switches(LOWERINGS), key=weight, default=None)
-    return best if best is not None and weight(best) >= _TELLING else None
+    return best if best is not None and weight(best) > _TELLING else None
 
 
 @dataclass(eq=False)

@@ -17,6 +17,8 @@ from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.judge.compare import tensors_in
+from torchrepro.judge.execute import version_of
+from torchrepro.judge.upcast import default_dtype
 from torchrepro.nouns.repro import Ambient, Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeInterpreter, FakeTensorMode, ShapeEnv
@@ -68,7 +70,9 @@ class OperatorLog(TorchDispatchMode):
                 result = self._table[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        described = self.described((args, _telling(kwargs)))
+        # Without those arguments of a factory that its result shows as well.
+        telling = {name: value for name, value in kwargs.items() if name not in _SHOWN}
+        described = self.described((args, telling))
         result = func(*args, **kwargs)
         self.calls.append((func, described))
         if func in _TRAINING:
@@ -90,6 +94,7 @@ class OperatorLog(TorchDispatchMode):
         return f"{structure} {words}"
 
 
+_SHOWN = ("dtype", "layout", "device", "pin_memory")
 _QUESTIONS = frozenset({torch.ops.prim.device.default})
 """Asked by fakes themselves."""
 _ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})
@@ -111,12 +116,6 @@ def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided:
         return ("object", id(tensor))
     return (*storage_identity(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
-def _telling(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Named arguments without those of a factory that its result shows as well."""
-    usual = ("dtype", "layout", "device", "pin_memory")
-    return {name: value for name, value in kwargs.items() if name not in usual}
 
 
 def _word(leaf: Any) -> str:
@@ -158,13 +157,9 @@ class FakeRun:
         if see_writes:
             enabled = ambient.grad_enabled and not ambient.inference_mode
             ambient = replace(ambient, grad_enabled=enabled, inference_mode=False)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(getattr(torch, self.ambient.default_dtype))
-        try:
-            with modes_kept(), applied_modes(ambient), self.mode:
-                yield
-        finally:
-            torch.set_default_dtype(default)
+        dtype = getattr(torch, self.ambient.default_dtype)
+        with default_dtype(dtype), modes_kept(), applied_modes(ambient), self.mode:
+            yield
 
 
 def run_on_fakes(
@@ -185,7 +180,12 @@ def run_on_fakes(
     except Exception:
         return run  # a kind of tensor that has no fake
     versions = [_version(value) for value in run.inputs]
-    with _unnoticed(repro) as warned, run.around(see_writes=log is not None), interpreter.closing():
+    # Generators are restored, and kernels that are only asked for shapes are silenced.
+    held = (repro.inputs, list(vars(repro.graph).values()))
+    generators = [value for value in tree_leaves(held) if isinstance(value, torch.Generator)]
+    start = capture_rng_state(*generators)
+    around = run.around(see_writes=log is not None)
+    with silent_torch() as warned, same_randomness(start), around, interpreter.closing():
         try:
             with log or ExitStack():
                 run.output = interpreter.run(*run.inputs)
@@ -231,7 +231,9 @@ class _Interpreter(FakeInterpreter):
 
     def run_node(self, n: Node) -> Any:
         self._run.node = n
-        if not self._user_code and (_calls_user_code(n) or _reads_symbol(n)):
+        # A symbolic number of the graph's capture says nothing here.
+        symbolic = any(isinstance(leaf, _SYMBOLIC) for leaf in tree_leaves((n.args, n.kwargs)))
+        if not self._user_code and (symbolic or _calls_user_code(n)):
             raise _Unknown
         left = [self.env.get(operand) for operand in n.all_input_nodes] if self._entered else []
         result = super().run_node(n)
@@ -260,20 +262,6 @@ def _calls_user_code(node: Node) -> bool:
     return resolver.path_of(target) is None
 
 
-def _reads_symbol(node: Node) -> bool:
-    """Whether a symbolic number of the graph's capture stands in its arguments."""
-    return any(isinstance(leaf, _SYMBOLIC) for leaf in tree_leaves((node.args, node.kwargs)))
-
-
-@contextmanager
-def _unnoticed(repro: Repro) -> Iterator[list[warnings.WarningMessage]]:
-    """Restore generators, and silence kernels that are only asked for shapes; yields torch's warnings."""
-    held = (repro.inputs, list(vars(repro.graph).values()))
-    generators = [value for value in tree_leaves(held) if isinstance(value, torch.Generator)]
-    with silent_torch() as warned, same_randomness(capture_rng_state(*generators)):
-        yield warned
-
-
 @contextmanager
 def silent_torch() -> Iterator[list[warnings.WarningMessage]]:
     """Turn logging off in the body and collect warnings."""
@@ -289,4 +277,4 @@ def silent_torch() -> Iterator[list[warnings.WarningMessage]]:
 
 def _version(value: Any) -> int:
     """How often the tensors in a value were written to."""
-    return sum(tensor._version for _, tensor in tensors_in(value) if not tensor.is_inference())
+    return sum(version_of(tensor) for _, tensor in tensors_in(value))

@@ -14,7 +14,7 @@ import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -98,10 +98,6 @@ def set_items(items: set[Any]) -> Access:
     return lambda: list(enumerate(items)), write
 
 
-def bytes_of(data: bytearray) -> Access:
-    return one_value("bytes", lambda: bytes(data), partial(data.__setitem__, slice(None)))
-
-
 def one_value(name: str, get: Callable[[], Any], put: Callable[[Any], object]) -> Access:
     """Read and write something as one value: the bytes of a `bytearray`, a generator's state."""
     return lambda: [(name, get())], lambda contents: put(contents[0][1])
@@ -182,37 +178,23 @@ LIMIT = 200_000
 """Objects beyond which a call's state counts as too large to look after."""
 
 
-@dataclass(frozen=True, eq=False)
 class Reach:
-    """All holders that a call can reach, and what it could change that cannot be put back."""
+    """All that calling `function(*args, **kwargs)` can reach.
 
-    holders: tuple[Holder, ...]
-    opaque: tuple[str, ...] = ()
+    The walk is breadth first, so that an object goes by its shortest path.
+    """
 
-
-def reach_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Reach:
-    """Return everything that calling `function(*args, **kwargs)` can reach."""
-    walk = _Walk()
-    walk.queue.append(("self" if hasattr(function, "__self__") else "function", function))
-    walk.queue.extend((f"inputs[{index}]", value) for index, value in enumerate(args))
-    walk.queue.extend((f"inputs[{name!r}]", value) for name, value in kwargs.items())
-    walk.run()
-    return Reach(tuple(walk.holders), tuple(walk.opaque))
-
-
-@dataclass(eq=False)
-class _Walk:
-    """One walk, breadth first, so that an object goes by its shortest path."""
-
-    queue: deque[tuple[str, Any]] = field(default_factory=deque)
-    holders: list[Holder] = field(default_factory=list)
-    opaque: list[str] = field(default_factory=list)
-    _seen: dict[int, Any] = field(default_factory=dict)
-    _seen_names: set[tuple[int, str]] = field(default_factory=set)
-
-    def run(self) -> None:
-        while self.queue:
-            path, value = self.queue.popleft()
+    def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.holders: list[Holder] = []
+        self.opaque: list[str] = []
+        """What the call could change and that cannot be put back."""
+        self._seen: dict[int, Any] = {}
+        self._seen_names: set[tuple[int, str]] = set()
+        start = "self" if hasattr(function, "__self__") else "function"
+        given = [(f"inputs[{name!r}]", value) for name, value in (*enumerate(args), *kwargs.items())]
+        self._queue: deque[tuple[str, Any]] = deque([(start, function), *given])
+        while self._queue:
+            path, value = self._queue.popleft()
             if isinstance(value, ATOMS) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
@@ -227,17 +209,17 @@ class _Walk:
         if isinstance(value, torch.Tensor | np.ndarray | types.ModuleType):
             return
         if isinstance(value, tuple | frozenset):
-            self.queue.extend((f"{path}[{index}]", item) for index, item in enumerate(value))
+            self._queue.extend((f"{path}[{index}]", item) for index, item in enumerate(value))
         elif isinstance(value, types.FunctionType):
             self._function(path, value)
         elif isinstance(value, types.MethodType):
-            self.queue.append((path, value.__self__))
-            self.queue.append((path, value.__func__))
+            self._queue.append((path, value.__self__))
+            self._queue.append((path, value.__func__))
         elif isinstance(value, functools.partial):
             self._hold(Holder(path, *partial_of(value)))
         elif isinstance(value, property | classmethod | staticmethod):
             inner = (value.fget, value.fset) if isinstance(value, property) else (value.__func__,)
-            self.queue.extend((path, item) for item in inner)
+            self._queue.extend((path, item) for item in inner)
         elif isinstance(value, type):
             self._class(path, value)
         elif isinstance(value, random.Random | torch.Generator | np.random.Generator):
@@ -248,7 +230,7 @@ class _Walk:
     def _hold(self, holder: Holder) -> None:
         self.holders.append(holder)
         for index, (key, value) in enumerate(holder.read()):
-            self.queue.append((holder.path_of(index, key), value))
+            self._queue.append((holder.path_of(index, key), value))
 
     def _object(self, path: str, value: Any) -> None:
         """Containers by their items, and instances of other classes by their attributes; some are both."""
@@ -257,16 +239,19 @@ class _Walk:
         elif isinstance(value, dict):
             self._hold(Holder(path, *mapping(value)))
             for index, key in enumerate(dict.keys(value)):
-                self.queue.append((f"{path}[#{index}]", key))
-        elif isinstance(value, set | bytearray):
-            self._hold(Holder(path, *(set_items(value) if isinstance(value, set) else bytes_of(value))))
+                self._queue.append((f"{path}[#{index}]", key))
+        elif isinstance(value, set):
+            self._hold(Holder(path, *set_items(value)))
+        elif isinstance(value, bytearray):
+            put = partial(value.__setitem__, slice(None))
+            self._hold(Holder(path, *one_value("bytes", lambda: bytes(value), put)))
         elif isinstance(value, Iterator) and not hasattr(value, "__dict__"):
             self.opaque.append(path)
         kind: Any = type(value)
         if not _has_state(kind):
             return
         if hasattr(value, "_orig_mod") and isinstance(value, torch.nn.Module):  # compiled: what stands inside
-            self.queue.append((path, value._orig_mod))
+            self._queue.append((path, value._orig_mod))
             return
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
@@ -274,28 +259,28 @@ class _Walk:
         slots = _slots(type(value))
         if slots:
             self._hold(Holder(path, *slot_values(value, slots), attributes=True))
-        self.queue.append((type(value).__name__, type(value)))
+        self._queue.append((type(value).__name__, type(value)))
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         original = getattr(function, "_torchdynamo_orig_callable", None)
         if original is not None:  # compiled: behind it is the compiler, which is not the user's state
-            self.queue.append((path, original))
+            self._queue.append((path, original))
             return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if id(cell) not in self._seen:
                 self._seen[id(cell)] = cell
                 self._hold(Holder("closure", *cell_value(name, cell), attributes=True))
-        self.queue.append((f"{path}.__defaults__", function.__defaults__))
-        self.queue.append((f"{path}.__kwdefaults__", function.__kwdefaults__))
+        self._queue.append((f"{path}.__defaults__", function.__defaults__))
+        self._queue.append((f"{path}.__kwdefaults__", function.__kwdefaults__))
         self._hold(Holder(path, *mapping(vars(function)), attributes=True))
         if not _is_users(function.__module__):
             return
-        names = names_in(function.__code__)
-        self._names("globals", function.__globals__, names.globals_)
-        for name in names.globals_:
+        globals_, attributes = names_in(function.__code__)
+        self._names("globals", function.__globals__, globals_)
+        for name in globals_:
             module = function.__globals__.get(name)
             if isinstance(module, types.ModuleType) and _is_users(module.__name__):
-                self._names(module.__name__, vars(module), names.attributes)
+                self._names(module.__name__, vars(module), attributes)
 
     def _names(self, path: str, namespace: dict[str, Any], names: Iterable[str]) -> None:
         for name in names:
@@ -314,21 +299,15 @@ class _Walk:
                 continue
             for name, value in vars(base).items():
                 if isinstance(value, types.FunctionType | property | classmethod | staticmethod):
-                    self.queue.append((f"{base.__name__}.{name}", value))
-                elif _is_class_data(name, value) and self._is_new(base, name):
+                    self._queue.append((f"{base.__name__}.{name}", value))
+                elif name.startswith("__") or hasattr(type(value), "__get__"):
+                    continue
+                elif self._is_new(base, name):
                     self._hold(Holder(base.__name__, *class_attribute(base, name), attributes=True))
 
 
-@dataclass(frozen=True)
-class Names:
-    """Names that a piece of code uses."""
-
-    globals_: tuple[str, ...]
-    attributes: tuple[str, ...]
-
-
 @functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> Names:
+def names_in(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the globals and the attributes that the code names, nested functions included."""
     globals_: dict[str, None] = {}
     attributes: dict[str, None] = {}
@@ -339,10 +318,9 @@ def names_in(code: types.CodeType) -> Names:
             attributes[instruction.argval] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner = names_in(constant)
-            globals_.update(dict.fromkeys(inner.globals_))
-            attributes.update(dict.fromkeys(inner.attributes))
-    return Names(tuple(globals_), tuple(attributes))
+            for known, found in zip((globals_, attributes), names_in(constant), strict=True):
+                known.update(dict.fromkeys(found))
+    return tuple(globals_), tuple(attributes)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -365,10 +343,6 @@ def _has_state(kind: type) -> bool:
     if package in sys.stdlib_module_names:
         return package in _SIMPLE
     return not (module + ".").startswith(_COMPILERS) and not module.startswith("numpy")
-
-
-def _is_class_data(name: str, value: Any) -> bool:
-    return not name.startswith("__") and not hasattr(type(value), "__get__")
 
 
 def _slots(kind: type) -> tuple[Any, ...]:

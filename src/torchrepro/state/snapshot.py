@@ -16,8 +16,10 @@ import numpy as np
 import torch
 
 from torchrepro.judge.clone import TensorCloner, is_plain, window
+from torchrepro.judge.execute import version_of
+from torchrepro.judge.exotic import inner_tensors, is_wrapper_subclass
 from torchrepro.judge.op_forms import run_plainly
-from torchrepro.state.reachable import ATOMS, Contents, Holder, contents_of, reach_of
+from torchrepro.state.reachable import ATOMS, Contents, Holder, Reach, contents_of
 from torchrepro.torch_api.modes import DisableTorchDispatch, TorchDispatchMode
 from torchrepro.torch_api.ops import HigherOrderOperator
 from torchrepro.torch_api.pytree import tree_leaves
@@ -38,8 +40,9 @@ class State:
     @classmethod
     def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> State:
         """Read all that `function(*args, **kwargs)` can reach, as it is now."""
-        reach = reach_of(function, args, kwargs)
-        return cls(args, kwargs, tuple((holder, holder.read()) for holder in reach.holders), reach.opaque)
+        reach = Reach(function, args, kwargs)
+        contents = tuple((holder, holder.read()) for holder in reach.holders)
+        return cls(args, kwargs, contents, tuple(reach.opaque))
 
     def again(self) -> State:
         """Read the same objects once more."""
@@ -106,20 +109,40 @@ def describe_state(
     """Return the state of a call as it is now, objects included that it has made."""
     tensors: dict[str, torch.Tensor] = {}
     data: dict[str, Any] = {}
-    describe = _Describing(tensors, data)
+
+    def describe(path: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            tensors[path] = value
+            if value.is_leaf and value.grad is not None:
+                tensors[f"{path}.grad"] = value.grad
+        elif isinstance(value, (*ATOMS, np.ndarray)):
+            data[path] = value
+        elif isinstance(value, tuple):
+            data[f"keys of {path}"] = len(value)
+            for index, item in enumerate(value):
+                describe(f"{path}[{index}]", item)
+        else:
+            data[path] = _Kept(type(value).__qualname__)
+
     for name, value in [*enumerate(args), *kwargs.items()]:
-        describe.value(f"inputs[{name!r}]", value)
-    for holder in reach_of(function, args, kwargs).holders:
-        if not holder.draws:
-            describe.holder(holder)
+        describe(f"inputs[{name!r}]", value)
+    for holder in Reach(function, args, kwargs).holders:
+        if holder.draws:
+            continue
+        pairs = holder.read()
+        keys = [key if isinstance(key, ATOMS) else type(key).__name__ for key, _ in pairs]
+        if keys or not holder.attributes:
+            data[f"keys of {holder.path}"] = sorted(keys, key=repr) if holder.attributes else keys
+        for index, (key, value) in enumerate(pairs):
+            describe(holder.path_of(index, key), value)
     return Description(tensors, data)
 
 
 def storages_of(tensor: torch.Tensor) -> list[int]:
     """Return the storages that a tensor stands on; those of a wrapper are its parts'."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
-        return [key for name in names for key in storages_of(getattr(tensor, name))]
+    if is_wrapper_subclass(tensor):
+        inner, _ = inner_tensors(tensor)
+        return [key for part in inner.values() for key in storages_of(part)]
     try:
         return [tensor.untyped_storage()._cdata]
     except (NotImplementedError, RuntimeError):  # sparse, lazy: no storage of its own
@@ -146,34 +169,6 @@ class _Cloning:
                 return tuple(items)
             return value._make(items) if hasattr(value, "_make") else value
         return value
-
-
-class _Describing:
-    def __init__(self, tensors: dict[str, torch.Tensor], data: dict[str, Any]) -> None:
-        self._tensors = tensors
-        self._data = data
-
-    def holder(self, holder: Holder) -> None:
-        pairs = holder.read()
-        keys = [key if isinstance(key, ATOMS) else type(key).__name__ for key, _ in pairs]
-        if keys or not holder.attributes:
-            self._data[f"keys of {holder.path}"] = sorted(keys, key=repr) if holder.attributes else keys
-        for index, (key, value) in enumerate(pairs):
-            self.value(holder.path_of(index, key), value)
-
-    def value(self, path: str, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            self._tensors[path] = value
-            if value.is_leaf and value.grad is not None:
-                self._tensors[f"{path}.grad"] = value.grad
-        elif isinstance(value, (*ATOMS, np.ndarray)):
-            self._data[path] = value
-        elif isinstance(value, tuple):
-            self._data[f"keys of {path}"] = len(value)
-            for index, item in enumerate(value):
-                self.value(f"{path}[{index}]", item)
-        else:
-            self._data[path] = _Kept(type(value).__qualname__)
 
 
 @dataclass(frozen=True)
@@ -220,8 +215,11 @@ class UndoWrites(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
-        if func._schema.is_mutable:
-            self._keep_targets(func, args, kwargs)
+        for position, argument in enumerate(func._schema.arguments if func._schema.is_mutable else ()):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[position] if position < len(args) else kwargs.get(argument.name)
+                for tensor in _tensors_of_op(value):
+                    self._keep(tensor)
         result = func(*args, **kwargs)
         given = {key for tensor in _tensors_of_op((args, kwargs)) for key in storages_of(tensor)}
         for tensor in _tensors_of_op(result):
@@ -235,14 +233,6 @@ class UndoWrites(TorchDispatchMode):
             if not tensor.is_inference():
                 set_version(tensor, version)
 
-    def _keep_targets(self, func: Any, args: Any, kwargs: Any) -> None:
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            for tensor in _tensors_of_op(value):
-                self._keep(tensor)
-
     def _keep(self, tensor: torch.Tensor) -> None:
         if not is_plain(tensor):
             return
@@ -251,8 +241,7 @@ class UndoWrites(TorchDispatchMode):
             return
         with torch.no_grad(), DisableTorchDispatch():
             row = window(storage, torch.uint8)
-            version = 0 if tensor.is_inference() else tensor._version
-            self._kept[storage._cdata] = (tensor, version, row, row.clone())
+            self._kept[storage._cdata] = (tensor, version_of(tensor), row, row.clone())
 
 
 def _tensors_of_op(value: Any) -> list[torch.Tensor]:
