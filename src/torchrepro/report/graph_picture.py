@@ -133,10 +133,7 @@ class _Branch:
 
 def grouped(nodes: Sequence[Node]) -> Grouping:
     """Group nodes by module path, with the groups around a culprit open."""
-    whole = _by_module(_paths(nodes))
-    _fold(whole)
-    if len(nodes) > SMALL:
-        _divide(whole, nodes)
+    whole = _branch("", range(len(nodes)), _paths(nodes), 0, nodes)
     _open(whole, nodes)
     groups: list[Group] = []
     group_of = [0] * len(nodes)
@@ -174,62 +171,47 @@ def _paths(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
     return paths
 
 
-def _by_module(paths: Sequence[tuple[str, ...]]) -> _Branch:
-    whole = _Branch("")
-    branches: dict[tuple[str, ...], _Branch] = {(): whole}
-    for number, path in enumerate(paths):
-        for depth in range(1, len(path) + 1):
-            if path[:depth] not in branches:
-                # The last word of the path, with the list's name before a number.
-                first = depth - 2 if path[depth - 1].isdigit() else depth - 1
-                branches[path[:depth]] = branch = _Branch(".".join(path[max(0, first) : depth]))
-                branches[path[: depth - 1]].parts.append(branch)
-        branches[path].parts.append(number)
-    return whole
+def _branch(
+    label: str, numbers: Sequence[int], paths: Sequence[tuple[str, ...]], depth: int, nodes: Sequence[Node]
+) -> _Branch:
+    """Group nodes whose paths begin alike by the next word of their path.
 
-
-def _fold(whole: _Branch) -> None:
-    """Merge a group with its only subgroup; move a node that is alone in its group outside."""
-    order = [whole]
-    for branch in order:
-        order.extend(branch.inner)
-    for branch in reversed(order):
-        for place, part in enumerate(branch.parts):
-            if isinstance(part, int) or len(part.parts) > 1:
-                continue
-            only = part.parts[0]
-            if isinstance(only, _Branch):
-                only.label = _joined(part.label, only.label)
-            branch.parts[place] = only
-
-
-def _joined(outer: str, inner: str) -> str:
-    """`layers` and `layers.3` are `layers.3`."""
-    last = outer.rpartition(".")[2]
-    return f"{outer}{inner.removeprefix(last)}" if inner.startswith(f"{last}.") else f"{outer}.{inner}"
-
-
-def _divide(whole: _Branch, nodes: Sequence[Node]) -> None:
-    """Divide long levels into runs of neighbours until each is short enough."""
-    waiting = [whole]
-    while waiting:
-        branch = waiting.pop()
-        while len(branch.parts) > LONGEST:
-            count = -(-len(branch.parts) // LONGEST)
-            size = -(-len(branch.parts) // count)
-            runs = [branch.parts[at : at + size] for at in range(0, len(branch.parts), size)]
-            branch.parts = [_run(run, nodes) if len(run) > 1 else run[0] for run in runs]
-        waiting.extend(branch.inner)
+    A group with one subgroup is merged with it, and a node that is alone in its group stands outside. In a
+    large graph, long levels are divided into runs of neighbours until each is short enough.
+    """
+    inside: dict[str | int, list[int]] = {}
+    for number in numbers:
+        word = paths[number][depth] if len(paths[number]) > depth else number
+        inside.setdefault(word, []).append(number)
+    branch = _Branch(label)
+    for word, some in inside.items():
+        part: _Branch | int = some[0]
+        if isinstance(word, str):
+            # The last word of the path, with the list's name before a number.
+            words = paths[some[0]][max(0, depth - int(word.isdigit())) : depth + 1]
+            part = inner = _branch(".".join(words), some, paths, depth + 1, nodes)
+            if len(inner.parts) == 1:
+                part = inner.parts[0]
+                if isinstance(part, _Branch):
+                    # `layers` and `layers.3` are `layers.3`.
+                    last = inner.label.rpartition(".")[2]
+                    rest = part.label.removeprefix(f"{last}.")
+                    part.label = f"{inner.label}.{rest}"
+        branch.parts.append(part)
+    while len(branch.parts) > LONGEST and len(nodes) > SMALL:
+        count = -(-len(branch.parts) // LONGEST)
+        size = -(-len(branch.parts) // count)
+        runs = [branch.parts[at : at + size] for at in range(0, len(branch.parts), size)]
+        branch.parts = [_run(run, nodes) if len(run) > 1 else run[0] for run in runs]
+    return branch
 
 
 def _run(parts: list[_Branch | int], nodes: Sequence[Node]) -> _Branch:
-    first, last = parts[0], parts[-1]
-    words = [
-        nodes[part].name if isinstance(part, int) else part.label.partition(" … ")[index]
-        for part, index in ((first, 0), (last, 2))
-    ]
-    words[1] = words[1] or (last.label if isinstance(last, _Branch) else "")
-    return _Branch(" … ".join(words), list(parts))
+    first, last = (
+        (nodes[part].name if isinstance(part, int) else part.label).split(" … ")
+        for part in (parts[0], parts[-1])
+    )
+    return _Branch(f"{first[0]} … {last[-1]}", list(parts))
 
 
 def _open(whole: _Branch, nodes: Sequence[Node]) -> None:
