@@ -31,6 +31,7 @@ from torchrepro.catch.session import Sampler, Session, current_session, is_check
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.torch_hooks import CompiledTarget
 from torchrepro.judge.clone import TensorCloner, is_lazy, precision_for
+from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run, verdict_of
 from torchrepro.judge.models import (
     Subject,
@@ -257,28 +258,21 @@ class _Runs:
     def plain(self, around: AbstractContextManager[Any]) -> Run:
         """Run the call once without compilers, on clones of the state from before it."""
         call = self._call
-        state = call.before.cloned()
+        clones = call.before.cloned()
         # The compiled call has given the program its warnings already.
-        with running_in(state, call.live) as writes, around, warnings.catch_warnings():
+        with running_in(clones, call.live) as writes, around, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                run = _observed(call.target.function, state)
+                run = _observed(call.target.function, clones)
             finally:
                 if writes.out_of_sight:
                     raise _OutOfSight("it writes to tensors that the watch cannot follow", next_step="")
             rng = capture_rng_state()
-        seen = call.seen
-        tensors = {
-            key: value
-            for key, value in run.state.items()
-            if key in seen.tensors and not _same_bits(value, seen.tensors[key])
-        }
-        data = {
-            key: value
-            for key, value in run.python.items()
-            if key in seen.data and not _equal(value, seen.data[key])
-        }
-        run = replace(run, state=tensors, changed=frozenset(tensors), python=data, rng=rng.devices)
+        state, data = (
+            {key: mine[key] for key in mine if key in its and not same(mine[key], its[key], strict=True)}
+            for mine, its in ((run.state, call.seen.tensors), (run.python, call.seen.data))
+        )
+        run = replace(run, state=state, changed=frozenset(state), python=data, rng=rng.devices)
         self._first, self._rng = self._first or run, self._rng or rng
         return run
 
@@ -354,26 +348,6 @@ def _apart(value: Any) -> Any:
     if type(value) is dict:
         return {key: _apart(item) for key, item in value.items()}
     return value
-
-
-def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if first is second:
-        return True
-    alike = type(first) is type(second) and first.dtype is second.dtype and first.shape == second.shape
-    if not alike or first.layout is not torch.strided or first.device != second.device:
-        return False
-    try:
-        return torch.equal(first, second)
-    except RuntimeError:  # a dtype or a subclass without a comparison: the judge knows more
-        return False
-
-
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, np.ndarray):
-        return (
-            isinstance(second, np.ndarray) and first.dtype == second.dtype and np.array_equal(first, second)
-        )
-    return type(first) is type(second) and bool(first == second)
 
 
 def _same_generators(first: RngState, second: RngState) -> bool:
