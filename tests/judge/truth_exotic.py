@@ -45,6 +45,10 @@ EXOTIC += [
             torch.sparse_coo_tensor([[2, 0]], [2.0, 1], (3,)),
         ),
     ),
+    good(
+        "COO with the truth",
+        lambda: (torch.eye(3).to_sparse(), torch.eye(3).to_sparse(), torch.eye(3).double().to_sparse()),
+    ),
     bad(
         "COO values",
         lambda: (

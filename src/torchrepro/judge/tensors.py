@@ -159,8 +159,7 @@ def _parts(
             found, said = compare_tensors(piece, other, target, where, rule)
             leaves += found
             notes += said
-            elsewhere = target is None or piece.shape != target.shape or unequal(piece, target).count
-            if name.endswith("indices()") and elsewhere:
+            if name.endswith("indices()") and (target is None or not _equal(piece, target)):
                 aligned = {}  # the values of the truth belong to other places
         elif isinstance(piece, float) and isinstance(other, float):
             leaves.append(compare_number(piece, other, None, where, rule))
@@ -270,6 +269,10 @@ def _telling_strides(tensor: torch.Tensor) -> list[int]:
     if tensor.numel() == 0:
         return []
     return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def _equal(piece: torch.Tensor, target: torch.Tensor) -> bool:
+    return piece.shape == target.shape and not unequal(piece, target).count
 
 
 def _count(tensor: torch.Tensor) -> int:
