@@ -12,7 +12,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 
@@ -218,7 +218,7 @@ class _Standalone:
                 return f"comparable(module.state_dict()[{where.name!r}]{where.rest})"
             case "python":
                 names = list(dict.fromkeys(bound_names(ast.parse(self.source).body)))
-                return f"python_state(function, module, {names})[{where.name!r}]{where.rest}"
+                return f"python_state(function, module, {names}).get({where.name!r}){where.rest}"
         return f"comparable({where})"
 
     @cached_property
@@ -231,7 +231,8 @@ class _Standalone:
     def _main(self) -> list[str]:
         """Lines that find out whether the recorded failure shows again."""
         expected, verdict, leaf = self.manifest.expected, self.verdict, self._leaf
-        eager, compiled = "run(compile_it=False)", "run(compile_it=True)"
+        run = "run_in_copy" if self.whole_call else "run"
+        eager, compiled = f"{run}(compile_it=False)", f"{run}(compile_it=True)"
         if leaf is not None:
             compared = Compared(leaf, not_numbers=True, limits=(0.0, _limit(leaf)))
             check = f'fails(lambda: {assertion(compared, "compiled", "eager")}, "AssertionError")'
@@ -245,7 +246,7 @@ class _Standalone:
                 return [eager, f'print("{told}", flush=True)', compiled, "reproduced = False"]
             case Kind.HANG:
                 limit = 60.0 if verdict is None else max(60.0, round(verdict.seconds))
-                return [eager, f"reproduced = hangs({limit!r})"]
+                return [eager, f"reproduced = hangs(lambda: {compiled}, {limit!r})"]
             case Kind.COMPILE_ERROR | Kind.RUN_ERROR if expected is not None:
                 wanted = f"{expected.exception!r}, {_fixed_words(expected.message)!r}"
                 return [eager, f"reproduced = fails(lambda: {compiled}, {wanted})"]
@@ -258,26 +259,15 @@ class _Standalone:
         return [eager, compiled, "reproduced = False"]
 
 
-@cache
-def _runtime() -> dict[str, list[str]]:
-    """The functions that scripts may need: the lines of each."""
-    functions = {name: item for name, item in vars(runtime).items() if inspect.isfunction(item)}
-    return {name: inspect.getsource(item).rstrip().split("\n") for name, item in functions.items()}
-
-
 def _runtime_for(text: str) -> list[list[str]]:
-    """The functions that a text calls, and those that these call."""
-    needed: dict[str, list[str]] = {}
-    while True:
-        found = {
-            name: lines
-            for name, lines in _runtime().items()
-            if name not in needed and re.search(rf"\b(?<!def ){name}\(", text)
-        }
-        if not found:
-            return [lines for name, lines in _runtime().items() if name in needed]
-        needed |= found
-        text = "\n".join(line for lines in found.values() for line in lines)
+    """The functions that a text calls, and those that these call, which stand above them."""
+    needed: list[list[str]] = []
+    for name, item in reversed(vars(runtime).items()):
+        if inspect.isfunction(item) and re.search(rf"\b{name}\(", text):
+            source = inspect.getsource(item)
+            needed.insert(0, source.rstrip().split("\n"))
+            text += source
+    return needed
 
 
 def _limit(leaf: LeafComparison) -> float:

@@ -77,19 +77,19 @@ def weights(tensor):
     return (octant * 2 - 7).to(tensor.dtype).div(8).reshape(tensor.shape)
 
 
-def run_backward(outputs):
-    asking = [item for item in tensors_in(outputs) if item.requires_grad]
-    terms = [torch.view_as_real(item) if item.is_complex() else item for item in asking]
-    if terms:
-        sum((item * weights(item)).sum() if item.dim() else item for item in terms).backward()
-
-
 def tensors_in(item):
     if isinstance(item, torch.Tensor):
         yield item
     elif isinstance(item, (tuple, list, dict)):
         for child in item.values() if isinstance(item, dict) else item:
             yield from tensors_in(child)
+
+
+def run_backward(outputs):
+    asking = [item for item in tensors_in(outputs) if item.requires_grad]
+    terms = [torch.view_as_real(item) if item.is_complex() else item for item in asking]
+    if terms:
+        sum((item * weights(item)).sum() if item.dim() else item for item in terms).backward()
 
 
 def plain(item, depth=4):
@@ -114,7 +114,7 @@ def python_state(function, module, names):
     return {name: plain(item) for name, item in found.items()}
 
 
-def run(compile_it):
+def run_in_copy(compile_it):
     """In a fresh copy of this file: what one run changes in the user's code, the next does not see."""
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -164,7 +164,7 @@ def fails(call, type_name="", words=()):
     return False
 
 
-def hangs(limit):
+def hangs(call, limit):
     import threading
 
     def give_up():
@@ -174,6 +174,6 @@ def hangs(limit):
     watch = threading.Timer(limit, give_up)
     watch.daemon = True
     watch.start()
-    run(compile_it=True)
+    call()
     watch.cancel()
     return False

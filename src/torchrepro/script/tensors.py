@@ -7,6 +7,7 @@ compared, so a wrong one costs microseconds. What no line makes goes to a file n
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -21,6 +22,8 @@ from torchrepro.torch_api.tensors import is_fake, neg_view, plain_torch
 
 LITERAL_ELEMENTS = 64
 """Beyond this, numbers written out tell a reader nothing: they go to a file."""
+_ONE_CALL = re.compile(r"torch\.\w+\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+"""A call of a factory with nothing after it: `requires_grad` can go there."""
 _RUNS = 6
 _PERIOD = 8
 _SEEDS = (0, 1, 42, 1234)
@@ -77,19 +80,9 @@ def _guesses(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
         if not tensor.requires_grad:
             yield line
             continue
-        if _is_one_call(line.text):
+        if _ONE_CALL.fullmatch(line.text):
             yield replace(line, text=f"{line.text[:-1]}, requires_grad=True)")
         yield replace(line, text=f"{line.text}.requires_grad_()")
-
-
-def _is_one_call(text: str) -> bool:
-    """Whether the last bracket closes the factory's own call, so that `requires_grad` can go there."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([") - (character in ")]")
-        if depth == 0 and character == ")":
-            return position == len(text) - 1
-    return False
 
 
 # How the elements are laid out.

@@ -42,8 +42,8 @@ RESERVED = re.findall(
     """
     Path inf nan file source HERE HEADER DATA MAKERS MADE OPERATORS torchrepro_operators storage strided
     generated kept value_of reach attach Graph compiled_from weights run_backward tensors_in plain
-    python_state run observe call_method named_tuple set_item comparable fails hangs eager compiled raised
-    reproduced _tensor
+    python_state run run_in_copy observe call_method named_tuple set_item comparable fails hangs
+    eager compiled raised reproduced _tensor
     """,
 )
 _IMPORTS_OF_THE_SCRIPT = frozenset({"os", "json", "math", "operator", "sys", "torch"})
