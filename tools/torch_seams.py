@@ -19,8 +19,16 @@ SOURCE = ROOT / "src" / "torchrepro"
 API = SOURCE / "torch_api"
 TABLE = SOURCE / "graph_text" / "allowed.py"
 """What a stranger's graph may call, by name: data, not calls."""
+SHIPPED = SOURCE / "script" / "standalone_runtime.py"
+"""Copied into the scripts of bundles, which run without torchrepro."""
 PAGE = ROOT / "docs" / "torch-seams.md"
 _TEXT = re.compile(r"(?<![\w.])torch\._[a-zA-Z]|torch\.fx\.experimental|torch\.utils\._[a-z]")
+_ATTRIBUTE = re.compile(r"_[a-zA-Z]")
+_OTHERS = frozenset({"_exit", "_asdict", "_make", "_fields", "_replace", "_getframe", "_current_frames"})
+_OTHERS |= {"_args_from_interpreter_flags", "_process_class", "_BaseGenericAlias"}
+"""Names of the standard library: `os._exit`, named tuples, frames, dataclasses, typing."""
+_OF_TORCH = frozenset({"_version", "_base", "_parameters", "_buffers", "_modules", "_values", "_indices"})
+"""Attributes of torch's objects that classes of ours have too: ours only on `self`."""
 _VERSIONS = re.compile(r"[Cc]hecked on (?:torch )?(\d+\.\d+(?: (?:to|and) \d+\.\d+|(?:, \d+\.\d+)+)?)")
 
 
@@ -34,13 +42,19 @@ class Row:
 
 
 def violations() -> Iterator[str]:
-    """Yield `file:line: text` for every private name of torch outside `torch_api/`, comments included."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path.is_relative_to(API) or path == TABLE:
+    """Yield `file:line: text` for every private name of torch outside `torch_api/`, comments included.
+
+    A private attribute of any object counts as torch's unless some class of the package defines it.
+    """
+    texts = {path: path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    own = {name for tree in trees.values() for node in ast.walk(tree) for name in _defined(node)}
+    for path, text in texts.items():
+        if path.is_relative_to(API) or path in (TABLE, SHIPPED):
             continue
-        text = path.read_text()
         lines = {number for number, line in enumerate(text.splitlines(), 1) if _TEXT.search(line)}
-        lines |= {node.lineno for node in ast.walk(ast.parse(text)) if _is_private(node)}
+        nodes = ast.walk(trees[path])
+        lines |= {node.lineno for node in nodes if _is_private(node) or _is_foreign(node, own)}
         for number in sorted(lines):
             yield f"{path.relative_to(ROOT)}:{number}: {text.splitlines()[number - 1].strip()}"
 
@@ -53,6 +67,22 @@ def _is_private(node: ast.AST) -> bool:
             return any(_has_private_part(name.name) for name in names)
         case ast.Attribute():
             return _has_private_part(_dotted(node))
+    return False
+
+
+def _defined(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+            yield name
+
+
+def _is_foreign(node: ast.AST, own: set[str]) -> bool:
+    match node:
+        case ast.Attribute(value=owner, attr=name) if _ATTRIBUTE.match(name) and name not in _OTHERS:
+            ours = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+            return name not in own or (name in _OF_TORCH and not ours)
     return False
 
 

@@ -22,6 +22,7 @@ from torchrepro.graph_text.metadata import narrowed, symbols_of
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro, Symbol
 from torchrepro.torch_api import pytree
+from torchrepro.torch_api.fake import flat_inputs
 
 _MUTATIONS = frozenset(
     kind
@@ -72,12 +73,9 @@ def _chosen_inputs(
 
 
 def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """State and user inputs in signature order.
-
-    Checked on torch 2.11 to 2.15 (`_graph_module_flat_inputs`).
-    """
+    """Return state and user inputs in signature order."""
     try:
-        found = tuple(program._graph_module_flat_inputs(args, kwargs))
+        found = flat_inputs(program, args, kwargs)
     except (ValueError, TypeError, KeyError, RuntimeError) as failure:
         raise TorchReproError(
             f"the inputs do not fit the program: {textwrap.shorten(str(failure), _NOTE_WIDTH)}",

@@ -13,7 +13,7 @@ from torchrepro.bundle.manifest import RandomFloats, StorageEntry
 from torchrepro.bundle.recipes import can_resemble, exact_recipe, random_recipe, unknown_data
 from torchrepro.bundle.storage_file import ALIGNMENT, byte_span, human_size
 from torchrepro.graph_text.syntax import unused_name
-from torchrepro.torch_api.tensors import hint, is_fake, storage_identity
+from torchrepro.torch_api.tensors import hint, is_fake, storage_identity, storage_number, version_of
 
 WASTE_WORTH_CUTTING = 1 << 20
 """A storage is kept whole unless more than this, and more than half of it, is outside all views.
@@ -193,15 +193,15 @@ def remembered(tensor: torch.Tensor, question: Hashable, find_out: Callable[[], 
     from torch.multiprocessing.reductions import StorageWeakRef  # keeps the address, not the memory
 
     storage = tensor.untyped_storage()
-    known = _known.get(storage._cdata)
+    known = _known.get(storage_number(storage))
     # Inference tensors have no version: torch does not write to them.
-    version = -1 if tensor.is_inference() else tensor._version
+    version = -1 if tensor.is_inference() else version_of(tensor)
     state = (storage.data_ptr(), storage.nbytes(), version)
     if known is None or known.alive.expired() or known.state != state:
         if len(_known) % _FORGET_EVERY == _FORGET_EVERY - 1:
             for address in [address for address, known in _known.items() if known.alive.expired()]:
                 del _known[address]
-        known = _known[storage._cdata] = _Known(StorageWeakRef(storage), state)
+        known = _known[storage_number(storage)] = _Known(StorageWeakRef(storage), state)
     if question not in known.facts:
         known.facts[question] = find_out()
     answer: Fact = known.facts[question]

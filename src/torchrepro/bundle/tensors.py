@@ -34,6 +34,7 @@ from torchrepro.torch_api.tensors import (
     hint,
     is_fake,
     is_functorch_wrapped,
+    is_zero_tensor,
     nested_from_buffer,
     nested_geometry,
     set_lazy_bits,
@@ -79,7 +80,7 @@ def _pack_known_kind(tensor: torch.Tensor, number: int, where: str, packing: Pac
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_fake(tensor):
         return _pack_subclass(tensor, traits, part)
     dtype, layout = (str(constant).removeprefix("torch.") for constant in (tensor.dtype, tensor.layout))
-    if tensor._is_zerotensor():
+    if is_zero_tensor(tensor):
         traits |= {"size": tuple(tensor.size()), "stride": tensor.stride()}
         return ZeroTensorEntry(**traits, dtype=dtype, device=str(tensor.device))
     if tensor.layout is torch.strided and tensor.is_nested:

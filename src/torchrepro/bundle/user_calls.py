@@ -21,6 +21,7 @@ from torchrepro.bundle.manifest import OpaqueEntry
 from torchrepro.bundle.values import pack_values
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
+from torchrepro.torch_api.modules import compiled_function, compiled_module
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +119,9 @@ def _is_data(value: Any) -> bool:
 
 
 def _plain(call: UserCall) -> UserCall:
-    """Return the call without wrappers: compiled forms, partial functions and bound methods taken apart.
-
-    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_orig_mod`).
-    """
+    """Return the call without wrappers: compiled forms, partial functions and bound methods taken apart."""
     function: Any = call.function
-    inner = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "_orig_mod", None)
+    inner = compiled_function(function) or compiled_module(function)
     if inner is not None:
         return _plain(UserCall(inner, call.args, call.kwargs))
     if isinstance(function, functools.partial):

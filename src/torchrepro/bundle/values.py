@@ -51,7 +51,7 @@ from torchrepro.bundle.tensors import (
     type_name,
 )
 from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError
-from torchrepro.torch_api.tensors import expression, hint, plain_torch
+from torchrepro.torch_api.tensors import expression, has_gradient_hooks, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
 _Kind = Literal["tuple", "list", "size", "set", "frozenset", "slice", "range"]
@@ -229,7 +229,7 @@ class Packer:
         left_out = {
             # A graph that reads a gradient has it as an input of its own.
             ".grad": tensor.is_leaf and tensor.grad is not None,
-            "gradient hook": bool(tensor._backward_hooks),
+            "gradient hook": has_gradient_hooks(tensor),
         }
         for what in (what for what, present in left_out.items() if present):
             self._left_out.setdefault(what, []).append(where)

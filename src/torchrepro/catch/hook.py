@@ -44,6 +44,7 @@ from torchrepro.torch_api.generators import (
     same_randomness,
     same_states,
 )
+from torchrepro.torch_api.tensors import version_of
 
 CompilerFn = Callable[..., Any]
 Rng = Mapping[str, torch.Tensor]
@@ -395,7 +396,7 @@ def _fresh(prepared: Prepared) -> torch.nn.Module:
 
 def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
     return {
-        index: value._version
+        index: version_of(value)
         for index, value in enumerate(inputs)
         if isinstance(value, torch.Tensor) and not value.is_inference()
     }

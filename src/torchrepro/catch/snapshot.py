@@ -33,7 +33,8 @@ from torchrepro.script.save_bundle import manifest_of, members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
-from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket, schema_of
+from torchrepro.torch_api.tensors import is_zero_tensor
 from torchrepro.user_code.graph_source import write_with_source
 
 
@@ -165,7 +166,7 @@ def _writes(node: torch.fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
     if isinstance(node.target, OpOverload):
-        return bool(node.target._schema.is_mutable)
+        return bool(schema_of(node.target).is_mutable)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "copy_", "batch_norm")
     in_place |= name.startswith("i") and getattr(node.target, "__module__", "") == "_operator"
@@ -285,7 +286,7 @@ def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
             continue
         if type(value) not in _PLAIN or value.device.type != "cpu" or value.layout is not torch.strided:
             return None
-        if value._is_zerotensor():
+        if is_zero_tensor(value):
             return None  # it has no bytes that could be written over
         storage = value.untyped_storage()
         alias = storages.setdefault(storage.data_ptr(), len(storages))

@@ -26,7 +26,8 @@ from torchrepro.catch.settings import After, WatchSettings
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
-from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, EVAL_FRAME, OUTPUT_GRAPH
+from torchrepro.torch_api.modules import compiled_call, compiled_function, compiled_module, dynamic_of
+from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, CONTEXT_CLASS, EVAL_FRAME, OUTPUT_GRAPH
 from torchrepro.torch_api.patching import closed_over
 
 _here = threading.local()
@@ -142,9 +143,10 @@ def _hook_aot(module: Any) -> None:
 
 def _hook_calls(module: Any) -> None:
     """Whole calls, for what is compiled while `whole` is on. Modules and classes compile their methods one by
-    one, each of which comes here. Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.__call__`).
+    one, each of which comes here.
     """
-    original = module._TorchDynamoContext.__call__
+    context_class = getattr(module, CONTEXT_CLASS)
+    original = context_class.__call__
 
     def compile_callable(self: Any, fn: Any) -> Any:
         compiled = original(self, fn)
@@ -159,7 +161,7 @@ def _hook_calls(module: Any) -> None:
 
         return compared_with_python(compiled, module.innermost_fn(fn), self)
 
-    module._TorchDynamoContext.__call__ = compile_callable
+    context_class.__call__ = compile_callable
 
 
 def _watched_after_aot(
@@ -247,7 +249,8 @@ class CompiledTarget:
         Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.callback`, `fullgraph`, `_dynamic`).
         """
         compiler, notes = compiler_of(context.callback)
-        return cls(function, replace(compiler, fullgraph=context.fullgraph, dynamic=context._dynamic), notes)
+        asked = replace(compiler, fullgraph=context.fullgraph, dynamic=dynamic_of(context))
+        return cls(function, asked, notes)
 
     @property
     def users(self) -> Callable[..., Any]:
@@ -278,12 +281,12 @@ def target_of(model: Any) -> CompiledTarget | None:
     `_compiled_call_impl`).
     """
     if isinstance(model, torch.nn.Module):
-        original: Any = getattr(model, "_orig_mod", None)
+        original = compiled_module(model)
         if original is not None:
             return CompiledTarget.of(original, model.dynamo_ctx)
-        inner = target_of(model._compiled_call_impl)
+        inner = target_of(compiled_call(model))
         return None if inner is None else replace(inner, function=model)
-    function = getattr(model, "_torchdynamo_orig_callable", None)
+    function = compiled_function(model)
     # The context is known to the compiled function alone; this little function of it is closed over it.
     context = closed_over(getattr(model, "get_compiler_config", None), "self")
     if function is None or context is None:

@@ -50,6 +50,7 @@ from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.snapshot import State, describe_state, in_state, running_in
 from torchrepro.torch_api.generators import RngState, capture_rng_state, restore_rng_state, same_states
 from torchrepro.torch_api.modes import runs_in_plain_python
+from torchrepro.torch_api.modules import mark_wrapper
 from torchrepro.torch_api.pytree import tree_map_only
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -96,9 +97,8 @@ def compared_with_python(
     for ours in (whole_call, runs_in_plain_python, is_checking):
         skip_code(ours.__code__)
     functools.update_wrapper(whole_call, compiled)
-    described: Any = whole_call
-    described.__wrapped__ = getattr(compiled, "__wrapped__", compiled)
-    described._torchdynamo_wrapper_id = id(whole_call)
+    whole_call.__wrapped__ = getattr(compiled, "__wrapped__", compiled)  # type: ignore[attr-defined]
+    mark_wrapper(whole_call)
     return whole_call
 
 

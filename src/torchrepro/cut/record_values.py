@@ -18,10 +18,10 @@ from torch.fx import Interpreter, Node
 
 from torchrepro.execute.judge_repro import Prepared
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.execute import version_of
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.ambient import applied_settings
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+from torchrepro.torch_api.tensors import version_of
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 

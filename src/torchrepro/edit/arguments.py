@@ -19,7 +19,7 @@ from torchrepro.edit.held_tensors import rounded
 from torchrepro.edit.surgery import edited, has_effects
 from torchrepro.graph_text.annotations import NOTE_KEY, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.ops import OpOverload, schema_of
 
 Path = tuple[int | str, ...]
 _SLICE = ("start", "stop", "step")
@@ -215,7 +215,7 @@ def _of_schema(op: OpOverload) -> tuple[Parameter, ...]:
             argument.kwarg_only,
             argument.type.kind() == "OptionalType",
         )
-        for argument in op._schema.arguments
+        for argument in schema_of(op).arguments
     )
 
 

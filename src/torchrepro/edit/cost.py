@@ -19,6 +19,7 @@ from torchrepro.edit.held_tensors import seeded_noise
 from torchrepro.edit.surgery import reach
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.script.tensors import shortest_digits
+from torchrepro.torch_api.tensors import is_zero_tensor
 
 USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)
 """What torch makes of numbers that are written down."""
@@ -95,7 +96,7 @@ def cost_of_tensor(tensor: torch.Tensor) -> int:
     """The cost of one tensor."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return _EXOTIC
-    if tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or tensor._is_zerotensor():
+    if tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or is_zero_tensor(tensor):
         return _EXOTIC
     unusual = (not tensor.is_contiguous()) + (tensor.dtype not in USUAL_DTYPES)
     about = _SPELLED_OUT * unusual + max(0, tensor.dim() - 1)

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from torchrepro.judge.clone import is_plain
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.tensors import storage_number
 
 Spot = tuple[int, int] | str
 """(call, index) of an input, where call 0 is the call itself and 1 the first before it; or an attribute."""
@@ -52,9 +53,9 @@ def held_tensors(repro: Repro) -> list[Held]:
     for spot, tensor in _spots(repro):
         spots.setdefault(id(tensor), []).append(spot)
         tensors[id(tensor)] = tensor
-    memory = Counter(tensor.untyped_storage()._cdata for tensor in tensors.values())
+    memory = Counter(storage_number(tensor.untyped_storage()) for tensor in tensors.values())
     return [
-        Held(tensor, tuple(spots[key]), memory[tensor.untyped_storage()._cdata] > 1)
+        Held(tensor, tuple(spots[key]), memory[storage_number(tensor.untyped_storage())] > 1)
         for key, tensor in tensors.items()
     ]
 

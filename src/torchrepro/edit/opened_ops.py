@@ -21,7 +21,7 @@ from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.state.fake_run import Decompositions, OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.fake import make_fx
-from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, schema_of
 from torchrepro.torch_api.pytree import tree_leaves
 
 _DEPTH = 8
@@ -222,7 +222,7 @@ def _use_public_names(module: GraphModule) -> None:
     """`torch.rsqrt(x)` and `x.view(...)` for calls of ATen, where they call the same op and nothing else."""
     for node in module.graph.nodes:
         target: Any = node.target
-        name = target._schema.name.removeprefix("aten::") if isinstance(target, OpOverload) else "_"
+        name = schema_of(target).name.removeprefix("aten::") if isinstance(target, OpOverload) else "_"
         if name.startswith("_") or not name.isidentifier():
             continue
         if _calls(getattr(torch, name, None), node) == [target]:

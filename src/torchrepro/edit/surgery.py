@@ -19,7 +19,7 @@ from torchrepro.graph_text.metadata import restore_metadata
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes
 from torchrepro.torch_api.names import OPS
-from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, schema_of
 
 _WRITING_OPERATORS = frozenset(
     name for name in dir(operator) if name.startswith("i") and name[1:] in dir(operator)
@@ -96,7 +96,7 @@ def has_effects(node: Node) -> bool:
         return False
     target: Any = node.target
     if isinstance(target, OpOverload):
-        return bool(target._schema.is_mutable) or bool(node.is_impure(impure_random=False))
+        return bool(schema_of(target).is_mutable) or bool(node.is_impure(impure_random=False))
     if "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
     name = getattr(target, "__name__", "")

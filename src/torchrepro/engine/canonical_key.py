@@ -32,6 +32,7 @@ from torchrepro.graph_text.literals import LiteralWriter
 from torchrepro.graph_text.triton_kernels import calls_kernel, with_places
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import Repro
+from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.tensors import is_fake, storage_identity
 
 _PROCESS = uuid.uuid4().hex
@@ -164,7 +165,7 @@ class _Writer:
             plain = dict(value) if type(value) is OrderedDict else value  # hooks
             yield f"{name}.{key}: {self._literals.write(plain)}"
         yield f"{name}.training: {module.training}"
-        for key in (*module._parameters, *module._buffers, *module._modules):
+        for key in itertools.chain(*own_state(module)[:3]):
             yield from self._attribute(module, key)
             yield f"{name}.{key}: {self._reference(module, key)}"
 
@@ -181,8 +182,8 @@ def _keywords(node: Node) -> dict[str, Any]:
 def _role(value: torch.Tensor, owner: torch.nn.Module, name: str) -> str:
     if isinstance(value, torch.nn.Parameter):
         return "parameter"
-    if name in owner._buffers:
-        return "temporary buffer" if name in owner._non_persistent_buffers_set else "buffer"
+    if name in own_state(owner).buffers:
+        return "temporary buffer" if name in own_state(owner).temporary else "buffer"
     return "constant"
 
 

@@ -15,6 +15,7 @@ from torchrepro.execute.compilers import known_compilers
 from torchrepro.nouns.repro import Compiler, Place, Repro, is_data
 from torchrepro.nouns.verdict import Stage
 from torchrepro.torch_api import dynamo
+from torchrepro.torch_api.modules import wrapped_backend
 
 WATCHES = "_torchrepro_watches"
 """Marks a backend of ours, which does its own watching."""
@@ -127,8 +128,8 @@ def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
         if hasattr(owner, "backend_compile_fn"):
             backend = owner.backend_compile_fn
             notes = ("compiled in parts, by DDP's buckets; the replay compiles the graph as a whole",)
-        elif hasattr(backend, "_torchdynamo_orig_backend"):
-            backend = backend._torchdynamo_orig_backend
+        elif (inner := wrapped_backend(backend)) is not None:
+            backend = inner
         elif isinstance(backend, functools.partial):
             backend = backend.func
         else:

@@ -21,6 +21,7 @@ from torchrepro.nouns.errors import UnknownCompilerError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Frontend, Place
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api import pytree as pytree
+from torchrepro.torch_api.fake import set_calling_convention
 from torchrepro.torch_api.ops import effects_operator
 
 
@@ -204,10 +205,7 @@ def _aot_inductor(compiler: Compiler) -> CompilerFn:
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         directory = tempfile.TemporaryDirectory(prefix="torchrepro-aoti-")
         outputs: Any = graph.graph.output_node().args[0]
-        # What the library is told of its calling convention; the graph itself is flat already.
-        specs: Any = graph
-        specs._in_spec = pytree.tree_structure((tuple(inputs), {}))
-        specs._out_spec = pytree.tree_structure(outputs)
+        set_calling_convention(graph, tuple(inputs), outputs)
         options = {
             **compiler.options,
             "aot_inductor.package": True,

@@ -30,7 +30,7 @@ from torchrepro.graph_text.annotations import NOTE_KEY, SymbolNote, TensorNote, 
 from torchrepro.nouns.repro import Autocast, Place, Repro, Symbol
 from torchrepro.nouns.results import Area
 from torchrepro.script.names import parameter_names
-from torchrepro.torch_api.ops import OpOverload, op_name
+from torchrepro.torch_api.ops import OpOverload, op_name, overload_name
 
 _VARIED = 3
 """Ops that are varied: a repro with more of them is not a minimal one."""
@@ -96,7 +96,7 @@ def _target_of_sibling(node: Node, name: str, other: str) -> Any:
         return other if hasattr(torch.Tensor, other) else None
     if isinstance(target, OpOverload):
         packet = getattr(getattr(torch.ops, target.namespace), other, None)
-        return getattr(packet, target._overloadname, None)
+        return getattr(packet, overload_name(target), None)
     for namespace in (torch, torch.nn.functional):
         if getattr(namespace, name, None) is target:
             return getattr(namespace, other, None)

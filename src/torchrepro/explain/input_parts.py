@@ -33,6 +33,7 @@ from torchrepro.explain.subject import Evidence, Subject, refining, sentence_on_
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Area
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.torch_api.tensors import is_zero_tensor
 
 Names = Sequence[str]
 """What a reader calls the inputs."""
@@ -277,7 +278,7 @@ def layouts(repro: Repro, names: Names) -> Iterator[Subject]:
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             # Checked on torch 2.11 to 2.15 (`_is_zerotensor`).
             view = "a conjugate view" if value.is_conj() else "a negative view" if value.is_neg() else ""
-            what = "a ZeroTensor" if value._is_zerotensor() else view
+            what = "a ZeroTensor" if is_zero_tensor(value) else view
             if what:
                 data = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
                 held = Held(value, ((0, index),))

@@ -34,6 +34,7 @@ from torchrepro.graph_text.syntax import (
     read_syntax,
 )
 from torchrepro.nouns.errors import GraphTextError
+from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.names import NUMPY_ATTRIBUTE
 
 _ATTRIBUTE_PATH = re.compile(r"\w+(\.\w+)*\Z", re.ASCII)
@@ -132,11 +133,11 @@ class _ModuleReader:
         owner: torch.nn.Module = self._module
         *containers, name = self._checked(path, tree).split(".")
         for part in containers:
-            if part not in owner._modules:
+            if part not in own_state(owner).modules:
                 if hasattr(owner, part):
                     raise error(tree, f"{path} would replace {part}")
                 owner.add_module(part, torch.nn.Module())
-            owner = owner._modules[part]  # type: ignore[assignment]
+            owner = own_state(owner).modules[part]  # type: ignore[assignment]
         taken = hasattr(owner, name) and getattr(owner, name) is not value
         if taken and (kind == "const" or not _holds(owner, name)):
             raise error(tree, f"the name {path} is taken")
@@ -262,6 +263,4 @@ def _with_graph(module: GraphModule, graph: Graph) -> GraphModule:
 
 
 def _holds(module: Any, name: str) -> bool:
-    return isinstance(module, torch.nn.Module) and any(
-        name in held for held in (module._parameters, module._buffers, module._modules)
-    )
+    return isinstance(module, torch.nn.Module) and any(name in held for held in own_state(module)[:3])

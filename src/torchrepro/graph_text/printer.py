@@ -23,7 +23,8 @@ from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
 from torchrepro.graph_text.syntax import HEADER, INFIX, PREFIX, unused_name
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.torch_api.fake import PyTreeCodeGen
+from torchrepro.torch_api.fake import takes_nested_values
+from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 _INDENT = "    "
@@ -120,7 +121,7 @@ class _GraphPrinter:
 
     def lines(self) -> Iterator[str]:
         """The class of this graph, not indented."""
-        if isinstance(self._module.graph._codegen, PyTreeCodeGen):  # of `ExportedProgram.module()`
+        if takes_nested_values(self._module.graph):
             raise CannotSerialise(
                 "the graph takes or returns nested values",
                 next_step="save the exported program itself: torchrepro.save_repro(program)",
@@ -201,8 +202,8 @@ class _GraphPrinter:
         kind = "const"
         if isinstance(value, torch.nn.Parameter):
             kind = "parameter"
-        elif name in owner._buffers:
-            kind = "buffer" if name not in owner._non_persistent_buffers_set else "temporary_buffer"
+        elif name in own_state(owner).buffers:
+            kind = "temporary_buffer" if name in own_state(owner).temporary else "buffer"
         return f"{_place(path)}{_annotation(note_of_value(value))} = {kind}({quote(key)})"
 
     # Nodes

@@ -39,6 +39,9 @@ from torchrepro.torch_api.ops import (
     OpOverload,
     OpOverloadPacket,
     higher_order_operators,
+    op_name,
+    overload_name,
+    qualified_name,
 )
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -168,9 +171,9 @@ def _operator_path(target: OpOverload | OpOverloadPacket | HigherOrderOperator) 
     if isinstance(target, HigherOrderOperator):
         path = f"torch.ops.higher_order.{target.name()}"
     elif isinstance(target, OpOverload):
-        path = f"torch.ops.{target.namespace}.{target._opname}.{target._overloadname}"
+        path = f"torch.ops.{target.namespace}.{op_name(target)}.{overload_name(target)}"
     else:
-        namespace, _, name = target._qualified_op_name.partition("::")
+        namespace, _, name = qualified_name(target).partition("::")
         path = f"torch.ops.{namespace}.{name}"
     if not all(IDENTIFIER.match(part) for part in path.split(".")):
         raise CannotSerialise(

@@ -6,8 +6,7 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import sympy
@@ -15,7 +14,7 @@ import torch
 
 from torchrepro.graph_text.annotations import SYMBOL_KINDS, expression_of
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.torch_api.fake import DimDynamic, ShapeEnv
+from torchrepro.torch_api.fake import DimDynamic, ShapeEnv, named_next
 from torchrepro.torch_api.fake import sympy_functions as torch_sympy
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -134,7 +133,7 @@ class Symbols:
         from torchrepro.torch_api.dynamo import ConstantSource
 
         positive = True if isinstance(hint, int) and hint > 0 and (lower is None or lower > 0) else None
-        with _named_next(self.env, name):
+        with named_next(self.env, name):
             return self.env.create_symbol(
                 hint,
                 ConstantSource(f"symbol_{name}"),  # where the guards say that it comes from
@@ -172,20 +171,6 @@ def symbolic_number(env: ShapeEnv, kind: str, expression: Any) -> Any:
     if kind == "symfloat":
         return env.create_symfloatnode(expression, hint=None if known is None else float(known))
     return env.create_symintnode(expression, hint=None if known is None else int(known))
-
-
-@contextmanager
-def _named_next(env: ShapeEnv, name: str) -> Iterator[None]:
-    """Within, the next symbol that `env` creates bears this name. Checked on torch 2.11 to 2.15.
-
-    ShapeEnv numbers symbols by a hash of their source's name; the number in the text must survive.
-    """
-    number = int("".join(filter(str.isdigit, name)) or 0)
-    env._generate_unique_id = lambda source_name: number  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del env._generate_unique_id
 
 
 def _restrict_range(env: ShapeEnv, symbol: sympy.Symbol, lower: int | None, upper: int | None) -> None:

@@ -25,7 +25,15 @@ from torchrepro.torch_api.modes import (
     DisableTorchFunction,
     is_traceable_wrapper_subclass,
 )
-from torchrepro.torch_api.tensors import is_functorch_wrapped, make_subclass, set_lazy_bits, zero_tensor
+from torchrepro.torch_api.tensors import (
+    copy_parameter_mark,
+    is_functorch_wrapped,
+    is_zero_tensor,
+    make_subclass,
+    set_lazy_bits,
+    storage_number,
+    zero_tensor,
+)
 
 T = TypeVar("T")
 
@@ -270,7 +278,7 @@ class TensorCloner:
             with DisableTorchDispatch():
                 return self._window(tensor)
         wide, detached = self._precision, tensor.detach()
-        if tensor._is_zerotensor():
+        if is_zero_tensor(tensor):
             dtype, device = wide.widened(tensor.dtype), wide.moved(tensor.device)
             return zero_tensor(tuple(tensor.size()), dtype, device)
         changes = wide.is_narrower(tensor.dtype) or wide.moved(tensor.device) != tensor.device
@@ -311,7 +319,7 @@ class TensorCloner:
         """
         dtype = self._precision.widened(tensor.dtype)
         storage = tensor.untyped_storage()
-        key = _storage_key(tensor) if dtype is not tensor.dtype else (storage._cdata, torch.uint8)
+        key = _storage_key(tensor) if dtype is not tensor.dtype else (storage_number(storage), torch.uint8)
         if key not in self._rows:
             source = window(storage, key[1])
             row = self._precision.widen(source)
@@ -326,8 +334,7 @@ class TensorCloner:
         """Tensors that users hang on a tensor are cloned, other attributes are shared as they are."""
         if type(value) is not type(tensor):
             value = make_subclass(type(tensor), value)
-        if getattr(tensor, "_is_param", False):  # a Parameter that is a tensor subclass
-            value._is_param = True
+        copy_parameter_mark(tensor, value)
         if is_plain(tensor):
             for name, item in getattr(tensor, "__dict__", {}).items():
                 value.__dict__[name] = self.clone(item) if isinstance(item, torch.Tensor) else item
@@ -362,7 +369,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not has_its_own_dispatch(type(tensor))
         and not tensor.is_quantized
         and not tensor.is_nested
-        and not tensor._is_zerotensor()
+        and not is_zero_tensor(tensor)
         and not is_functorch_wrapped(tensor)
     )
 
@@ -381,4 +388,4 @@ def window(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
 def _storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
     """Return what windows on one storage have in common, as long as they agree on the real numbers in it."""
     real = tensor.dtype.to_real() if tensor.dtype.is_complex else tensor.dtype
-    return tensor.untyped_storage()._cdata, real
+    return storage_number(tensor.untyped_storage()), real

@@ -15,7 +15,9 @@ from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import reduce_to_scalar_loss, tensors_in
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.torch_api.generators import capture_rng_state
+from torchrepro.torch_api.modules import compiled_call, compiled_module
 from torchrepro.torch_api.names import DYNAMO_ERRORS, INDUCTOR_ERRORS
+from torchrepro.torch_api.tensors import version_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ def run_fwd_maybe_bwd(
     if not disable_clone:
         args, kwargs = clone_inputs((tuple(args), kwargs))
         if isinstance(gm, torch.nn.Module):
-            if hasattr(gm, "_orig_mod") or getattr(gm, "_compiled_call_impl", None) is not None:
+            if compiled_module(gm) is not None or compiled_call(gm) is not None:
                 guard = _put_back_afterwards(gm)
             else:
                 gm = clone_module(gm)
@@ -129,13 +131,9 @@ def is_boxed(call: Callable[..., Any]) -> bool:
 
 def named_state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by the names that the user knows."""
-    inner = getattr(module, "_orig_mod", module)
+    inner = compiled_module(module)
+    inner = module if inner is None else inner
     return {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Return how often the tensor was written to; inference tensors do not count that and look unchanged."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchrepro.torch_api.tensors import coo_parts
+
 Parts = dict[str, Any]
 
 _COMPRESSED = {
@@ -78,7 +80,8 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 def sparse_parts(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Return the index tensors of a sparse tensor by name, and its values, as they are: not coalesced."""
     if tensor.layout is torch.sparse_coo:
-        return {"indices": tensor._indices()}, tensor._values()
+        indices, values = coo_parts(tensor)
+        return {"indices": indices}, values
     return {name: getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]}, tensor.values()
 
 

@@ -19,7 +19,7 @@ import torch
 
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.nouns.errors import ReferenceUnavailable
-from torchrepro.torch_api.ops import DispatchKey
+from torchrepro.torch_api.ops import DispatchKey, schema_of
 
 
 def has_plain_form(op: Any) -> bool:
@@ -135,7 +135,7 @@ def _attention(op: Any) -> Callable[..., tuple[Any, ...]]:
 
     Results that only say how the kernel ran (lengths, seeds, a mask for debugging) are placeholders.
     """
-    names = [argument.name for argument in op._schema.arguments]
+    names = [argument.name for argument in schema_of(op).arguments]
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         given = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -16,7 +16,7 @@ import torch
 from torchrepro.judge.op_forms import run_plainly
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import TorchDispatchMode
-from torchrepro.torch_api.ops import DispatchKey, HigherOrderOperator, has_kernel
+from torchrepro.torch_api.ops import DispatchKey, HigherOrderOperator, has_kernel, op_name, schema_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ _RECOMPUTED: dict[Any, Callable[..., None]] = {
 @lru_cache(maxsize=4096)
 def is_random_op(func: Any) -> bool:
     """Return whether the op may take numbers from a generator."""
-    returns_tensors = any("Tensor" in str(item.type) for item in func._schema.returns)
+    returns_tensors = any("Tensor" in str(item.type) for item in schema_of(func).returns)
     return torch.Tag.nondeterministic_seeded in func.tags and returns_tensors
 
 
@@ -159,8 +159,8 @@ def is_composite(func: Any) -> bool:
 
 def draws_now(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether this call of a random op draws: dropout in evaluation or with probability zero does not."""
-    values = dict(zip((item.name for item in func._schema.arguments), args, strict=False)) | kwargs
-    if values.get("train") is False or (func._opname.startswith("rrelu") and not values.get("training")):
+    values = dict(zip((item.name for item in schema_of(func).arguments), args, strict=False)) | kwargs
+    if values.get("train") is False or (op_name(func).startswith("rrelu") and not values.get("training")):
         return False
     return not any(name in values and values[name] == 0 for name in ("dropout_p", "dropout")) and not (
         "dropout_p" in _argument_names(func) and "dropout_p" not in values
@@ -169,13 +169,13 @@ def draws_now(func: Any, args: Any, kwargs: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _argument_names(func: Any) -> tuple[str, ...]:
-    return tuple(item.name for item in func._schema.arguments)
+    return tuple(item.name for item in schema_of(func).arguments)
 
 
 def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
     """The tensors that hold what was drawn: the results, then arguments written to that are no results."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
-    for position, item in enumerate(func._schema.arguments):
+    for position, item in enumerate(schema_of(func).arguments):
         if item.alias_info is not None and item.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(item.name)
             if not any(value is known for known in results):

@@ -12,7 +12,7 @@ from torchrepro.judge.metrics import Walk
 from torchrepro.judge.rule import Rule, coarser, judge_floating, precision_of, value_at
 from torchrepro.nouns.verdict import Blame, Difference, LeafComparison
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
-from torchrepro.torch_api.tensors import is_fake
+from torchrepro.torch_api.tensors import is_fake, is_zero_tensor
 
 _BLOCK = 1 << 20
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -249,7 +249,7 @@ def _bare(tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor) is not torch.Tensor and not is_wrapper_subclass(tensor) and not is_fake(tensor):
         with DisableTorchFunctionSubclass():
             tensor = tensor.as_subclass(torch.Tensor)
-    if tensor._is_zerotensor():
+    if is_zero_tensor(tensor):
         tensor = torch.zeros(1, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
     return tensor
 

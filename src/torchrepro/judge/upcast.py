@@ -34,7 +34,14 @@ from torchrepro.torch_api.modes import (
     TorchDispatchMode,
     inside_transform,
 )
-from torchrepro.torch_api.ops import HigherOrderOperator, custom_op_definition, decomposition_of
+from torchrepro.torch_api.ops import (
+    HigherOrderOperator,
+    body_of,
+    custom_op_definition,
+    decomposition_of,
+    device_bodies,
+    schema_of,
+)
 
 aten = torch.ops.aten
 
@@ -61,7 +68,7 @@ class OpPlan:
 
 @lru_cache(maxsize=4096)
 def plan_of(func: Any) -> OpPlan:
-    schema = func._schema
+    schema = schema_of(func)
     names = [item.name for item in schema.arguments]
     written = [
         (i, item)
@@ -91,15 +98,14 @@ def plan_of(func: Any) -> OpPlan:
 def _python_body_of(func: Any) -> Callable[..., Any] | None:
     """Return the function of a `torch.library.custom_op`, whose casts are to be rewritten too.
 
-    None for every other op, and where another body is registered for a device. Checked on torch 2.11 to 2.15.
+    None for every other op, and where another body is registered for a device.
     """
     if func.namespace in ("aten", "prims"):
         return None
-    definition = custom_op_definition(func._schema.name)
-    if definition is None or set(definition._backend_fns) - {None}:
+    definition = custom_op_definition(schema_of(func).name)
+    if definition is None or set(device_bodies(definition)) - {None}:
         return None
-    body: Callable[..., Any] = definition._init_fn
-    return body
+    return body_of(definition)
 
 
 @contextmanager

@@ -25,7 +25,8 @@ import msgspec
 
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.ranks.process import Process, place
-from torchrepro.ranks.store import JobStore, StoreLost, default_store
+from torchrepro.ranks.store import JobStore, StoreLost
+from torchrepro.torch_api.distributed import default_store
 
 COURTESY_SECONDS = 5.0
 """The wait of a rank for others that may no longer wait for it."""

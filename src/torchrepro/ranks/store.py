@@ -88,16 +88,6 @@ class JobStore:
         return self._line.call(prefixed, self._timeout if timeout is None else timeout)
 
 
-def default_store() -> Store | None:
-    """Return the store of the default process group; None for a backend that needs none (MPI).
-
-    `_get_default_store`: Checked on torch 2.11 to 2.15.
-    """
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._get_default_store()
-
-
 def _way_to(store: Store) -> Callable[[], Store | None]:
     """Return how to reach the store later, without keeping it alive.
 

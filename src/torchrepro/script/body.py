@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.amp import autocast_mode
 from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text.syntax import AUGMENTED
@@ -21,7 +20,8 @@ from torchrepro.script.document import autocast_text
 from torchrepro.script.expressions import INDENT, Text, Unwritable, Writer, laid_out, nodes_in
 from torchrepro.script.names import Names, base_name, names_of_inputs
 from torchrepro.script.spelling import Speller
-from torchrepro.torch_api.ops import OpOverload
+from torchrepro.torch_api.modes import enter_autocast, exit_autocast
+from torchrepro.torch_api.ops import OpOverload, schema_of
 
 _SHORT = 60
 """An expression longer than this gets a line of its own."""
@@ -87,14 +87,14 @@ class BodyWriter:
             self._output(node)
         elif node.op == "call_module":
             raise Unwritable(f"the module {node.target} inside the graph")
-        elif node.target is autocast_mode._enter_autocast:
+        elif node.target is enter_autocast:
             self._flush()
             device, dtype, enabled, *_ = (*node.args, None, None, None)
             self._line(f"with {autocast_text(device, dtype, enabled=enabled is not False)}:")
             self._depth += 1
-            if node.next.target is autocast_mode._exit_autocast:
+            if node.next.target is exit_autocast:
                 self._line("pass")
-        elif node.target is autocast_mode._exit_autocast:
+        elif node.target is exit_autocast:
             self._flush()
             self._depth -= 1
             if self._depth < 0:
@@ -274,4 +274,4 @@ def _names_of_parts(node: Node) -> Sequence[str]:
         target = next((getattr(packet, name) for name in ("dim", "default") if hasattr(packet, name)), None)
     if not isinstance(target, OpOverload):
         return ()
-    return [result.name or "" for result in target._schema.returns]
+    return [result.name or "" for result in schema_of(target).returns]

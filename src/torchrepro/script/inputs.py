@@ -19,7 +19,7 @@ from torchrepro.judge.compare import tensors_in
 from torchrepro.script.expressions import WIDTH, Unwritable, Writer, filled, listed, top_level_items
 from torchrepro.script.tensors import Line, Surroundings, after_drawing, line_for
 from torchrepro.torch_api.names import DYNAMO
-from torchrepro.torch_api.tensors import storage_identity
+from torchrepro.torch_api.tensors import is_zero_tensor, storage_identity
 
 SIDE_FILE = "inputs.pt"
 _LIST = "torch.tensor(["
@@ -131,7 +131,7 @@ def _assignment(name: str, line: Line) -> str:
 
 
 def _has_memory(value: torch.Tensor) -> bool:
-    return value.layout is torch.strided and not value._is_zerotensor() and value.numel() > 0
+    return value.layout is torch.strided and not is_zero_tensor(value) and value.numel() > 0
 
 
 def _shared_memories(values: Mapping[str, Any]) -> dict[tuple[str, int], torch.Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.torch_api.ops import OpOverload, op_name
+from torchrepro.torch_api.ops import OpOverload, op_name, schema_of
 
 _GENERIC = ("x", "y", "z", "a", "b", "c", "d", "e")
 _RESERVED = frozenset({"torch", "F", "f", "run", "math", "eager", "compiled", "self", "model", "out", "wrap"})
@@ -101,7 +101,8 @@ def parameter_names(target: Any) -> list[str]:
             name = getattr(target, "__name__", "")
             packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
             target = getattr(packet, "default", None)
-    return [argument.name for argument in target._schema.arguments] if isinstance(target, OpOverload) else []
+    arguments = schema_of(target).arguments if isinstance(target, OpOverload) else ()
+    return [argument.name for argument in arguments]
 
 
 def _said_by_the_user(target: str) -> str:

@@ -33,7 +33,7 @@ from torchrepro.script.expressions import (
 )
 from torchrepro.state.fake_run import Decompositions, FakeRun, OperatorLog, identity
 from torchrepro.torch_api.names import HIGHER_ORDER_OPS
-from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket, op_name, schema_of
 from torchrepro.torch_api.pytree import tree_leaves
 
 _INFIX = {function.__name__: sign for function, sign in INFIX.items()} | {
@@ -165,7 +165,7 @@ class Call:
         """The call of a node. Checked on torch 2.11 to 2.15 (`_schema`, `_opname`)."""
         target = node.target
         assert isinstance(target, OpOverload)
-        schema = target._schema.arguments
+        schema = schema_of(target).arguments
         given = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
         given |= node.kwargs
         kept = {
@@ -174,7 +174,7 @@ class Call:
             if argument.name in given and not _is_usual(argument, given[argument.name])
         }
         keyword_only = frozenset(argument.name for argument in schema if argument.kwarg_only)
-        return cls(target._opname, kept, keyword_only, tuple(argument.name for argument in schema))
+        return cls(op_name(target), kept, keyword_only, tuple(argument.name for argument in schema))
 
     def split(self, *, after: int = 0) -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments; from the first one that is left out they are named."""

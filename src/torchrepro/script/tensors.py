@@ -18,7 +18,7 @@ import torch
 from torchrepro.judge.tensors import unequal
 from torchrepro.script.expressions import WIDTH, complex_text, float_text
 from torchrepro.torch_api.names import NEG_VIEW, ZERO_TENSOR
-from torchrepro.torch_api.tensors import is_fake, neg_view, plain_torch
+from torchrepro.torch_api.tensors import is_fake, is_zero_tensor, neg_view, plain_torch
 
 LITERAL_ELEMENTS = 64
 """Beyond this, numbers written out tell a reader nothing: they go to a file."""
@@ -373,4 +373,4 @@ def _bits(flat: torch.Tensor) -> torch.Tensor:
 
 def _is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
-    return bool(tensor._is_zerotensor())
+    return is_zero_tensor(tensor)

@@ -17,7 +17,6 @@ from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.judge.compare import tensors_in
-from torchrepro.judge.execute import version_of
 from torchrepro.judge.upcast import default_dtype
 from torchrepro.nouns.repro import Ambient, Place, Repro
 from torchrepro.state.ambient import applied_modes
@@ -26,7 +25,7 @@ from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.modes import TorchDispatchMode, modes_kept
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchrepro.torch_api.pytree import tree_flatten, tree_leaves, tree_map_only
-from torchrepro.torch_api.tensors import storage_identity
+from torchrepro.torch_api.tensors import storage_identity, version_of
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.torch_api.modules import compiled_function, compiled_module
 from torchrepro.user_code.closure import is_installed_module
 
 Contents = list[tuple[Any, Any]]
@@ -250,8 +251,8 @@ class Reach:
         kind: Any = type(value)
         if not _has_state(kind):
             return
-        if hasattr(value, "_orig_mod") and isinstance(value, torch.nn.Module):  # compiled: what stands inside
-            self._queue.append((path, value._orig_mod))
+        if isinstance(value, torch.nn.Module) and (original := compiled_module(value)) is not None:
+            self._queue.append((path, original))
             return
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
@@ -262,7 +263,7 @@ class Reach:
         self._queue.append((type(value).__name__, type(value)))
 
     def _function(self, path: str, function: types.FunctionType) -> None:
-        original = getattr(function, "_torchdynamo_orig_callable", None)
+        original = compiled_function(function)
         if original is not None:  # compiled: behind it is the compiler, which is not the user's state
             self._queue.append((path, original))
             return

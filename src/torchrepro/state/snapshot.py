@@ -16,14 +16,13 @@ import numpy as np
 import torch
 
 from torchrepro.judge.clone import TensorCloner, is_plain, window
-from torchrepro.judge.execute import version_of
 from torchrepro.judge.exotic import inner_tensors, is_wrapper_subclass
 from torchrepro.judge.op_forms import run_plainly
 from torchrepro.state.reachable import ATOMS, Contents, Holder, Reach, contents_of
 from torchrepro.torch_api.modes import DisableTorchDispatch, TorchDispatchMode
-from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.ops import HigherOrderOperator, schema_of
 from torchrepro.torch_api.pytree import tree_leaves
-from torchrepro.torch_api.tensors import set_version
+from torchrepro.torch_api.tensors import set_version, storage_number, version_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +143,7 @@ def storages_of(tensor: torch.Tensor) -> list[int]:
         inner, _ = inner_tensors(tensor)
         return [key for part in inner.values() for key in storages_of(part)]
     try:
-        return [tensor.untyped_storage()._cdata]
+        return [storage_number(tensor.untyped_storage())]
     except (NotImplementedError, RuntimeError):  # sparse, lazy: no storage of its own
         return []
 
@@ -215,7 +214,7 @@ class UndoWrites(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs)
-        for position, argument in enumerate(func._schema.arguments if func._schema.is_mutable else ()):
+        for position, argument in enumerate(schema_of(func).arguments if schema_of(func).is_mutable else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[position] if position < len(args) else kwargs.get(argument.name)
                 for tensor in _tensors_of_op(value):
@@ -237,11 +236,11 @@ class UndoWrites(TorchDispatchMode):
         if not is_plain(tensor):
             return
         storage = tensor.untyped_storage()
-        if storage._cdata in self._own or storage._cdata in self._kept:
+        if storage_number(storage) in self._own or storage_number(storage) in self._kept:
             return
         with torch.no_grad(), DisableTorchDispatch():
             row = window(storage, torch.uint8)
-            self._kept[storage._cdata] = (tensor, version_of(tensor), row, row.clone())
+            self._kept[storage_number(storage)] = (tensor, version_of(tensor), row, row.clone())
 
 
 def _tensors_of_op(value: Any) -> list[torch.Tensor]:

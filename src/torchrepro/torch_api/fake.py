@@ -5,6 +5,8 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ import torch.fx.graph
 import torch.fx.passes.shape_prop
 import torch.utils._sympy.functions
 import torch.utils._sympy.value_ranges
+
+from torchrepro.torch_api import pytree
 
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 """A tensor with metadata and no data."""
@@ -74,3 +78,33 @@ class FakeInterpreter(torch.fx.Interpreter):
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         return self.fake(super().get_attr(target, args, kwargs))
+
+
+def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return state and inputs of an exported program in graph order (`_graph_module_flat_inputs`)."""
+    return tuple(program._graph_module_flat_inputs(args, kwargs))
+
+
+def takes_nested_values(graph: Any) -> bool:
+    """Return whether a graph unpacks containers, as `ExportedProgram.module()` does (`_codegen`)."""
+    return isinstance(graph._codegen, PyTreeCodeGen)
+
+
+def set_calling_convention(graph: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
+    """Describe arguments and results of a flat graph for AOTInductor (`_in_spec`, `_out_spec`)."""
+    graph._in_spec = pytree.tree_structure((inputs, {}))
+    graph._out_spec = pytree.tree_structure(outputs)
+
+
+@contextmanager
+def named_next(env: Any, name: str) -> Iterator[None]:
+    """Give the next symbol that a `ShapeEnv` creates this name (`_generate_unique_id`).
+
+    It numbers symbols by a hash of their source's name; the number in a text must survive.
+    """
+    number = int("".join(filter(str.isdigit, name)) or 0)
+    env._generate_unique_id = lambda source_name: number
+    try:
+        yield
+    finally:
+        del env._generate_unique_id

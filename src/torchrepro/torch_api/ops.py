@@ -40,12 +40,27 @@ def has_kernel(name: str, key: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
-def schema_of(qualified: str, overload: str) -> str | None:
+def registered_schema(qualified: str, overload: str) -> str | None:
     """Return the schema of a registered operator, None if there is none (`_get_schema`)."""
     try:
         return str(torch._C._get_schema(qualified, overload))
     except RuntimeError:
         return None
+
+
+def schema_of(op: Any) -> Any:
+    """Return the schema of an overload: arguments, returns, aliases (`_schema`)."""
+    return op._schema
+
+
+def overload_name(op: Any) -> str:
+    """Return the last part of an overload's name, `Tensor` for `aten.add.Tensor` (`_overloadname`)."""
+    return str(op._overloadname)
+
+
+def qualified_name(packet: Any) -> str:
+    """Return the name of an operator with its namespace, `aten::add` (`_qualified_op_name`)."""
+    return str(packet._qualified_op_name)
 
 
 def parse_schema(schema: str) -> Any:
@@ -61,6 +76,34 @@ def registrations_of(name: str) -> str:
 def custom_op_definition(name: str) -> Any:
     """Return the object that `torch.library.custom_op` made, None for other operators (`OPDEFS`)."""
     return torch._library.custom_ops.OPDEFS.get(name)
+
+
+def body_of(definition: Any) -> Callable[..., Any]:
+    """Return the function that `torch.library.custom_op` was given (`_init_fn`)."""
+    body: Callable[..., Any] = definition._init_fn
+    return body
+
+
+def device_bodies(definition: Any) -> dict[str | None, Callable[..., Any]]:
+    """Return the functions of a custom operator by kind of device, None for all (`_backend_fns`)."""
+    return dict(definition._backend_fns)
+
+
+def registered_functions(definition: Any) -> dict[str, Any]:
+    """Return what a custom operator was given besides kernels; None for what it was not.
+
+    `_abstract_fn`, `_backward_fn`, `_setup_context_fn`.
+    """
+    return {
+        "fake": definition._abstract_fn,
+        "backward": definition._backward_fn,
+        "setup_context": definition._setup_context_fn,
+    }
+
+
+def is_traced_into(definition: Any) -> bool:
+    """Return whether tracing enters the body of a custom operator, a `triton_op` (`_torch_dispatch_fns`)."""
+    return bool(definition._torch_dispatch_fns)
 
 
 def registry_entry(name: str) -> Any:

@@ -56,6 +56,31 @@ def storage_identity(tensor: torch.Tensor) -> tuple[str, int]:
     return (str(storage.device), address) if address else ("object", storage._cdata)
 
 
+def storage_number(storage: torch.UntypedStorage) -> int:
+    """Return a number that is equal for two Python objects over the same storage (`_cdata`)."""
+    return int(storage._cdata)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to (`_version`); one of inference mode does not count: 0."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of autograd's zeros without memory (`_is_zerotensor`)."""
+    return bool(tensor._is_zerotensor())
+
+
+def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return indices and values of a COO tensor as they are, coalesced or not (`_indices`, `_values`)."""
+    return tensor._indices(), tensor._values()
+
+
+def has_gradient_hooks(tensor: torch.Tensor) -> bool:
+    """Return whether hooks run on the gradient of a tensor (`_backward_hooks`)."""
+    return bool(tensor._backward_hooks)
+
+
 def hint(number: Any) -> Any:
     """The value a symbolic number had when it was traced, without adding a guard; None if it never had one.
 
@@ -132,6 +157,12 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
 def make_subclass(kind: type[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
     """Return a tensor as one of a subclass without data of its own (`_make_subclass`)."""
     return torch.Tensor._make_subclass(kind, value)
+
+
+def copy_parameter_mark(tensor: torch.Tensor, copy: Any) -> None:
+    """Mark the copy of a tensor subclass that is a parameter but no `nn.Parameter` (`_is_param`)."""
+    if getattr(tensor, "_is_param", False):
+        copy._is_param = True
 
 
 def neg_view(tensor: torch.Tensor) -> torch.Tensor:

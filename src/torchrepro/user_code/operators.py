@@ -30,8 +30,13 @@ from torchrepro.nouns.repro import SOURCE_TRUST, CustomOpEntry
 from torchrepro.torch_api.names import EFFECT_TYPE
 from torchrepro.torch_api.ops import (
     OpOverload,
+    body_of,
     custom_op_definition,
+    device_bodies,
+    is_traced_into,
     parse_schema,
+    registered_functions,
+    registered_schema,
     registrations_of,
     registry_entry,
     schema_of,
@@ -132,27 +137,26 @@ def describe_op(op: OpOverload) -> CustomOpEntry:
     library = ""
     if not module and custom_op_definition(name) is None:
         module, library = _native_origin(op)
-    return CustomOpEntry(op=name, schema=str(op._schema), module=module, file=file, library=library)
+    return CustomOpEntry(op=name, schema=str(schema_of(op)), module=module, file=file, library=library)
 
 
 def functions_of(name: str) -> dict[str, Callable[..., Any]]:
     """Return the user's functions behind a `torch.library.custom_op`, by role; none for any other operator.
 
     Roles: `kernel` for every device or `kernel DEVICE`, `triton` for a `triton_op`, `fake`, `backward`,
-    `setup_context`. Checked on torch 2.11 to 2.15 (`_backend_fns`, `_abstract_fn`, `_backward_fn`,
-    `_setup_context_fn`, `_torch_dispatch_fns`).
+    `setup_context`.
     """
     definition = custom_op_definition(name)
     if definition is None:
         return {}
-    if definition._torch_dispatch_fns:
-        found = {"triton": definition._init_fn}  # which is its own fake form
+    others = registered_functions(definition)
+    if is_traced_into(definition):
+        found = {"triton": body_of(definition)}
+        del others["fake"]  # it is its own fake form
     else:
-        kernels = definition._backend_fns.items()
+        kernels = device_bodies(definition).items()
         found = {f"kernel {device or ''}".strip(): function for device, function in kernels}
-        found["fake"] = definition._abstract_fn
-    found["backward"] = definition._backward_fn
-    found["setup_context"] = definition._setup_context_fn
+    found |= others
     return {role: _users_own(function) for role, function in found.items() if function is not None}
 
 
@@ -199,12 +203,12 @@ def require_registered(
         registrar = module if entry.module else "an unknown module"
         if entry.library or entry.module == "__main__":
             registrar = f"the library {entry.library}" if entry.library else f"the script {entry.file}"
-        if schema_of(qualified, overload) is None and not _register(entry, trusted, registrations):
+        if registered_schema(qualified, overload) is None and not _register(entry, trusted, registrations):
             raise BundleError(
                 f"the operator {entry.op} is not registered here; {registrar} registers it",
                 next_step=_how_to_trust(entry, bundle),
             )
-        found = schema_of(qualified, overload)
+        found = registered_schema(qualified, overload)
         if found != entry.schema:
             raise BundleError(
                 f"{registrar} does not register the operator {entry.op}"
@@ -270,7 +274,7 @@ def _origin(name: str) -> tuple[str, str]:
     """Return module and file of the Python code that registered an operator, as far as torch can tell."""
     definition = custom_op_definition(name)
     if definition is not None:
-        function: Any = _users_own(definition._init_fn)
+        function: Any = _users_own(body_of(definition))
         code = getattr(function, "__code__", None)
         if code is not None:
             return function.__module__ or "", code.co_filename

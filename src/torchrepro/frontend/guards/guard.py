@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 from torchrepro.frontend.codegen.writer import Writer
-from torchrepro.frontend.guards.ambient_facts import AmbientFacts
 from torchrepro.frontend.guards.constants import shown_source, token_or_identity
 from torchrepro.frontend.guards.tensor_facts import TensorFacts
 from torchrepro.frontend.source import Source
+from torchrepro.torch_api.ambient_facts import AmbientFacts
 
 IDENTITY, SIZE, CONTENTS, SURROUNDINGS, TENSOR, ALL_TENSORS = range(6)
 """What a check costs. Cheap ones go first, so that a miss is found early."""

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 
 from torchrepro.frontend.codegen.writer import LITERALS, Writer
-from torchrepro.frontend.guards.ambient_facts import AmbientFacts as AmbientFacts
 from torchrepro.frontend.guards.constants import (
     by_identity,
     same,
@@ -37,6 +36,7 @@ from torchrepro.frontend.guards.guard import (
 from torchrepro.frontend.guards.tensor_facts import TensorFacts as TensorFacts
 from torchrepro.frontend.guards.tensor_facts import storage_places
 from torchrepro.frontend.source import Attribute, Held, Local, Source
+from torchrepro.torch_api.ambient_facts import AmbientFacts as AmbientFacts
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)

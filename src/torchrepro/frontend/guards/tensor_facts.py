@@ -10,6 +10,7 @@ import torch
 
 from torchrepro.frontend.guards.constants import type_name
 from torchrepro.torch_api.modes import DisableTorchFunction
+from torchrepro.torch_api.tensors import storage_number
 
 _ATTEMPTS = 4
 """How often to learn. More than once, as it learns nothing from tensors of which two are one object."""
@@ -91,7 +92,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int, int, int]:
         return 0, 0, id(tensor), 0
     storage = tensor.untyped_storage()
     start, offset = storage.data_ptr(), int(tensor.storage_offset()) * tensor.element_size()
-    return start, start + storage.nbytes(), storage._cdata, offset
+    return start, start + storage.nbytes(), storage_number(storage), offset
 
 
 @cache

@@ -22,7 +22,6 @@ from torchrepro.frontend.bytecode.resume import (
     why_not_enterable,
 )
 from torchrepro.frontend.graph_breaks import BreakKind
-from torchrepro.frontend.guards.ambient_facts import user_modes_active
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.runtime.cache import (
     FrameCache,
@@ -36,6 +35,7 @@ from torchrepro.frontend.runtime.capture import Capture, Region, Then, not_whole
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
+from torchrepro.torch_api.ambient_facts import user_modes_active
 
 _lock = threading.RLock()
 

@@ -23,6 +23,8 @@ from torchrepro.frontend.trace.recorder import Recorder
 from torchrepro.frontend.trace.torch_rules import has_hooks, original_of
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.modes import current_function_modes, function_mode_depth
+from torchrepro.torch_api.modules import before_load_state_dict
+from torchrepro.torch_api.tensors import module_call_impl
 
 MOST_NESTED = 32
 """Nesting of captured functions. Each takes several frames of ours below Python's recursion limit."""
@@ -140,7 +142,7 @@ def _traced_module_call(module: torch.nn.Module, settings: Settings) -> Any:
     if type(module).__call__ is not torch.nn.Module.__call__:
         return _traced_object_call(module, settings)
     if has_hooks(module):
-        return traced_callable(module._call_impl, settings)
+        return traced_callable(types.MethodType(module_call_impl, module), settings)
     return traced_callable(module.forward, settings)
 
 
@@ -169,7 +171,7 @@ class TracedModule(torch.nn.Module):
         del self.__dict__["training"]  # the original's is meant
         self._modules[ORIGINAL] = module
         self.__dict__["_settings"] = settings
-        self._register_load_state_dict_pre_hook(_rename_keys)  # type: ignore[no-untyped-call]
+        before_load_state_dict(self, _rename_keys)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return traced_callable(self._inner, self._settings)(*args, **kwargs)

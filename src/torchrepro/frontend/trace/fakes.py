@@ -16,6 +16,8 @@ from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode, fake_errors
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
 from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
 from torchrepro.torch_api.names import FAKE_TENSOR_LOG
+from torchrepro.torch_api.ops import schema_of
+from torchrepro.torch_api.tensors import storage_number
 
 _OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional"})
 _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -54,7 +56,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def storage_key(fake: torch.Tensor) -> int:
     """Return which memory a fake stands for: one number for all views, as long as one of them lives."""
     with unseen():
-        return int(fake.untyped_storage()._cdata)
+        return storage_number(fake.untyped_storage())
 
 
 def unseen() -> AbstractContextManager[Any]:
@@ -174,11 +176,11 @@ class Watcher(TorchDispatchMode):
 
 def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the arguments that an operator writes, by its schema."""
-    if func._schema.is_mutable:
-        for index, argument in enumerate(func._schema.arguments):
+    if schema_of(func).is_mutable:
+        for index, argument in enumerate(schema_of(func).arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 yield from tensors_in(args[index] if index < len(args) else kwargs.get(argument.name))
-    elif func._schema.name.partition("::")[2] in _BATCH_NORMS and args[5]:
+    elif schema_of(func).name.partition("::")[2] in _BATCH_NORMS and args[5]:
         yield from tensors_in(args[3:5])
 
 

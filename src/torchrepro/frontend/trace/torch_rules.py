@@ -15,6 +15,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.guards.kinds import HOOKS
+from torchrepro.torch_api.modules import compiled_module
 from torchrepro.torch_api.names import C_MODULE, FUNCTION_HOMES, MUTATION_GUARD, SWAPPED_HOMES, TENSOR
 from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -164,7 +165,7 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
     `__original_fn`).
     """
     if isinstance(function, torch.nn.Module):
-        return function._modules["_orig_mod"] if type(function).__name__ == "OptimizedModule" else None
+        return compiled_module(function) if type(function).__name__ == "OptimizedModule" else None
     if getattr(function, "__module__", None) == MUTATION_GUARD:
         # Dynamo, once used, notes which modules are made; what it wraps is the module's own method.
         cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]

@@ -21,6 +21,7 @@ from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind
 from torchrepro.state.fake_run import OperatorLog, run_on_fakes
+from torchrepro.torch_api.ops import op_name
 
 _Members = tuple[Axis | Literal, ...]
 """What a dimension is made of: its name may be another one in the next best."""
@@ -215,5 +216,5 @@ def _if_it_runs(repro: Repro) -> Repro | None:
 def _takes_any_rank(repro: Repro) -> bool:
     log = OperatorLog()
     run_on_fakes(repro, log=log)
-    pointwise = (torch.Tag.pointwise in op.tags or op._opname in _TAKES_ANY_RANK for op in log.ops)
+    pointwise = (torch.Tag.pointwise in op.tags or op_name(op) in _TAKES_ANY_RANK for op in log.ops)
     return bool(log.ops) and all(pointwise)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
@@ -161,20 +162,17 @@ class ValueWriter:
         return f"{text}.requires_grad_()" if value.requires_grad else text
 
     def _torch_module(self, value: torch.nn.Module, place: str) -> str:
-        """Write a module as its class and its parts; each module has a line of its own, the parts first.
-
-        Checked on torch 2.11 to 2.15 (`_parameters`, `_buffers`, `_modules`, `_non_persistent_buffers_set`).
-        """
+        """Write a module as its class and its parts; each module has a line of its own, the parts first."""
         class_ = self._closure.refer(type(value))
         own = torch.nn.Module().__dict__.keys() - {"training"}
         arguments = [class_, self._attributes(value, place, own)]
         for kind in ("parameters", "buffers", "modules"):
-            held = vars(value)[f"_{kind}"]
+            held = getattr(own_state(value), kind)
             if held:
                 parts = [f"{name!r}: {self._part(part, f'{place}_{name}')}" for name, part in held.items()]
                 arguments.append(f"{kind}={{{', '.join(parts)}}}")
-        if value._non_persistent_buffers_set:
-            arguments.append(f"temporary={sorted(value._non_persistent_buffers_set)!r}")
+        if own_state(value).temporary:
+            arguments.append(f"temporary={sorted(own_state(value).temporary)!r}")
         hooks = [name for name in own if "hooks" in name and vars(value).get(name)]
         if hooks:
             self._closure.note(

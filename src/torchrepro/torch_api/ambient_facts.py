@@ -1,4 +1,7 @@
-"""The state of torch around a call, as far as it changes what a graph is or computes."""
+"""The state of torch around a call, as far as it changes what a graph is or computes.
+
+Checked on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchrepro.torch_api.modes import C as _C
 from torchrepro.torch_api.modes import DeviceContext
+
+_C = torch._C
 
 
 class AmbientFacts(NamedTuple):
@@ -35,7 +39,7 @@ class AmbientFacts(NamedTuple):
 
     @classmethod
     def now(cls) -> AmbientFacts:
-        """Of this thread. Private names checked on torch 2.11 to 2.15."""
+        """Return the facts of this thread."""
         modes = [_C._get_function_stack_at(index) for index in range(_C._len_torch_function_stack())]
         return cls(
             torch.is_grad_enabled(),

@@ -1,0 +1,70 @@
+"""What `torch.nn.Module` and the wrappers of `torch.compile` keep of themselves.
+
+Each name was checked on torch 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class OwnState(NamedTuple):
+    """The tables of one module, its children's not included. Writing to a table changes the module."""
+
+    parameters: dict[str, torch.nn.Parameter | None]
+    buffers: dict[str, torch.Tensor | None]
+    modules: dict[str, torch.nn.Module | None]
+    temporary: set[str]
+    """Names of buffers that `state_dict` leaves out."""
+
+
+def own_state(module: torch.nn.Module) -> OwnState:
+    """Return the tables (`_parameters`, `_buffers`, `_modules`, `_non_persistent_buffers_set`)."""
+    return OwnState(module._parameters, module._buffers, module._modules, module._non_persistent_buffers_set)
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Return whether hooks run around `forward` (`_forward_hooks`, `_forward_pre_hooks`)."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def compiled_call(module: Any) -> Any:
+    """Return what `module.compile()` made to be called in place of `forward`, if it was called.
+
+    `_compiled_call_impl`.
+    """
+    return getattr(module, "_compiled_call_impl", None)
+
+
+def compiled_module(wrapper: Any) -> Any:
+    """Return the module that `torch.compile` wrapped; None for anything else (`_orig_mod`)."""
+    return getattr(wrapper, "_orig_mod", None)
+
+
+def compiled_function(wrapper: Any) -> Any:
+    """Return the function that `torch.compile` wrapped; else None (`_torchdynamo_orig_callable`)."""
+    return getattr(wrapper, "_torchdynamo_orig_callable", None)
+
+
+def wrapped_backend(backend: Any) -> Any:
+    """Return the backend that torch wrapped; None for one as it was (`_torchdynamo_orig_backend`)."""
+    return getattr(backend, "_torchdynamo_orig_backend", None)
+
+
+def dynamic_of(context: Any) -> bool | None:
+    """Return what `torch.compile` was given as `dynamic` (`_dynamic`)."""
+    found: bool | None = context._dynamic
+    return found
+
+
+def before_load_state_dict(module: torch.nn.Module, hook: Callable[..., None]) -> None:
+    """Run a hook on the keys that `load_state_dict` is given (`_register_load_state_dict_pre_hook`)."""
+    module._register_load_state_dict_pre_hook(hook)
+
+
+def mark_wrapper(function: Any) -> None:
+    """Tell Dynamo that a function stands for the compiled one that it calls (`_torchdynamo_wrapper_id`)."""
+    function._torchdynamo_wrapper_id = id(function)
