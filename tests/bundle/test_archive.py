@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchrepro.bundle import archive
 from torchrepro.bundle.archive import new_run_id, write_bundle_files
 from torchrepro.bundle.read import open_bundle_files
 from torchrepro.bundle.storage_file import open_storages, write_storages
@@ -93,12 +92,15 @@ def test_whatever_has_the_name_already_is_left_alone(tmp_path: Path, name: str, 
 
 
 @BOTH
-@pytest.mark.parametrize("modern", [True, False], ids=["renameat2", "fallback"])
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 def test_a_name_taken_while_writing_is_left_alone(
-    tmp_path: Path, name: str, modern: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not modern:
-        monkeypatch.setattr(archive, "_rename_noreplace", lambda source, target: False)
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
 
     def somebody_is_faster(path: Path) -> None:
         path.write_bytes(b"slow")

@@ -7,12 +7,10 @@ takes for a bundle.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import secrets
 import shutil
-import sys
 import threading
 import time
 import zipfile
@@ -155,28 +153,15 @@ def _padding(header_start: int, member: zipfile.ZipInfo) -> bytes:
 
 def move_without_replacing(source: Path, target: Path) -> None:
     """Rename a file or directory; FileExistsError if there is anything under the new name."""
-    if _rename_noreplace(source, target):
-        return
-    if source.is_dir():
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-        os.rename(source, target)  # onto a directory that is not empty this fails by itself
-    else:
-        os.link(source, target)
-        os.unlink(source)
-
-
-def _rename_noreplace(source: Path, target: Path) -> bool:
-    """renameat2 with RENAME_NOREPLACE; False where the system or the file system does not have it."""
-    if sys.platform != "linux":
-        return False
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    at_cwd, noreplace = -100, 1
-    if rename(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), noreplace) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False
-    raise OSError(number, os.strerror(number), str(target))
+    if source.is_file():
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # a file system without links
+                raise
+        else:
+            os.unlink(source)
+            return
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    os.rename(source, target)  # onto a directory that is not empty this fails by itself
