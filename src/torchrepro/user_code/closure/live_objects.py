@@ -77,12 +77,13 @@ def holds_tensors(value: Any) -> bool:
 
 def has_state(value: Any) -> bool:
     """Whether a function carries data that running its definition again would lose."""
-    if not isinstance(value, types.FunctionType):
+    if not isinstance(value, types.FunctionType) or not value.__closure__:
         return False
-    cells, node = cells_of(value), definition_of(value)
+    node = definition_of(value)
     rebound = _rebound_names(node) if node is not None else set()
     return any(
-        name in rebound or isinstance(contents(cell), list | dict | set) for name, cell in cells.items()
+        name in rebound or isinstance(contents(cell), list | dict | set)
+        for name, cell in cells_of(value).items()
     )
 
 

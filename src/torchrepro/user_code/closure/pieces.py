@@ -187,9 +187,11 @@ def _text(
     """Return the text of a node, at the margin, with others in the place of some nodes in it."""
     if not replaced and name in (None, getattr(node, "name", None)):
         first = min(part.lineno for part in (node, *getattr(node, "decorator_list", [])[: int(decorators)]))
-        whole = copy.copy(node)
-        whole.lineno = first
-        text = textwrap.dedent(ast.get_source_segment(file.text, whole, padded=True) or " ")
+        # Columns count bytes. What stands before the node on its line is left out.
+        *lines, last = file.lines[first - 1 : node.end_lineno]
+        lines.append(last.encode()[: node.end_col_offset].decode())
+        lines[0] = " " * node.col_offset + lines[0].encode()[node.col_offset :].decode()
+        text = textwrap.dedent("\n".join(lines))
         over_lines = isinstance(node, ast.Lambda) and "\n" in text
         if not (over_lines or text[0].isspace() or (node.col_offset and _has_text_over_lines(node))):
             return text

@@ -158,7 +158,7 @@ class SourceFile:
     """One parsed file."""
 
     path: str
-    text: str
+    lines: list[str]
     owners: dict[ast.Name, ast.AST | None]
     """The scope whose local each name is; None for globals and builtins."""
     qualified: dict[Definition | ast.Lambda, str]
@@ -173,9 +173,9 @@ class SourceFile:
             node
             for node in self.qualified
             if not isinstance(node, ast.ClassDef)
+            and getattr(node, "name", "<lambda>") == code.co_name
             and min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
             == code.co_firstlineno
-            and getattr(node, "name", "<lambda>") == code.co_name
         ]
         if len(named) > 1:  # lambdas on one line: the expression begins where its first instruction does
             places = [
@@ -243,7 +243,7 @@ def _parsed(path: str, text: str) -> SourceFile:
                 bound.setdefault(name, []).append(statement)
     postponed = any(getattr(node, "module", None) == "__future__" for node in bound.get("annotations", ()))
     owners = _owners_of_names(tree, postponed=postponed)
-    return SourceFile(path, text, owners, dict(_qualified(tree, "")), postponed, bound)
+    return SourceFile(path, text.split("\n"), owners, dict(_qualified(tree, "")), postponed, bound)
 
 
 def _qualified(node: ast.AST, prefix: str) -> Iterator[tuple[Definition | ast.Lambda, str]]:

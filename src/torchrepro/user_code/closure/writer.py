@@ -134,13 +134,12 @@ class ClosureWriter:
             self._globals[key] = module, self.text.take(name)
         if key not in self._done and key not in self._started:
             self._waiting[key] = None
-        if eager:
-            self._define_now(key)
+        if eager and key not in self._done:
+            self._define(key)
+            self._define_waiting()
         return self._globals[key][1]
 
-    def _define_now(self, key: Key) -> None:
-        if key in self._done:
-            return
+    def _define(self, key: Key) -> None:
         if key in self._started:
             raise _StillBeingDefined
         self._started.add(key)
@@ -155,14 +154,13 @@ class ClosureWriter:
         finally:
             self._started.discard(key)
         self._done.add(key)
-        self._define_waiting()
 
     def _define_waiting(self) -> None:
         """Define everything that waits, except what needs a definition that has only begun."""
         passed_over: set[Key] = set()
         while ready := [key for key in self._waiting if key not in passed_over]:
             try:
-                self._define_now(ready[0])
+                self._define(ready[0])
             except _StillBeingDefined:
                 passed_over.add(ready[0])
 
