@@ -44,16 +44,12 @@ class Size(NamedTuple):
     text: int
     arguments: int
     irregularity: int
-    """Characters to write the values (`edit/values/value_cost.py`)."""
+    """Characters to write the values (`edit/cost.py`)."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Ops, inputs, elements: what is shown of it."""
         return (self.ops, self.inputs, self.elements)
-
-    def __str__(self) -> str:
-        parts = [(self.ops, "op"), (self.inputs, "input"), (self.elements, "element")]
-        return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in parts)
 
 
 def size_of(repro: Repro) -> Size:
@@ -186,6 +182,11 @@ class Problem:
     def verdict_on(self, candidate: Repro) -> Verdict | None:
         """The verdict on a candidate that has been asked about; None if it has not."""
         return self.queries.known(candidate)
+
+    @property
+    def values_are_wrong(self) -> bool:
+        """Whether the failure is about values: one compilation then tells of many which are wrong."""
+        return self.failure.signature.kind in (Kind.MISMATCH, Kind.NON_FINITE)
 
     @property
     def workers(self) -> int:

@@ -6,7 +6,7 @@ their next form, again all at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
     """The slots with those of their choices with which the graph still runs."""
     if repro.ops > _MANY_OPS:
         return [replace(slot, choices=(DROPPED,)) for slot in slots if slot.choices[0] is DROPPED]
-    runs = _Runs(repro)
+    runs = _running(repro)
 
     def is_possible(slot: Slot, choice: Any) -> bool:
         if runs({slot: choice}):
@@ -73,7 +73,7 @@ def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
 
 def _compatible(repro: Repro, slots: Sequence[Slot], form: int) -> list[Slot]:
     """The slots that can all take this form at once: `clamp` wants a minimum or a maximum."""
-    runs = _Runs(repro)
+    runs = _running(repro)
     if not slots or runs({slot: slot.choices[form] for slot in slots}):
         return list(slots)
     found: dict[Slot, Any] = {}
@@ -83,13 +83,12 @@ def _compatible(repro: Repro, slots: Sequence[Slot], form: int) -> list[Slot]:
     return list(found)
 
 
-class _Runs:
-    """Whether a repro with other arguments runs, on fakes. What torch warns of is no plainer."""
+def _running(repro: Repro) -> Callable[[dict[Slot, Any]], bool]:
+    """Tell whether the repro runs with other arguments, on fakes. What torch warns of is no plainer."""
+    warned = run_on_fakes(repro).warned
 
-    def __init__(self, repro: Repro) -> None:
-        self._repro = repro
-        self._warned = run_on_fakes(repro).warned
+    def runs(values: dict[Slot, Any]) -> bool:
+        candidate = with_arguments(repro, values)
+        return not why_invalid(candidate) and (warned or not run_on_fakes(candidate).warned)
 
-    def __call__(self, values: dict[Slot, Any]) -> bool:
-        candidate = with_arguments(self._repro, values)
-        return not why_invalid(candidate) and (self._warned or not run_on_fakes(candidate).warned)
+    return runs

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchrepro.cut.record_values import NotRecorded
 from torchrepro.edit.opened_ops import branches, expanded_everywhere, inlined, nested_calls
 from torchrepro.edit.surgery import bypassed, operands_instead_in_bodies
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind
 
 
 def open_nested(problem: Problem) -> None:
@@ -42,27 +40,18 @@ def _inline(problem: Problem, names: list[str]) -> None:
 
 def _second_branches(problem: Problem, choices: dict[str, str]) -> set[str]:
     """The nodes that took their second branch when they were run."""
-    best = problem.best
-    placeholders = [node.name for node in best.graph.graph.nodes if node.op == "placeholder"]
-    given = dict(zip(placeholders, best.inputs, strict=False))
+    placeholders = [node.name for node in problem.best.graph.graph.nodes if node.op == "placeholder"]
+    known = dict(zip(placeholders, problem.best.inputs, strict=False))
     recording = problem.recording()
-    found = set()
-    for name, predicate in choices.items():
-        try:
-            value = (
-                given[predicate] if predicate in given or recording is None else recording.result(predicate)
-            )
-        except (NotRecorded, KeyError):
-            continue
-        if not bool(value):
-            found.add(name)
-    return found
+    if recording is not None:
+        computed = [name for name in choices.values() if recording.knows(name)]
+        known = {name: recording.result(name) for name in computed} | known
+    return {name for name, predicate in choices.items() if predicate in known and not bool(known[predicate])}
 
 
 _FEW_OPS = 8
 _FEW_TO_CUT = 3
 """Of more ops, all of them needed, one that is opened is at best one op again: 31 questions for nothing."""
-_OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
 def open_composites(problem: Problem) -> None:
@@ -71,9 +60,8 @@ def open_composites(problem: Problem) -> None:
         return
     # One compilation tells of wrong values where they come from; other failures are bisected, so that it is
     # better to know first that there is something to find.
-    told_at_once = problem.failure.signature.kind in _OF_VALUES
     for opened in expanded_everywhere(problem.best):
-        if not told_at_once and not problem.fails(opened):
+        if not problem.values_are_wrong and not problem.fails(opened):
             continue
         side = problem.search_in(opened)
         single_windows(side)

@@ -18,7 +18,6 @@ from torchrepro.cut.watched_values import first_wrong as first_among
 from torchrepro.cut.watched_values import values_in, watched, watched_in
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind
 
 
 def cut_nodes(problem: Problem) -> None:
@@ -82,8 +81,7 @@ def first_wrong(problem: Problem, repro: Repro, recording: Recording) -> str | N
 
     To return a value can change what is fused, and the failure can vanish: then nothing is known.
     """
-    values_are_wrong = problem.failure.signature.kind in (Kind.MISMATCH, Kind.NON_FINITE)
-    if not values_are_wrong or repro.ops <= _FEW:
+    if not problem.values_are_wrong or repro.ops <= _FEW:
         return None
     names = values_in(repro.graph.graph, recording)
     seen = watched(repro, names, recording)

@@ -7,18 +7,12 @@ by side, run on the values of every layer; other failures name a suspect, or els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torchrepro.cut.hints import suspects
-from torchrepro.cut.record_values import Recording
-from torchrepro.cut.subgraph import Unit, without_symbols
-from torchrepro.cut.windows import Window, alone, by_ambient, failing_one, windows_of, wrong_ones
+from torchrepro.cut.subgraph import without_symbols
+from torchrepro.cut.windows import alone, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.minify.problem import Problem
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind
 
 _SUSPECTS = 2
-_OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
 def single_windows(problem: Problem) -> None:
@@ -35,15 +29,9 @@ def single_windows(problem: Problem) -> None:
     if problem.accept_first(first) is not None:
         return
     for group in by_ambient([window for window in windows if window not in named]):
-        found = _failing(problem, repro, recording, group)
+        if problem.values_are_wrong:
+            found = wrong_ones(repro, recording, group, problem.rounds)
+        else:
+            found = failing_one(repro, recording, group, problem.first_failing, parts=problem.workers + 1)
         if problem.accept_first([alone(repro, recording, *pair) for pair in found]) is not None:
             return
-
-
-def _failing(
-    problem: Problem, repro: Repro, recording: Recording, windows: Sequence[Window]
-) -> list[tuple[Unit, Window]]:
-    if problem.failure.signature.kind in _OF_VALUES:
-        return wrong_ones(repro, recording, windows, problem.rounds)
-    parts = problem.workers + 1
-    return failing_one(repro, recording, windows, problem.first_failing, parts=parts)
