@@ -239,33 +239,29 @@ Form = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """(tensor, place of the failing element) -> the same tensor with other values."""
 
 
-def plainest(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """Ones; zeros for integers, which are mostly indices and exist everywhere; True for masks."""
-    return _full(tensor, 1 if _has_fractions(tensor) or tensor.dtype is torch.bool else 0)
+def _throughout(number: Callable[[torch.Tensor, tuple[int, ...]], complex]) -> Form:
+    """The form that has one number in all elements."""
+
+    def form(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+        value = number(tensor.detach(), place)
+        return _made(torch.full(tensor.shape, value, dtype=tensor.dtype, device=tensor.device), tensor)
+
+    return form
 
 
-def zeros(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """Zeros; ones for integers."""
-    return _full(tensor, 0 if _has_fractions(tensor) or tensor.dtype is torch.bool else 1)
+plainest = _throughout(lambda tensor, place: int(_has_fractions(tensor) or tensor.dtype is torch.bool))
+"""Ones; zeros for integers, which are mostly indices and exist everywhere; True for masks."""
+_other = _throughout(lambda tensor, place: int(not (_has_fractions(tensor) or tensor.dtype is torch.bool)))
+"""Zeros; ones for integers."""
+_signs = _throughout(lambda tensor, place: -1 if not tensor.is_complex() and tensor[place].item() < 0 else 1)
+"""1 or -1 throughout, by the sign of the failing element."""
+_one_digit = _throughout(lambda tensor, place: rounded(tensor[place].item(), 1))
+"""The failing element throughout, to one digit."""
+_same = _throughout(lambda tensor, place: tensor[place].item())
+"""The failing element throughout, as it is."""
 
 
-def signs(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """1 or -1 throughout, by the sign of the failing element."""
-    value = tensor.detach()[place].item()
-    return _full(tensor, -1 if not isinstance(value, complex) and value < 0 else 1)
-
-
-def one_digit(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """The failing element throughout, to one digit."""
-    return _full(tensor, rounded(tensor.detach()[place].item(), 1))
-
-
-def same_throughout(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """The failing element throughout, as it is."""
-    return _full(tensor, tensor.detach()[place].item())
-
-
-def counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+def _counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
     """0, 1, 2, ..."""
     if tensor.dtype is torch.bool:
         return plainest(tensor, place)
@@ -273,16 +269,16 @@ def counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
     return _made(numbers.to(tensor.dtype), tensor)
 
 
-def noise(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+def _noise(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
     """Normal numbers from a generator with seed 0, made on the CPU; other types count."""
     if not _has_fractions(tensor):
-        return counting(tensor, place)
+        return _counting(tensor, place)
     return _made(seeded_noise(tensor), tensor)
 
 
-FORMS: tuple[Form, ...] = (plainest, counting, signs, zeros, one_digit, same_throughout, noise)
+FORMS: tuple[Form, ...] = (plainest, _counting, _signs, _other, _one_digit, _same, _noise)
 """For tensors of several elements: values that vary are likelier to matter than which value it is."""
-FORMS_OF_ONE: tuple[Form, ...] = (plainest, zeros, signs, one_digit)
+FORMS_OF_ONE: tuple[Form, ...] = (plainest, _other, _signs, _one_digit)
 
 
 def forms_of(tensor: torch.Tensor) -> tuple[Form, ...]:
@@ -309,10 +305,6 @@ def rounder_values(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def rounded(value: complex, digits: int) -> complex:
     """A number to so many digits; what is no number or no fraction stays as it is."""
     return float(f"{value:.{digits - 1}e}") if isinstance(value, float) else value
-
-
-def _full(tensor: torch.Tensor, value: complex) -> torch.Tensor:
-    return _made(torch.full(tensor.shape, value, dtype=tensor.dtype, device=tensor.device), tensor)
 
 
 def _made(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:

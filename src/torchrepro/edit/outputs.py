@@ -67,27 +67,14 @@ def _walk(value: Any, path: str) -> Iterator[Output]:
 # Ops with several results of which only one is used.
 
 _aten = torch.ops.aten
-_EXTREMA = {
-    "max": (("amax", _aten.amax.default), ("argmax", _aten.argmax.default)),
-    "min": (("amin", _aten.amin.default), ("argmin", _aten.argmin.default)),
-}
+_EXTREMA = {"max": ("amax", "argmax"), "min": ("amin", "argmin")}
 _PARTS = ("split", "split_with_sizes", "tensor_split", "chunk")
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A call that computes one of the results: as a public function, or as an op of ATen."""
-
-    name: str
-    args: tuple[Any, ...]
-    op: OpOverload
-    op_args: tuple[Any, ...]
 
 
 def taken_apart(repro: Repro) -> list[str]:
     """The nodes that take one of several results, for which there is an op that computes that one alone."""
     values = run_on_fakes(repro).by_name
-    return [node.name for node in repro.graph.graph.nodes if _form(node, values) is not None]
+    return [node.name for node in repro.graph.graph.nodes if _call_for(node, values) is not None]
 
 
 def with_single_results(repro: Repro, names: Collection[str]) -> Repro:
@@ -96,19 +83,19 @@ def with_single_results(repro: Repro, names: Collection[str]) -> Repro:
 
     def edit(graph: Graph) -> None:
         for node in list(graph.nodes):
-            form = _form(node, values) if node.name in names else None
-            if form is not None:
-                several: Any = node.args[0]
-                aten = isinstance(several.target, OpOverload)  # in the style of the op that it stands for
-                target, args = (form.op, form.op_args) if aten else (getattr(torch, form.name), form.args)
+            call = _call_for(node, values) if node.name in names else None
+            if call is not None:
                 with graph.inserting_before(node):
-                    put_in_place_of(node, graph.call_function(target, args))
+                    put_in_place_of(node, graph.call_function(*call))
 
     return edited(repro, edit)
 
 
-def _form(node: Node, values: Mapping[str, Any]) -> _Form | None:
-    """What computes one of several results; None where a node takes none, or nothing does."""
+def _call_for(node: Node, values: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+    """What computes one of several results, and on what, in the style of the op that has them.
+
+    None where a node takes no result out of several, or nothing computes that one alone.
+    """
     operands: list[Any] = [*node.args, None, None]
     several, place = operands[:2]
     if node.target is not operator.getitem or not isinstance(several, Node) or not isinstance(place, int):
@@ -122,21 +109,25 @@ def _form(node: Node, values: Mapping[str, Any]) -> _Form | None:
         return args[index] if index < len(args) else kwargs.get(name, default)
 
     name, place = op_name(several.target), place % len(results)
+    is_aten = isinstance(several.target, OpOverload)
     if name in _EXTREMA:
         dim, keepdim = argument(1, "dim", None), argument(2, "keepdim", False)
         if not isinstance(dim, int):
             return None  # the larger of two tensors
-        kept = (keepdim,) if keepdim else ()
-        public, op = _EXTREMA[name][place]
-        return _Form(public, (x, dim, *kept), op, (x, dim if place else [dim], *kept))
+        public, kept = _EXTREMA[name][place], (keepdim,) if keepdim else ()
+        target = getattr(_aten, public).default if is_aten else getattr(torch, public)
+        return target, (x, [dim] if is_aten and not place else dim, *kept)
     if name == "unbind":
-        row = (x, argument(1, "dim", 0), place)
-        return _Form("select", row, _aten.select.int, row)
+        return _aten.select.int if is_aten else torch.select, (x, argument(1, "dim", 0), place)
     dim = argument(2, "dim", 0)
     if name not in _PARTS or not isinstance(dim, int):
         return None
     sizes = [part.shape[dim] for part in results]  # of the pieces into which a tensor was cut
     if not all(isinstance(size, int) for size in sizes):
         return None
-    start, size = sum(sizes[:place]), sizes[place]
-    return _Form("narrow", (x, dim, start, size), _aten.slice.Tensor, (x, dim, start, start + size))
+    start, end = sum(sizes[:place]), sum(sizes[: place + 1])
+    return (
+        (_aten.slice.Tensor, (x, dim, start, end))
+        if is_aten
+        else (torch.narrow, (x, dim, start, end - start))
+    )

@@ -53,16 +53,11 @@ class MinifySettings:
 
 def read_history(path: Path) -> list[Adoption]:
     """What an interrupted search has left; a line that was half written is passed over."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return []
     found: list[Adoption] = []
-    for line in lines:
-        try:
-            found.append(msgspec.json.decode(line, type=Adoption))
-        except msgspec.DecodeError:
-            continue  # its writer was killed: the next line is whole
+    with suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):  # its writer was killed: the next line is whole
+                found.append(msgspec.json.decode(line, type=Adoption))
     return found
 
 
