@@ -12,7 +12,6 @@ import torch
 from torchrepro.edit.dimensions import dimension_table, windows
 from torchrepro.edit.held_tensors import (
     Held,
-    contiguous,
     count_elements,
     held_tensors,
     made_like,
@@ -264,16 +263,16 @@ def layouts(repro: Repro, names: Names) -> Iterator[Subject]:
             held: made_like(held.tensor.detach().clone(memory_format=torch.preserve_format), held.tensor)
             for held in shared
         }
-        yield switch(
-            Area.LAYOUTS,
-            f"memory of {who}",
-            "shared",
-            "apart",
-            with_tensors(repro, changed),
-            edit=f"{who} in memory of their own",
-            alike=f"the memory of {who} shared and apart alike",
-            matters=f"only if the memory of {who} is shared",
-        )
+        edit, apart = f"{who} in memory of their own", with_tensors(repro, changed)
+        yield _layout(f"memory of {who}", f"the memory of {who}", "shared", "apart", apart, edit)
+    for held, data, own, other in (*_made_plain(repro), *_turned(repro)):
+        who = names[held.index or 0]
+        other_repro = with_tensors(repro, {held: made_like(data, held.tensor)})
+        yield _layout(f"layout of {who}", who, own, other, other_repro, f"{who} {other}")
+
+
+def _made_plain(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:
+    """Views that are computed on reading, and tensors of zeros without memory, as plain tensors."""
     for index, value in enumerate(repro.inputs):
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             # Checked on torch 2.11 to 2.15 (`_is_zerotensor`).
@@ -281,27 +280,20 @@ def layouts(repro: Repro, names: Names) -> Iterator[Subject]:
             what = "a ZeroTensor" if is_zero_tensor(value) else view
             if what:
                 data = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
-                held = Held(value, ((0, index),))
-                yield _layout(repro, held, names[index], made_like(data, value), what, "a plain tensor")
-    for index, held in tensor_inputs(repro).items():
+                yield Held(value, ((0, index),)), data, what, "a plain tensor"
+
+
+def _turned(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:
+    """The same values in another order in memory, where the order can be told."""
+    for held in tensor_inputs(repro).values():
         old = held.tensor.detach()
         if not old.is_contiguous():
-            plain = contiguous(held.tensor)
-            yield _layout(repro, held, names[index], plain, "not contiguous", "contiguous")
+            yield held, old.contiguous(), "not contiguous", "contiguous"
         elif sum(size > 1 for size in old.shape) > 1:
             reverse = tuple(reversed(range(old.dim())))
-            turned = made_like(old.permute(reverse).contiguous().permute(reverse), held.tensor)
-            yield _layout(repro, held, names[index], turned, "contiguous", "transposed")
+            yield held, old.permute(reverse).contiguous().permute(reverse), "contiguous", "transposed"
 
 
-def _layout(repro: Repro, held: Held, who: str, data: torch.Tensor, own: str, other: str) -> Subject:
-    return switch(
-        Area.LAYOUTS,
-        f"layout of {who}",
-        own,
-        other,
-        with_tensors(repro, {held: data}),
-        edit=f"{who} {other}",
-        alike=f"{who} {own} and {other} alike",
-        matters=f"only if {who} is {own}",
-    )
+def _layout(name: str, who: str, own: str, other: str, changed: Repro, edit: str) -> Subject:
+    alike, matters = f"{who} {own} and {other} alike", f"only if {who} is {own}"
+    return switch(Area.LAYOUTS, name, own, other, changed, edit=edit, alike=alike, matters=matters)
