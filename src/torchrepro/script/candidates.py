@@ -6,20 +6,29 @@ does not fail then: it keeps every value in files and the graph as it was captur
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch.fx import Node
 
 from torchrepro.bundle.read import OPERATORS, SCRIPT, TENSORS, VALUES
+from torchrepro.graph_text.printer import GraphText
+from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.verdict import Signature, Verdict
-from torchrepro.script.call_script import CallScript
 from torchrepro.script.document import Script
-from torchrepro.script.expressions import Unwritable
-from torchrepro.script.graph_script import GraphScript
+from torchrepro.script.expressions import Text, Unwritable, Writer
+from torchrepro.script.graph_script import RAISING, GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
 from torchrepro.script.names import names_of_inputs
 from torchrepro.script.save_bundle import bundle_members
+from torchrepro.script.user_lines import source_lines
+from torchrepro.user_code.graph_source import write_with_source
 
 
 def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
@@ -68,3 +77,113 @@ def input_names(repro: Repro) -> dict[int, str]:
     nodes = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
     names = names_of_inputs(repro.graph, sizes_of_inputs(repro.graph))
     return {number: names[node] for number, node in enumerate(nodes) if node in names}
+
+
+class CallScript(GraphScript):
+    """Writes a whole call of the user's code: the function with all that it needs in place of a graph."""
+
+    @cached_property
+    def written(self) -> tuple[GraphText, Compiler]:
+        return write_with_source(self.repro)
+
+    def definitions(self) -> list[list[str]]:
+        return [source_lines(self.written[0], self.inputs, self.modules)]
+
+    @cached_property
+    def callee(self) -> str:
+        names: set[str] = set(re.findall(r"\bsource\.(\w+)", self.written[0].text))
+        if len(names) != 1:
+            raise Unwritable(f"the function {self._call.target}")
+        return names.pop()
+
+    @cached_property
+    def fresh(self) -> str:
+        if self._call.op != "call_module":
+            return self.callee
+        self.modules.add("copy")
+        return f"copy.deepcopy({self.callee})"
+
+    @property
+    def is_plain_call(self) -> bool:
+        return not self.exact
+
+    @cached_property
+    def _call(self) -> Node:
+        nodes = [node for node in self.repro.graph.graph.nodes if node.op not in ("placeholder", "output")]
+        if len(nodes) != 1 or nodes[0].op == "get_attr":
+            raise Unwritable("objects of the user among the arguments")
+        found: Node = nodes[0]
+        return found
+
+    def arguments(self) -> str:
+        if self.repro.earlier:
+            raise Unwritable("calls that came before")
+        plain = iter("xyzabcde")
+        unnamed = re.compile(r"arg_\d+(_\d+)*|input_\d+")
+        names = [
+            next(plain, node.name) if unnamed.fullmatch(node.name) else node.name
+            for node in self.placeholders
+        ]
+        if self.callee in names or len(set(names)) < len(names):
+            names = [node.name for node in self.placeholders]
+        self._names = list(self.inputs.add(dict(zip(names, self.repro.inputs, strict=True))).values())
+        texts = dict(zip(self.placeholders, map(Text, self._names), strict=True))
+        return Writer(texts).arguments(self._call.args, self._call.kwargs)
+
+    def seed(self) -> list[str]:
+        return []
+
+    def loss(self) -> str:
+        if self.verdict.kind not in RAISING and self.leaf.where.part != "grad":
+            return ""
+        asks = any(tensor.requires_grad for _, tensor in tensors_in(self.repro.inputs))
+        return ".sum().backward()" if self.repro.backward is not False and asks else ""
+
+    # What is compared.
+
+    def result_suffix(self) -> str:
+        if self.leaf.where.part != "out":
+            raise Unwritable("a difference outside of the results")
+        return self.leaf.path.removeprefix("out")
+
+    def observed(self) -> str:
+        where = self.leaf.where
+        if where.input is not None and not where.rest:
+            return self._names[where.input] + (".grad" if where.part == "grad" else "")
+        if where.part == "out":
+            return str(where)
+        if self._global:
+            return f"{self._global}{where.rest}"
+        name = where.name.removeprefix("model.")
+        if where.part in ("python", "state") and re.fullmatch(r"(?!closure|globals)[\w.]+", name):
+            return f"{self.callee}.{name}{where.rest}"
+        raise Unwritable(f"a difference in {where}")
+
+    @property
+    def _global(self) -> str:
+        """The global variable that differs; empty where it is none."""
+        scope, _, name = self.leaf.where.name.partition(".")
+        found = self.leaf.where.part == "python" and scope == "globals" and name.isidentifier()
+        return name if found else ""
+
+    def before_inputs(self) -> list[str]:
+        """Lines that put a global back as it was when the user's code was loaded.
+
+        The object stays the same one where it can: functions may hold it by other names.
+        """
+        if self.verdict.kind in RAISING or not self._global:
+            return []
+        name, source = self._global, self.written[0].source
+        for statement in ast.parse(source).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+                value = ast.get_source_segment(source, statement.value)
+                if isinstance(statement.value, ast.Dict):
+                    return [f"{name}.clear()", f"{name}.update({value})"]
+                if isinstance(statement.value, ast.List):
+                    return [f"{name}[:] = {value}"]
+                return [f"global {name}", f"{name} = {value}"]
+        raise Unwritable(f"a side effect on {name}")
+
+    def compared_dtype(self) -> torch.dtype | None:
+        dtypes = {tensor.dtype for _, tensor in tensors_in(self.repro.inputs) if tensor.is_floating_point()}
+        return next(iter(dtypes)) if len(dtypes) == 1 else None

@@ -27,9 +27,6 @@ _DEFAULTS = {
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
-    torch.complex32: (1e-3, 1e-5),
-    torch.complex64: (1.3e-6, 1e-5),
-    torch.complex128: (1e-7, 1e-7),
 }
 _CLEAR = 4.0
 """The error is this many times the tolerance at least: other machines round a little differently."""
@@ -233,12 +230,13 @@ def tolerances(compared: Compared) -> tuple[float, float] | None:
         return 0.0, 0.0
     if compared.tolerance is not None:
         return compared.tolerance, compared.tolerance
-    if leaf.difference is not Difference.VALUE or dtype is None or dtype not in _DEFAULTS:
+    real = dtype.to_real() if dtype is not None and dtype.is_complex else dtype
+    if leaf.difference is not Difference.VALUE or real not in _DEFAULTS:
         return None
     error, size = _error_and_size(leaf)
     if not math.isfinite(error) or error == 0.0:
         return None
-    relative, absolute = _DEFAULTS[dtype]
+    relative, absolute = _DEFAULTS[real]
     granted, noise = absolute + relative * size, leaf.rmse_ref or 0.0
     if error >= _CLEAR * granted and granted >= _NOISE * noise:
         return None

@@ -177,7 +177,7 @@ class GraphScript:
             if tensor.dtype.is_floating_point and tensor.layout is torch.strided
         )
 
-    # What a call of the user's code (`call_script.py`) has otherwise.
+    # What a call of the user's code (`candidates.py`) has otherwise.
 
     @property
     def callee(self) -> str:

@@ -44,8 +44,8 @@ class Inputs:
 
     def add(self, values: Mapping[str, Any]) -> dict[str, str]:
         """Make these values; the text by which each is passed."""
-        shared = _shared_memories(values)
-        return {name: self._argument(name, value, shared) for name, value in values.items()}
+        memories = _shared_memories(values)
+        return {name: self._argument(name, value, memories) for name, value in values.items()}
 
     def expression(self, name: str, value: torch.Tensor, *, longest: int = WIDTH) -> str:
         """An expression for a tensor that needs no line of its own; from the file if it must be."""

@@ -6,7 +6,7 @@ small function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -157,8 +157,7 @@ class Call:
 
     name: str
     arguments: dict[str, Any]
-    keyword_only: frozenset[str]
-    order: tuple[str, ...]
+    schema: Sequence[Any]
 
     @classmethod
     def of(cls, node: Node) -> Call:
@@ -168,23 +167,20 @@ class Call:
         schema = schema_of(target).arguments
         given = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
         given |= node.kwargs
-        kept = {
-            argument.name: given[argument.name]
-            for argument in schema
-            if argument.name in given and not _is_usual(argument, given[argument.name])
-        }
-        keyword_only = frozenset(argument.name for argument in schema if argument.kwarg_only)
-        return cls(op_name(target), kept, keyword_only, tuple(argument.name for argument in schema))
+        named = [argument for argument in schema if argument.name in given]
+        kept = {each.name: given[each.name] for each in named if not _is_usual(each, given[each.name])}
+        return cls(op_name(target), kept, schema)
 
     def split(self, *, after: int = 0) -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments; from the first one that is left out they are named."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         gap = False
-        for name in self.order[after:]:
+        for argument in self.schema[after:]:
+            name = argument.name
             if name not in self.arguments:
                 gap = True
-            elif gap or name in self.keyword_only or (args and isinstance(self.arguments[name], bool)):
+            elif gap or argument.kwarg_only or (args and isinstance(self.arguments[name], bool)):
                 gap = True  # `keepdim=True`: a bare True says nothing
                 kwargs[name] = self.arguments[name]
             else:

@@ -262,11 +262,12 @@ class _Standalone:
 def _runtime_for(text: str) -> list[list[str]]:
     """The functions that a text calls, and those that these call, which stand above them."""
     needed: list[list[str]] = []
+    called = set(re.findall(r"(\w+)\(", text))
     for name, item in reversed(vars(runtime).items()):
-        if inspect.isfunction(item) and re.search(rf"\b{name}\(", text):
+        if inspect.isfunction(item) and name in called:
             source = inspect.getsource(item)
             needed.insert(0, source.rstrip().split("\n"))
-            text += source
+            called.update(re.findall(r"(\w+)\(", source))
     return needed
 
 
