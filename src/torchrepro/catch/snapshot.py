@@ -24,6 +24,7 @@ from torchrepro.bundle.storage_file import StorageRewriter
 from torchrepro.bundle.values import PackedValues, pack_values
 from torchrepro.catch.caught import UNFINISHED, FlightRecord
 from torchrepro.catch.session import Session
+from torchrepro.edit.surgery import has_effects
 from torchrepro.execute.record_graphs import Origins
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
@@ -33,7 +34,7 @@ from torchrepro.script.save_bundle import manifest_of, members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
-from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket, schema_of
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_zero_tensor
 from torchrepro.user_code.graph_source import write_with_source
 
@@ -161,16 +162,9 @@ def _talks(node: torch.fx.Node) -> bool:
 
 def _writes(node: torch.fx.Node) -> bool:
     """Return whether a node may write in place: a wrong yes costs a note, a wrong no a wrong input."""
-    if node.op == "call_module":
-        return True
-    if node.op not in ("call_function", "call_method"):
-        return False
-    if isinstance(node.target, OpOverload):
-        return bool(schema_of(node.target).is_mutable)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "copy_", "batch_norm")
-    in_place |= name.startswith("i") and getattr(node.target, "__module__", "") == "_operator"
-    return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    if node.op in ("call_module", "output"):
+        return node.op == "call_module"
+    return has_effects(node) or getattr(node.target, "__name__", "") == "batch_norm"
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -49,25 +49,22 @@ def read_written(path: Path) -> list[Written]:
     return [msgspec.json.decode(line, type=Written) for line in lines if line.endswith(b"\n")]
 
 
-def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Compile, and write down what is generated. Whatever that raises is known; with `run`, backward too."""
+def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> str:
+    """Compile, and write down what is generated until it raises, which is known; with `run`, backward too."""
     from torchrepro.execute.judge_repro import repro_common
+    from torchrepro.execute.judge_user_call import run_compiled
 
     prepared = repro_common(repro)
     with Path(payload["path"]).open("a") as file, _writing_down(file), applied_settings(repro.ambient):
         phase("compile")
-        try:
+        with suppress(Exception):
             if repro.place is Place.BEFORE_CAPTURE:
-                from torchrepro.execute.judge_user_call import run_compiled
-
                 run_compiled(repro)
             else:
                 graph, function = prepared.compile()
                 if payload["run"]:
                     phase("run")
                     prepared.observe(graph, function, prepared.inputs())
-        except Exception as exc:
-            return f"{type(exc).__name__}: {str(exc).partition(chr(10))[0][:200]}"
     return ""
 
 
