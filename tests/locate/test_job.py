@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from torchrepro.locate import job
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.job import Case, answered, confidence_in
 from torchrepro.locate.settings import LocateDirectory
+from torchrepro.locate.stages import FoundGraph
 from torchrepro.nouns.errors import SearchStopped
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.results import Confidence, GuiltyOp, Located, Part, Way, Workaround
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.results import Confidence, GuiltyGraph, GuiltyOp, Located, Part, Way, Workaround
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 START = Located(bundle="b", kind=Kind.MISMATCH)
@@ -50,7 +52,9 @@ def test_a_fault_of_ours_is_a_note_and_the_other_steps_go_on(case: Case) -> None
     assert found.stage is Stage.BACKEND
     assert found.part is not None
     assert found.stopped == ""
-    assert case.notes == ["op: unknown: torchrepro itself failed (KeyError: 'buf0\\nand a long story')"]
+    assert case.inquiry.notes == [
+        "op: unknown: torchrepro itself failed (KeyError: 'buf0\\nand a long story')"
+    ]
 
 
 def test_a_stop_gives_what_was_found_so_far_and_says_why(case: Case) -> None:
@@ -60,13 +64,18 @@ def test_a_stop_gives_what_was_found_so_far_and_says_why(case: Case) -> None:
     assert found.stopped == "the time is up"
 
 
-def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_together(case: Case) -> None:
-    former = case.inquiry
-    former.notes.append("of the call")
-    oracle: Any = None
-    case.go_on_with(Inquiry(former.repro, former.verdict, oracle, asked=4, notes=["of the graph"]))
-    assert case.compiles == 7
-    assert case.notes == ["of the call", "of the graph"]
+def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_together(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inquiry = case.inquiry
+    inquiry.repro = replace(inquiry.repro, place=Place.BEFORE_CAPTURE)
+    inquiry.notes.append("of the call")
+    culprit = FoundGraph(GuiltyGraph(0, 1, "b"), inquiry.repro, inquiry.verdict)
+    monkeypatch.setattr(job, "graph_in_call", lambda *_: culprit)
+    found = answered({"graph": job.STEPS["which graph fails"]}, case, FOUND)
+    assert found.graph == culprit.graph
+    assert case.inquiry is not inquiry
+    assert (case.inquiry.asked, case.inquiry.notes) == (3, ["of the call"])
 
 
 ALONE = GuiltyOp("erf", "torch.erf", Way.WINDOW)

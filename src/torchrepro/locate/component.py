@@ -217,7 +217,7 @@ _CALL_EVERY_OPERATOR: Mapping[str, Any] = {"fallback_by_default": True}
 
 def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Workaround | None:
     """The first of the candidates with which the repro passes; None where none does."""
-    if ladder.culprit is None:
+    if ladder.stage is Stage.NONE:
         return None
     inquiry.on_step("a workaround")
     if ladder.stage is Stage.BACKEND and inquiry.repro.compiler.name in (INDUCTOR, AOT_INDUCTOR):

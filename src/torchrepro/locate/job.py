@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,9 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     found = replace(
         found,
         confidence=confidence_in(found),
-        compiles=case.compiles,
+        compiles=case.inquiry.asked,
         seconds=time.monotonic() - began,
-        notes=tuple(dict.fromkeys((*repro.notes, *case.notes))),
+        notes=tuple(dict.fromkeys((*repro.notes, *case.inquiry.notes))),
     )
     return _kept(found, directory)
 
@@ -93,35 +93,15 @@ class Case:
     inquiry: Inquiry
     directory: LocateDirectory
     trusted: tuple[str, ...] = ()
-    ladder: Ladder | None = None
     part: Found | None = None
-    _former: list[Inquiry] = field(default_factory=list)
-
-    def go_on_with(self, inquiry: Inquiry) -> None:
-        """From now on look into another repro: the culprit graph of a whole call."""
-        self._former.append(self.inquiry)
-        self.inquiry = inquiry
 
     @cached_property
     def watching(self) -> Watching | None:
         return Watching.of(self.inquiry)
 
-    @property
-    def compiles(self) -> int:
-        return sum(one.asked for one in (*self._former, self.inquiry))
-
-    @property
-    def notes(self) -> list[str]:
-        return [note for one in (*self._former, self.inquiry) for note in one.notes]
-
 
 Answer = dict[str, Any]
 """Fields of `Located` whose value a step knows."""
-
-
-def _stage(case: Case, found: Located) -> Answer:
-    case.ladder = find_stage(case.inquiry)
-    return {"stage": case.ladder.stage, "rungs": case.ladder.rungs}
 
 
 def _graph(case: Case, found: Located) -> Answer:
@@ -133,10 +113,16 @@ def _graph(case: Case, found: Located) -> Answer:
     culprit = graph_in_call(inquiry, case.directory.graph, case.trusted)
     if culprit is None:
         return {}
-    oracle, repeats, on_step = inquiry.oracle, inquiry.repeats, inquiry.on_step
-    store = inquiry.store
-    case.go_on_with(
-        Inquiry(culprit.repro, culprit.verdict, oracle, repeats=repeats, on_step=on_step, store=store)
+    # From now on the steps look into the culprit graph.
+    case.inquiry = Inquiry(
+        culprit.repro,
+        culprit.verdict,
+        inquiry.oracle,
+        repeats=inquiry.repeats,
+        on_step=inquiry.on_step,
+        asked=inquiry.asked,
+        notes=inquiry.notes,
+        store=inquiry.store,
     )
     return {"graph": culprit.graph}
 
@@ -147,7 +133,7 @@ def _part(case: Case, found: Located) -> Answer:
 
 
 def _workaround(case: Case, found: Located) -> Answer:
-    return {"workaround": find_workaround(case.inquiry, case.ladder, case.part) if case.ladder else None}
+    return {"workaround": find_workaround(case.inquiry, Ladder(found.rungs, found.stage), case.part)}
 
 
 def _sensitivity(case: Case, found: Located) -> Answer:
@@ -162,7 +148,7 @@ def _kernel(case: Case, found: Located) -> Answer:
 
 Steps = Mapping[str, Callable[[Case, Located], Answer]]
 STEPS: Steps = {
-    "which stage fails first": _stage,
+    "which stage fails first": lambda case, _: find_stage(case.inquiry)._asdict(),
     "which graph fails": _graph,
     "which op is the first that is wrong": lambda case, _: {"op": find_op(case.inquiry, case.watching)},
     "what inside the stage is the culprit": _part,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,19 +26,11 @@ _SAYS_NOTHING = frozenset({Kind.INVALID, Kind.NOT_COMPARABLE})
 _RECORD = "torchrepro.execute.record_graphs:record_call"
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(NamedTuple):
     """The rungs that were asked, the compiler under test last, and the stage that brings the failure in."""
 
     rungs: tuple[Rung, ...]
-
-    @property
-    def culprit(self) -> Rung | None:
-        return culprit_rung(self.rungs)
-
-    @property
-    def stage(self) -> Stage:
-        return self.culprit.stage if self.culprit else Stage.NONE
+    stage: Stage
 
 
 def find_stage(inquiry: Inquiry) -> Ladder:
@@ -60,7 +51,8 @@ def find_stage(inquiry: Inquiry) -> Ladder:
         raises_as_eager = inquiry.is_gone(verdict) and verdict.kind is not Kind.PASS
         seen = (Kind.PASS, "raises as eager does") if raises_as_eager else (verdict.kind, verdict.summary)
         rungs.append(Rung(backend, stage, *seen))
-    return Ladder(tuple(rungs))
+    culprit = culprit_rung(rungs)
+    return Ladder(tuple(rungs), Stage.NONE if culprit is None else culprit.stage)
 
 
 def captures(repro: Repro) -> bool:
