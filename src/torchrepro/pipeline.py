@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from torchrepro.engine.check_bundle import (
     check_bundle,
     compare_model,
     save_whole_call,
-    time_limit_of,
 )
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
 from torchrepro.nouns.errors import DoesNotFail
@@ -30,7 +30,6 @@ from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
-    from torchrepro.bundle.manifest import Manifest
     from torchrepro.catch.launcher import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
     from torchrepro.locate.settings import LocateSettings
@@ -276,19 +275,11 @@ def report_on(
     Only where values are wrong is it `run`, for the map of their errors. `against` names another environment:
     a bundle, a report in JSON, or `here`. `torchrepro.rendered` makes a page or a text of it.
     """
-    from torchrepro.report.collect import Measured, collect, measured, surroundings_of
+    from torchrepro.report.collect import collect, measured, surroundings_of
     from torchrepro.report.environments import other_place
 
     surroundings_of(bundle)  # a wrong path is an error at once
 
-    def measure(found: Path, manifest: Manifest) -> Measured:
-        return measured(
-            found,
-            trusted=trusted,
-            time_limit=time_limit or time_limit_of(manifest),
-            environ=compiler_environment(manifest.ambient.environ),
-            on_phase=on_phase,
-        )
-
+    measure = partial(measured, trusted=trusted, time_limit=time_limit, on_phase=on_phase)
     other = other_place(against) if against else None
     return collect(bundle, measure=measure if run else None, other=other)

@@ -27,8 +27,9 @@ from torchrepro.bundle.read import (
     read_manifest,
     text_of,
 )
+from torchrepro.engine.check_bundle import time_limit_of
 from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
-from torchrepro.engine.processes.fresh_process import run_isolated, verdict_of
+from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated, verdict_of
 from torchrepro.engine.search.run_directory import minified_beside
 from torchrepro.minify.run_directory import CAUGHT, RunDirectory
 from torchrepro.nouns.errors import HarnessError, TorchReproError
@@ -189,28 +190,29 @@ def _shown(bundle: Path, target: Path) -> str:
 
 def measured(
     bundle: Path,
+    manifest: Manifest,
     *,
     trusted: tuple[str, ...] = (),
-    time_limit: float = 300.0,
-    environ: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Measured:
     """Run a bundle in a fresh process; an error becomes a note, because the rest of the report stands."""
     payload = {"bundle": str(bundle.resolve()), "trusted": list(trusted)}
+    seconds = time_limit or time_limit_of(manifest)
 
     def ran(**more: Any) -> Outcome:
         return run_isolated(
             "torchrepro.report.error_map:measure",
             {**payload, **more},
-            time_limit=time_limit,
-            environ=environ,
+            time_limit=seconds,
+            environ=compiler_environment(manifest.ambient.environ),
             on_phase=on_phase,
         )
 
     try:
         outcome = run_without_reference_if_it_dies(ran)
         if outcome.result is None:
-            return Measured(verdict_of(outcome, time_limit))
+            return Measured(verdict_of(outcome, seconds))
         verdict = msgspec.convert(outcome.result["verdict"], Verdict)
         maps = msgspec.convert(outcome.result["maps"], tuple[ErrorMap, ...], strict=False)
         return Measured(replace(verdict, seconds=outcome.seconds), maps)
