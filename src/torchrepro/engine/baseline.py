@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,12 +76,14 @@ class Original:
     note: str = ""
 
     @property
-    def rate(self) -> float:
-        return self.failing / self.runs
-
-    @property
     def is_flaky(self) -> bool:
         return self.failing < self.runs
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user has to know of it."""
+        rate = f"fails in {self.failing} of {self.runs} runs" if self.is_flaky else ""
+        return [note for note in (self.note, rate) if note]
 
     @property
     def repeats(self) -> int:
@@ -98,21 +99,19 @@ def read_original(path: Path) -> Original | None:
     """Return how the original fails as another search has found out; None where none has."""
     try:
         return msgspec.convert(json.loads(path.read_bytes()), Original)
-    except (OSError, ValueError):
+    except (OSError, ValueError, msgspec.ValidationError):
         return None
 
 
-def establish(
-    repro: Repro, oracle: Oracle, *, on_run: Callable[[Verdict], None] = lambda verdict: None
-) -> Original:
+def establish(repro: Repro, oracle: Oracle) -> Original:
     """Run the original several times; more often where the runs do not agree."""
     recorded = repro.expected if repro.expected is not None and repro.expected.kind.fails else None
-    verdicts = _run(repro, oracle, 1, on_run)
+    verdicts = _run(repro, oracle, 1)
     seen_before = recorded is not None and recorded.matches(Signature.of(verdicts[0]))
     if not (seen_before and verdicts[0].seconds > _LONG):
-        verdicts += _run(repro, oracle, RUNS - 1, on_run)
+        verdicts += _run(repro, oracle, RUNS - 1)
     if not _agree(verdicts, recorded):
-        verdicts += _run(repro, oracle, _MORE_RUNS, on_run)
+        verdicts += _run(repro, oracle, _MORE_RUNS)
     failures = [verdict for verdict in verdicts if verdict.fails]
     if not failures:
         passes = any(verdict.kind is Kind.PASS for verdict in verdicts)
@@ -127,12 +126,8 @@ def establish(
     return Original(same[0], len(verdicts), len(same), note)
 
 
-def _run(repro: Repro, oracle: Oracle, times: int, on_run: Callable[[Verdict], None]) -> list[Verdict]:
-    found = []
-    for _, verdict in oracle.judge([repro] * times):
-        on_run(verdict)
-        found.append(verdict)
-    return found
+def _run(repro: Repro, oracle: Oracle, times: int) -> list[Verdict]:
+    return [verdict for _, verdict in oracle.judge([repro] * times)]
 
 
 def _agree(verdicts: list[Verdict], recorded: Signature | None) -> bool:

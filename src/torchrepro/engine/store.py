@@ -75,7 +75,7 @@ def store_knowing(path: Path) -> Store:
             for key, text, digest in database.execute("SELECT * FROM known"):
                 if digest == _digest(key + text):
                     store.remember(key, msgspec.convert(json.loads(text), Verdict))
-    except (sqlite3.Error, ValueError) as exc:
+    except (sqlite3.Error, ValueError, msgspec.ValidationError) as exc:
         warnings.warn(f"the verdicts in {path} are not used: {exc}", stacklevel=2)
     return store
 

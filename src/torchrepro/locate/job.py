@@ -60,7 +60,6 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         oracle = oracle.after(original.verdict)
         use_scratch(directory)
         stop.after(settings.time_limit)
-        rate = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
         inquiry = Inquiry(
             repro,
             original.verdict,
@@ -68,7 +67,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             repeats=original.repeats,
             on_step=lambda words: reporter.send(step=words),
             asked=warming + (0 if known else original.runs),
-            notes=[note for note in (original.note, rate) if note],
+            notes=original.notes,
             store=store_knowing(former.verdicts) if former else Store(),
         )
         case = Case(inquiry, directory, trusted)
