@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.engine.processes.child import Program, signal_name
-from torchrepro.engine.processes.leftovers import scratch_directory
+from torchrepro.engine.processes.limits import scratch_directory
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Raised, Verdict

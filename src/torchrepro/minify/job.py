@@ -106,8 +106,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             stop.listen()
             reporter.phase("search")
             stopped, explanation, final = attempt()
-    flaky = f"fails in {original.failing} of {original.runs} runs" if original.is_flaky else ""
-    notes = (original.note, flaky, *repro.notes, *store.notes, *final.notes)
+    notes = (*original.notes, *repro.notes, *store.notes, *final.notes)
     statistics = queries.statistics.items()
     result = Minified(
         original=request.bundle,

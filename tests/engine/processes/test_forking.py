@@ -17,7 +17,7 @@ from executing import children, descriptors, nothing_left_behind, processes_with
 
 from torchrepro.engine.processes.executor import Executor
 from torchrepro.engine.processes.fresh_process import verdict_of
-from torchrepro.engine.processes.leftovers import MARK, end_leftovers
+from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.engine.processes import leftovers
-from torchrepro.engine.processes.leftovers import MARK, end_leftovers
+from torchrepro.engine.processes import limits
+from torchrepro.engine.processes.limits import MARK, end_leftovers
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_TERM_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "_TERM_SECONDS", 0.3)
 
 
 def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:

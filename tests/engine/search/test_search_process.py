@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from torchrepro.engine.processes.child import Outcome
-from torchrepro.engine.processes.leftovers import end_leftovers
+from torchrepro.engine.processes.limits import end_leftovers
 from torchrepro.engine.search.process import SearchRequest, run_search
 from torchrepro.engine.search.run_directory import RunDirectory, held
 

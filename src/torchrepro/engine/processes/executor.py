@@ -39,10 +39,10 @@ from torchrepro.engine.processes.child import (
 )
 from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.fresh_process import job_named, start_interpreter
-from torchrepro.engine.processes.leftovers import scratch_directory
 from torchrepro.engine.processes.limits import (
     limit_memory,
     limit_threads,
+    scratch_directory,
     thread_share,
     usable_cores,
     use_scratch,

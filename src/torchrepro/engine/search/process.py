@@ -33,7 +33,7 @@ from torchrepro.engine.processes.fresh_process import (
     raise_reported,
     run_isolated,
 )
-from torchrepro.engine.processes.leftovers import MARK, end_leftovers
+from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.engine.search.run_directory import Identity, RunDirectory, held, minified_beside
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Located, Minified

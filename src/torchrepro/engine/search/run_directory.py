@@ -151,7 +151,7 @@ class RunDirectory:
 
     @property
     def mark(self) -> str:
-        """What the processes of a run here carry (`engine/processes/leftovers.py`)."""
+        """What the processes of a run here carry (`engine/processes/limits.py`)."""
         return hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:24]
 
     def begin(self, identity: Identity, *, fresh: bool) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from torchrepro.engine.processes.executor import Executor
 from torchrepro.engine.processes.fork_safety import prepare_to_fork
-from torchrepro.engine.warm_up import Rehearsal
+from torchrepro.engine.search.setup import Rehearsal
 from torchrepro.nouns.repro import Compiler
 
 
@@ -50,7 +50,7 @@ from torchrepro.engine.processes.executor import Task
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.executor import Executor
 from torchrepro.nouns.repro import Compiler, Repro
-from torchrepro.engine.warm_up import Rehearsal
+from torchrepro.engine.search.setup import Rehearsal
 
 def judged(repro, payload, phase):
     from torchrepro.execute.judge_repro import judge_repro
