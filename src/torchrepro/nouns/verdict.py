@@ -170,11 +170,7 @@ class Comparison:
     @property
     def blamed(self) -> Blame:
         """The compiled side if any leaf blames it, else eager if any leaf does, else nobody."""
-        blames = {leaf.blamed for leaf in self.leaves}
-        for blame in (Blame.COMPILED, Blame.EAGER):
-            if blame in blames:
-                return blame
-        return Blame.NOBODY
+        return min((leaf.blamed for leaf in self.leaves), key=list(Blame).index, default=Blame.NOBODY)
 
     def __iter__(self) -> Iterator[LeafComparison]:
         return iter(self.leaves)

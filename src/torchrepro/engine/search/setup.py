@@ -168,8 +168,7 @@ class Rehearsal:
         """Do here what has gone well in the child; why this process has stayed cold, or empty."""
         _, outcome = self._executor.wait()
         if outcome.result is None:
-            how = "did not end" if outcome.timed_out else (outcome.error or {}).get("fact") or outcome.signal
-            return f"a throwaway compilation failed ({how or f'exit code {outcome.exit_code}'})"
+            return f"a throwaway compilation failed ({'did not end' if outcome.timed_out else outcome.death})"
         if outcome.result["unsafe"]:
             return f"after a compilation this process could not be forked: {outcome.result['unsafe']}"
         for name in outcome.result["imported"]:
