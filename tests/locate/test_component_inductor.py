@@ -11,7 +11,7 @@ import torch
 
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.executor import executor_for
-from torchrepro.engine.warm_up import Rehearsal
+from torchrepro.engine.search.setup import Rehearsal
 from torchrepro.locate.component import find_part, find_workaround
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import find_stage
