@@ -276,7 +276,7 @@ def test_a_flaky_failure_is_not_remembered_as_passing_before_all_its_runs() -> N
     class Flaky:
         workers = 1
 
-        def judge(self, candidates: Any) -> Any:
+        def judge(self, candidates: Any, **job: Any) -> Any:
             nonlocal asked
             for index, _ in enumerate(candidates):
                 asked += 1

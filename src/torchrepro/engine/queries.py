@@ -244,9 +244,7 @@ class Queries:
         self, repros: Sequence[Repro], job: str, payload: Mapping[str, Any], *, keep_others: bool = True
     ) -> Generator[tuple[int, Verdict], None, None]:
         self.count(queries=len(repros))
-        usual = job == JUDGE and not payload
-        judged = self._oracle.judge(repros) if usual else self._oracle.judge(repros, job=job, **payload)
-        with closing(judged) as answers:  # type: ignore[type-var]
+        with closing(self._oracle.judge(repros, job=job, **payload)) as answers:  # type: ignore[type-var]
             for index, verdict in answers:
                 if keep_others and verdict.fails and not payload and not self.failure.shown_by(verdict):
                     self.store.also_seen(repros[index], verdict)

@@ -44,9 +44,7 @@ class LocateDirectory(shared.RunDirectory):
 
     left: ClassVar[tuple[str, ...]] = ("kernel", "output_code", "graph", *shared.RunDirectory.left)
 
-    @property
-    def graph(self) -> Path:
-        return self.path / "graph"
+    graph = shared.Entry("graph")
 
     def finished(self) -> Located | None:
         """The answer, if all was looked at."""

@@ -75,23 +75,13 @@ CAUGHT = shared.CAUGHT
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A path in a run directory."""
-
-    name: str
-
-    def __get__(self, directory: RunDirectory, owner: object) -> Path:
-        return directory.path / self.name
-
-
-@dataclass(frozen=True, slots=True)
 class RunDirectory(shared.RunDirectory):
     """The paths in the directory of a minifying run."""
 
-    best = _Entry("best")
-    also_seen = _Entry("also_seen")
-    minimal = _Entry("minimal")
-    history = _Entry("history.jsonl")
+    best = shared.Entry("best")
+    also_seen = shared.Entry("also_seen")
+    minimal = shared.Entry("minimal")
+    history = shared.Entry("history.jsonl")
     left: ClassVar[tuple[str, ...]] = (
         *("original.json", "verdicts.sqlite"),
         *(entry.name for entry in (best, also_seen, minimal, history)),

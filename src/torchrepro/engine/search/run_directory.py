@@ -118,6 +118,16 @@ _WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A path in a run directory."""
+
+    name: str
+
+    def __get__(self, directory: RunDirectory, owner: object) -> Path:
+        return directory.path / self.name
+
+
+@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The paths that every run directory has, and what a former run has left there."""
 
@@ -128,26 +138,11 @@ class RunDirectory:
     guests: ClassVar[tuple[str, ...]] = ("lock", CAUGHT, f"{CAUGHT}.json")
     """What may be here before the first run."""
 
-    @property
-    def cache(self) -> Path:
-        return self.path / "cache"
-
-    @property
-    def scratch(self) -> Path:
-        return self.path / "scratch"
-
-    @property
-    def result(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def original(self) -> Path:
-        """How the original fails, and how often."""
-        return self.path / "original.json"
-
-    @property
-    def verdicts(self) -> Path:
-        return self.path / "verdicts.sqlite"
+    cache = Entry("cache")
+    scratch = Entry("scratch")
+    result = Entry("result.json")
+    original = Entry("original.json")
+    verdicts = Entry("verdicts.sqlite")
 
     @property
     def mark(self) -> str:
