@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,39 +20,53 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_TERM_SECONDS", 0.3)
 
 
-def test_an_orphan_in_a_session_of_its_own_is_ended() -> None:
+@pytest.fixture
+def mark() -> str:
+    """Its own: other tests may run on this machine."""
+    return uuid.uuid4().hex
+
+
+def test_an_orphan_in_a_session_of_its_own_is_ended(mark: str) -> None:
     # The shell ends at once, and what it has started belongs to init.
     started = subprocess.run(
         ["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"],
-        env={**os.environ, MARK: "orphan"},
+        env={**os.environ, MARK: mark},
         capture_output=True,
         text=True,
     )
     pid = int(started.stdout)
-    assert end_leftovers("orphan") == 1
+    assert end_leftovers(mark) == 1
     # In a container without an init nobody reaps it: it is dead, but still listed.
     stat = Path(f"/proc/{pid}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_what_ends_politely_is_given_the_time_and_what_does_not_is_killed() -> None:
+def test_what_ends_politely_is_given_the_time_and_what_does_not_is_killed(
+    monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    monkeypatch.setattr(limits, "_TERM_SECONDS", 3.0)  # a machine under load takes its time
     programs = ["trap 'exit 7' TERM; echo; sleep 60 & wait", "trap '' TERM; echo; sleep 60"]
-    children = [
-        subprocess.Popen(["sh", "-c", program], env={**os.environ, MARK: "polite"}, stdout=subprocess.PIPE)
-        for program in programs
-    ]
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()  # its trap is set
-    assert end_leftovers("polite") >= 2
-    assert [child.wait() for child in children] == [7, -9]
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(
+                subprocess.Popen(
+                    ["sh", "-c", program], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE
+                )
+            )
+            for program in programs
+        ]
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()  # its trap is set
+        assert end_leftovers(mark) >= 2
+        assert [child.wait() for child in children] == [7, -9]
 
 
-def test_others_are_left_alone() -> None:
-    child = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "another run"})
+def test_others_are_left_alone(mark: str) -> None:
+    child = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: f"another than {mark}"})
     try:
         began = time.monotonic()
-        assert end_leftovers("this run") == 0
+        assert end_leftovers(mark) == 0
         assert time.monotonic() - began < 5
         assert child.poll() is None
     finally:
