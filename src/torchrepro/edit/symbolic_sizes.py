@@ -44,6 +44,8 @@ from torchrepro.torch_api.modes import modes_kept
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 _SECONDS = 3.0
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_VALUES = ("val", "example_value", "tensor_meta", "unbacked_bindings")
 _MANY_OPS = 60
 
 
@@ -241,10 +243,6 @@ def _is_known(node: Node) -> bool:
         return True
     target: Any = node.target
     return resolver.path_of(target) is not None and not getattr(target, "__name__", "_").startswith("_")
-
-
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_VALUES = ("val", "example_value", "tensor_meta", "unbacked_bindings")
 
 
 def with_numbers(repro: Repro, names: Collection[str]) -> Repro:

@@ -30,6 +30,24 @@ _FOR_SETTINGS = 3
 """Queries that are kept back, so that what comes first does not take all."""
 
 
+ScriptText = Callable[[Repro, Verdict], str]
+"""The script that a reader is shown for a repro."""
+
+_CONFIRMED = 2
+"""Neighbours that are asked about by themselves before the search for one is given up."""
+_SHOWN = 3
+"""Variations of one subject whose scripts are compared."""
+_ODD = 5
+"""Digits above which a number is an odd one to write."""
+_WORD = re.compile(r"\w[\w.+-]*|\S")
+
+# Of edits that are equally small, which one to show.
+_ORDER = (
+    *(Area.SIZES, Area.VALUES, Area.DTYPES, Area.ARGUMENTS, Area.GRADIENTS),
+    *(Area.LAYOUTS, Area.OPS, Area.COMPILER, Area.AMBIENT),
+)
+
+
 def explain(
     queries: Queries,
     *,
@@ -104,24 +122,6 @@ def _in_turn(subjects: Sequence[Subject], count: int | None = None) -> list[Vari
     """The first of each subject, then the second: a budget that ends leaves none without an answer."""
     rounds = zip_longest(*(subject.variations[:count] for subject in subjects))
     return [variation for turn in rounds for variation in turn if variation is not None]
-
-
-ScriptText = Callable[[Repro, Verdict], str]
-"""The script that a reader is shown for a repro."""
-
-_CONFIRMED = 2
-"""Neighbours that are asked about by themselves before the search for one is given up."""
-_SHOWN = 3
-"""Variations of one subject whose scripts are compared."""
-_ODD = 5
-"""Digits above which a number is an odd one to write."""
-_WORD = re.compile(r"\w[\w.+-]*|\S")
-
-# Of edits that are equally small, which one to show.
-_ORDER = (
-    *(Area.SIZES, Area.VALUES, Area.DTYPES, Area.ARGUMENTS, Area.GRADIENTS),
-    *(Area.LAYOUTS, Area.OPS, Area.COMPILER, Area.AMBIENT),
-)
 
 
 def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText) -> Neighbour | None:

@@ -36,6 +36,8 @@ _VARIED = 3
 """Ops that are varied: a repro with more of them is not a minimal one."""
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0)
 _INTEGERS = (0, 1, -1, 2)
+_PARALLEL = 512
+"""Elements below which inductor gives a loop to one thread whatever their number (`cpp.min_chunk_size`)."""
 
 # Ops that take the same arguments. The one whose name is nearest is what a reader would try first.
 _FAMILIES = (
@@ -144,10 +146,6 @@ def _argument_name(node: Node, place: int | str) -> str:
     names = parameter_names(target)
     plain = place < len(names) and names[place].isidentifier() and names[place] not in ("args", "a", "b")
     return names[place] if plain else f"argument {place + 1}"
-
-
-_PARALLEL = 512
-"""Elements below which inductor gives a loop to one thread whatever their number (`cpp.min_chunk_size`)."""
 
 
 def backends(repro: Repro) -> Subject:
