@@ -59,13 +59,12 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     passes = chosen_passes(settings.passes, settings.skip)
     reporter.send(passes={row.name: row.description for row in passes})
     repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
-    kept = SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen)
     with (
         isolated_oracle(repro, settings.jobs, stop) as isolated,
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
         if settings.oracle
         else nullcontext() as command,
-        kept as store,
+        SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen) as store,
     ):
         # Where a command is asked nothing is compiled here, and how long it takes says nothing about a run.
         with nullcontext() if command else warming_up(request, repro, stop):
