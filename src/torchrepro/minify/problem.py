@@ -22,12 +22,13 @@ from torchrepro.cut.record_values import Recording
 from torchrepro.edit.cost import asks_for_gradients, cost_of_arguments, cost_of_tensor, count_runs
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.held_tensors import all_tensors, count_elements_of
+from torchrepro.edit.settings import compiler_settings
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.canonical_key import canonical_text
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
 from torchrepro.nouns.errors import HarnessError
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Adoption
 from torchrepro.nouns.verdict import Kind, Verdict
 
@@ -69,13 +70,12 @@ def size_of(repro: Repro) -> Size:
 
 def count_settings(repro: Repro) -> int:
     """What a reader must set up that is not torch's default, and calls that must come before."""
-    compiler, plain = repro.compiler, Compiler()
-    chosen = (compiler.mode != plain.mode) + (compiler.dynamic is not None) + len(compiler.options)
-    chosen += compiler.fullgraph
-    configs = len(repro.ambient.non_default) + len(repro.ambient.environ) + bool(repro.ambient.rng)
-    configs += repro.ambient.threads is not None
+    ambient = repro.ambient
+    around = (
+        len(ambient.non_default) + len(ambient.environ) + bool(ambient.rng) + (ambient.threads is not None)
+    )
     judged = repro.strict + (repro.tolerance is not None) + asks_for_gradients(repro)
-    return chosen + configs + judged + len(repro.earlier) + len(repro.symbols)
+    return len(compiler_settings(repro)) + around + judged + len(repro.earlier) + len(repro.symbols)
 
 
 Item = TypeVar("Item")
