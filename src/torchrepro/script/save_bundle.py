@@ -179,11 +179,12 @@ def finish_bundle(unfinished: Path, target: Path, verdict: Verdict, *, earlier: 
         }
     manifest, members[SCRIPT], kept = _with_script(manifest, graph_text, verdict, source)
     members["manifest.json"] = encode_manifest(manifest)
-    # On the CPU, wherever they were: that device may just have failed.
-    wanted = {name: manifest.values[name] for name in kept}
-    storages = open_storages(unfinished / TENSORS)
-    values = unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
-    return write_bundle_files(target, {**members, **_values_for_script(kept, values)})
+    if kept:
+        wanted, storages = {name: manifest.values[name] for name in kept}, open_storages(unfinished / TENSORS)
+        # On the CPU, wherever they were: that device may just have failed.
+        values = unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
+        members |= _values_for_script(kept, values)
+    return write_bundle_files(target, members)
 
 
 def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifest:
