@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro.judge.clone import FLOAT32_ON_CPU, FLOAT64, clone_inputs, clone_module, precision_for
 from torchrepro.judge.models import run_graph_in_fp64, run_in_fp64
-from torchrepro.judge.randomness import RecordRandom
+from torchrepro.judge.op_forms import RecordRandom
 
 torch.manual_seed(0)
 X = torch.randn(4, 6)

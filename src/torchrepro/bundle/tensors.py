@@ -27,7 +27,7 @@ from torchrepro.bundle.manifest import (
 from torchrepro.bundle.recipes import follow
 from torchrepro.bundle.storage_file import ALIGNMENT, byte_span
 from torchrepro.bundle.storages import NotKept, known
-from torchrepro.judge.exotic import inner_tensors, is_sparse, quantizer_of, sparse_parts
+from torchrepro.judge.tensors import inner_tensors, is_sparse, quantizer_of, sparse_parts
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.tensors import (
     empty_quantized,

@@ -193,7 +193,7 @@ class _Call:
         repro = self.whole()
         bundle = save_bundle(repro, self.scratch / "to_record", size_cap=ANY_SIZE, script=False)
         outcome = run_isolated(
-            "torchrepro.execute.jobs:record_call",
+            "torchrepro.execute.record_graphs:record_bundle",
             {"bundle": str(bundle), "trusted": list(trust_own(read_manifest(bundle)))},
             time_limit=_RECORDING_LIMIT,
             environ=compiler_environment(repro.ambient.environ),

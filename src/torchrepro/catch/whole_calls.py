@@ -42,7 +42,7 @@ from torchrepro.judge.models import (
     verdict_without_eager,
     without_compilers,
 )
-from torchrepro.judge.randomness import Draws
+from torchrepro.judge.op_forms import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
 from torchrepro.nouns.verdict import Comparison, Kind, Signature, Verdict

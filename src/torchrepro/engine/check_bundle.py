@@ -87,7 +87,7 @@ def check_bundle(
         "trusted": list(trusted),
     }
     verdict = judged_in_isolation(
-        "torchrepro.execute.jobs:check",
+        "torchrepro.execute.judge_repro:check",
         payload,
         time_limit=time_limit or time_limit_of(manifest),
         environ=compiler_environment(manifest.ambient.environ),
@@ -135,7 +135,7 @@ def compare_model(
     """
     request = replace(request, environ=telling_environment())
     verdict = judged_in_isolation(
-        "torchrepro.execute.jobs:compare",
+        "torchrepro.execute.user_model:compare",
         msgspec.to_builtins(request),
         time_limit=time_limit,
         environ=compiler_environment(),
@@ -166,7 +166,7 @@ def save_failing_graph(
     with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
         on_phase("record")
         outcome = run_isolated(
-            "torchrepro.execute.jobs:record",
+            "torchrepro.execute.user_model:record",
             {"request": msgspec.to_builtins(request), "directory": scratch, "size_cap": size_cap},
             time_limit=time_limit,
             environ=compiler_environment(),
@@ -209,7 +209,7 @@ def save_whole_call(
     path = save_to.absolute() / f"{new_run_id()}-{verdict.kind.value}"
     request = replace(request, environ=telling_environment())
     result_in_isolation(
-        "torchrepro.execute.jobs:keep_call",
+        "torchrepro.execute.user_model:keep_call",
         {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": size_cap},
         time_limit=time_limit,
         environ=compiler_environment(),

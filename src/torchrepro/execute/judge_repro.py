@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from torchrepro.execute.compilers import compile_graph, require_known, without_tokens
@@ -14,10 +18,10 @@ from torchrepro.graph_text.metadata import fake_inputs, restore_metadata
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
 from torchrepro.judge.models import Judged, Phase, Phases, Subject, judge, run_graph_in_fp64, true_run
-from torchrepro.judge.randomness import Draws
+from torchrepro.judge.op_forms import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Frontend, Place, Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes, applied_settings
 from torchrepro.torch_api.generators import accelerators, capture_rng_state, is_initialised, same_randomness
@@ -234,3 +238,22 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
     finally:
         callback_handler.remove_start_callback(start)
         callback_handler.remove_end_callback(end)
+
+
+def check(payload: dict[str, Any], phase: Phase) -> Any:
+    """Judge a bundle: a job of a process of its own, on plain data."""
+    phase("load")
+    from torchrepro.bundle.load import load_bundle
+
+    trusted = tuple(payload.get("trusted", ()))
+    if trusted:
+        # What is trusted may be in the working directory, as it would for `python script.py`.
+        sys.path.insert(0, os.getcwd())
+    repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
+    if payload.get("frontend") is not None:
+        compiler = replace(repro.compiler, frontend=Frontend(payload["frontend"]))
+        repro = replace(repro, compiler=compiler)
+    strict, tolerance = payload.get("strict", False), payload.get("tolerance")
+    rule = Rule(strict=strict, tol=tolerance) if strict or tolerance is not None else None
+    verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)
+    return msgspec.to_builtins(verdict.with_notes(*repro.notes))

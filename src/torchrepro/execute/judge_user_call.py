@@ -18,7 +18,7 @@ from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import Run, named_state, observe_call
 from torchrepro.judge.models import Phase, Subject, true_run
-from torchrepro.judge.randomness import Draws
+from torchrepro.judge.op_forms import Draws
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.state.snapshot import python_state

@@ -152,3 +152,13 @@ def as_repro(
         ambient=replace(capture_ambient(), environ=environ),
         symbols=symbols_of(graph),
     )
+
+
+def record_bundle(payload: dict[str, Any], phase: Phase) -> Any:
+    """Write a bundle for every graph that capture makes of a whole call, next to the call's own bundle."""
+    phase("load")
+    from torchrepro.bundle.load import load_bundle
+
+    bundle = Path(payload["bundle"])
+    repro = load_bundle(bundle, trusted=tuple(payload["trusted"]))
+    return record_call(repro, {"directory": bundle.parent}, phase)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import torch
 
 from torchrepro.execute.compilers import compile_model, require_known
@@ -27,11 +28,12 @@ from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import same, tensors_in
 from torchrepro.judge.execute import Run, is_out_of_memory, named_state, observe_call
 from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
-from torchrepro.judge.randomness import Draws
+from torchrepro.judge.op_forms import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, ModelRequest
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.snapshot import python_state
 from torchrepro.torch_api.pytree import tree_map_only
 
@@ -354,3 +356,51 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
         phase=phase,
     )
     return verdict.with_notes(*trial.notes)
+
+
+def compare(payload: dict[str, Any], phase: Phase) -> Any:
+    """Judge a user's own model."""
+    phase("build")
+
+    return msgspec.to_builtins(judge_model(msgspec.convert(payload, ModelRequest), phase))
+
+
+def record(payload: dict[str, Any], phase: Phase) -> Any:
+    """Write a bundle for every graph that capture makes of a user's model; not judged yet."""
+    phase("build")
+    from torchrepro.execute.record_graphs import record_graphs, save_graphs
+
+    request = msgspec.convert(payload["request"], ModelRequest)
+    trial = load_trial(request)
+    phase("record")
+    repros, problems = record_graphs(
+        trial.record_call,
+        trial.compiler,
+        environ=request.environ,
+        backward=False if trial.only_fwd else None,
+    )
+    repros = [replace(repro, strict=request.strict, tolerance=trial.tolerance) for repro in repros]
+    bundles = save_graphs(repros, Path(payload["directory"]), size_cap=payload["size_cap"])
+    return {"bundles": bundles, "problems": problems}
+
+
+def keep_call(payload: dict[str, Any], phase: Phase) -> Any:
+    """Write a bundle of the whole call of a user's model, for what no captured graph shows; not judged."""
+    phase("build")
+    from torchrepro.bundle.user_calls import repro_of_call
+    from torchrepro.script.save_bundle import save_bundle
+
+    request = msgspec.convert(payload["request"], ModelRequest)
+    trial = load_trial(request)
+    phase("record")
+    built = trial.factory.fresh()
+    with call_context(trial.factory.options, request.amp, trial.device_type):
+        ambient = replace(capture_ambient(), environ=request.environ)
+    repro = repro_of_call(built.model, built.args, built.kwargs, compiler=trial.compiler, ambient=ambient)
+    repro = replace(
+        repro,
+        backward=False if trial.only_fwd else None,
+        strict=request.strict,
+        tolerance=trial.tolerance,
+    )
+    return str(save_bundle(repro, Path(payload["path"]), size_cap=payload["size_cap"]))

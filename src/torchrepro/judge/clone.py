@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.judge.exotic import inner_tensors
+from torchrepro.judge.tensors import inner_tensors
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.modes import (
     DisableTorchDispatch,

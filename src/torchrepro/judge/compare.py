@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import math
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.judge.exotic import tensor_of_array
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.tensors import compare_number, compare_tensors, differing
 from torchrepro.nouns.verdict import Comparison, Difference, LeafComparison
@@ -122,7 +122,7 @@ class _Comparing:
         if ref.dtype != res.dtype and (self.rule.exact_dtype or "O" in (ref.dtype.kind, res.dtype.kind)):
             self._found(path, Difference.DTYPE, f"{ref.dtype} in eager, {res.dtype} compiled")
             return
-        left, right = tensor_of_array(ref), tensor_of_array(res)
+        left, right = _tensor_of_array(ref), _tensor_of_array(res)
         if left is None or right is None:
             if np.shape(ref) != np.shape(res):
                 self._found(path, Difference.SHAPE, f"{np.shape(ref)} in eager, {np.shape(res)} compiled")
@@ -130,7 +130,7 @@ class _Comparing:
                 self._verdict(path, bool(np.all(np.asarray(ref == res))), ref, res)
             return
         if isinstance(truth, (np.ndarray, np.generic, float)):
-            truth = tensor_of_array(np.asarray(truth))
+            truth = _tensor_of_array(np.asarray(truth))
         self._dispatch(left, right, truth, path)
 
     def _sequences(self, ref: Sequence[Any], res: Any, truth: Any, path: str) -> None:
@@ -249,6 +249,21 @@ def _short(value: Any) -> str:
         return f"{value:.9g}"
     text = value if isinstance(value, str) and value.endswith("tensors") else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _tensor_of_array(array: np.ndarray[Any, Any] | np.generic) -> torch.Tensor | None:
+    """A tensor over an array's memory, or a copy where torch cannot view it; None for dtypes torch lacks."""
+    values = np.asarray(array)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in values.strides):
+        values = np.ascontiguousarray(values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # read-only arrays: nothing here writes to them
+        try:
+            return torch.from_numpy(values)
+        except (TypeError, ValueError):
+            return None
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -27,7 +27,7 @@ from torchrepro.judge.execute import (
     run_fwd_maybe_bwd,
     verdict_of,
 )
-from torchrepro.judge.randomness import Draws, RecordRandom, ReplayRandom
+from torchrepro.judge.op_forms import Draws, RecordRandom, ReplayRandom
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.upcast import Upcast
 from torchrepro.nouns.errors import ReferenceError64, ReferenceUnavailable, TorchReproError

@@ -12,9 +12,24 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torchrepro.judge.exotic import UNREADABLE_DTYPES
 from torchrepro.judge.metrics import Statistics, Stream
 from torchrepro.nouns.verdict import Blame, Difference, LeafComparison
+
+PACKED_DTYPES = frozenset(
+    getattr(torch, name)
+    for name in ("float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2")
+    if hasattr(torch, name)
+) | frozenset(
+    getattr(torch, f"{sign}int{width}")
+    for sign in ("", "u")
+    for width in range(1, 8)
+    if hasattr(torch, f"{sign}int{width}")
+)
+"""Dtypes compared by their bytes: bare exponents, several numbers in a byte, bits without a meaning."""
+
+UNREADABLE_DTYPES = PACKED_DTYPES - {getattr(torch, "float8_e8m0fnu", None)}
+"""Those that no operation may touch: on CUDA a conversion is a device-side assert, which ends the process's
+use of the device (seen with float4_e2m1fn_x2 on torch 2.11), where a CPU raises."""
 
 # An error measured on n elements is itself uncertain: at n = 2 the ratio of two healthy RMSEs exceeds 20
 # once in 400, at n = 12 it hardly exceeds 4 (quantiles of the F distribution).

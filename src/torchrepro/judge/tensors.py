@@ -1,4 +1,8 @@
-"""Compares two tensors of any dtype, layout and subclass: metadata first, then the values they hold."""
+"""Compares two tensors of any dtype, layout and subclass: metadata first, then the values they hold.
+
+Sparse, quantised, nested, MKL-DNN and wrapper-subclass tensors have no common arithmetic, but each is fully
+described by a few ordinary tensors and numbers, which are compared here and kept in bundles.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,28 @@ from typing import Any
 
 import torch
 
-from torchrepro.judge.exotic import PACKED_DTYPES, UNREADABLE_DTYPES, is_wrapper_subclass, parts_of
 from torchrepro.judge.metrics import Walk
-from torchrepro.judge.rule import Rule, coarser, judge_floating, precision_of, value_at
+from torchrepro.judge.rule import (
+    PACKED_DTYPES,
+    UNREADABLE_DTYPES,
+    Rule,
+    coarser,
+    judge_floating,
+    precision_of,
+    value_at,
+)
 from torchrepro.nouns.verdict import Blame, Difference, LeafComparison
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
-from torchrepro.torch_api.tensors import is_fake, is_zero_tensor
+from torchrepro.torch_api.tensors import coo_parts, is_fake, is_zero_tensor
+
+Parts = dict[str, Any]
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
 
 _BLOCK = 1 << 20
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -293,3 +313,69 @@ def differing(
         elements=elements,
         mismatched=1,
     )
+
+
+def parts_of(tensor: torch.Tensor) -> Parts | None:
+    """Return the pieces of an exotic tensor by the suffix that names them in a path; None for a plain one."""
+    if is_wrapper_subclass(tensor):
+        return _compared_inside(tensor)
+    if tensor.is_nested:
+        return {f".unbind()[{number}]": piece for number, piece in enumerate(tensor.unbind())}
+    if tensor.is_quantized:
+        named = {f".{name}()": value for name, value in quantizer_of(tensor).items()}
+        return {".qscheme()": str(tensor.qscheme()), **named, ".int_repr()": tensor.int_repr()}
+    if is_sparse(tensor):
+        indices, values = sparse_parts(tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor)
+        return {**{f".{name}()": index for name, index in indices.items()}, ".values()": values}
+    if tensor.is_mkldnn:
+        return {".to_dense()": tensor.to_dense()}
+    return None
+
+
+def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a shell around others (DTensor, jagged nested, quantised weights).
+
+    Checked on torch 2.11 to 2.15: `__tensor_flatten__` is the protocol of `torch.compile` itself.
+    """
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
+
+
+def inner_tensors(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
+    """Return the tensors inside a wrapper subclass by attribute, and the context to rebuild it with."""
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names}, context
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has one of the sparse layouts, COO or compressed."""
+    return tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return the index tensors of a sparse tensor by name, and its values, as they are: not coalesced."""
+    if tensor.layout is torch.sparse_coo:
+        indices, values = coo_parts(tensor)
+        return {"indices": indices}, values
+    return {name: getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]}, tensor.values()
+
+
+def quantizer_of(tensor: torch.Tensor) -> Parts:
+    """Return the parameters of a quantised tensor by the methods that give them; none without a quantizer."""
+    try:
+        scheme = tensor.qscheme()
+    except RuntimeError:
+        return {}  # torch.empty(..., dtype=torch.qint8): a quantised dtype without a quantizer
+    if scheme in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        names: tuple[str, ...] = ("q_scale", "q_zero_point")
+    else:
+        names = ("q_per_channel_axis", "q_per_channel_scales", "q_per_channel_zero_points")
+    return {name: getattr(tensor, name)() for name in names}
+
+
+def _compared_inside(tensor: torch.Tensor) -> Parts:
+    inner, context = inner_tensors(tensor)
+    parts: Parts = {f".{name}": part for name, part in inner.items()}
+    if isinstance(context, dict):  # jagged tensors keep cached sizes and symbolic ints here
+        context = {key: value for key, value in context.items() if isinstance(value, (bool, int, str))}
+        parts |= {f".{key}": value for key, value in context.items()}
+    return parts

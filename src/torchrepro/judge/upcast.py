@@ -25,8 +25,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchrepro.judge.clone import FLOAT64, Precision, TensorCloner, has_its_own_dispatch
-from torchrepro.judge.op_forms import float64_forms, has_plain_form, run_plainly
-from torchrepro.judge.randomness import ReplayRandom, draws_now, is_composite, is_random_op
+from torchrepro.judge.op_forms import (
+    ReplayRandom,
+    draws_now,
+    float64_forms,
+    has_plain_form,
+    is_composite,
+    is_random_op,
+    run_plainly,
+)
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import (
     DisableTorchDispatch,

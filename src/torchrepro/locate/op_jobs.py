@@ -30,7 +30,7 @@ from torchrepro.execute.judge_repro import Prepared, judge_repro, truth_of
 from torchrepro.judge.compare import same, tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Phase, without_compilers
-from torchrepro.judge.randomness import Draws, RecordRandom
+from torchrepro.judge.op_forms import Draws, RecordRandom
 from torchrepro.judge.rule import Rule
 from torchrepro.locate.watched_graph import OF_VALUES, Odd, Seen, Sighting, Watching, op_of, steepest
 from torchrepro.nouns.errors import TorchReproError

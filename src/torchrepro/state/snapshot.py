@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from torchrepro.judge.clone import TensorCloner, is_plain, window
-from torchrepro.judge.exotic import inner_tensors, is_wrapper_subclass
 from torchrepro.judge.op_forms import run_plainly
+from torchrepro.judge.tensors import inner_tensors, is_wrapper_subclass
 from torchrepro.state.reachable import ATOMS, Contents, Holder, Reach, contents_of
 from torchrepro.torch_api.modes import DisableTorchDispatch, TorchDispatchMode
 from torchrepro.torch_api.ops import HigherOrderOperator, schema_of
