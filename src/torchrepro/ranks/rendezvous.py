@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -48,12 +49,6 @@ class Absent:
     dead: bool = False
     left_behind: str = ""
     """What a dead rank had announced (`Rendezvous.announce`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    word: str = ""
-    absent: Absent | None = None
 
 
 Table = Mapping[int, "str | Absent"]
@@ -120,7 +115,7 @@ class Rendezvous:
         farewell = {self._key(f"left/{self.rank}"): "1"}
         for channel in channels:
             name = self._name(channel, 1)
-            farewell |= {f"{name}{self.rank}": _encoded(_Entry(absent=Absent(fact))), f"{name}wake": _LOOK}
+            farewell |= {f"{name}{self.rank}": _encoded(Absent(fact)), f"{name}wake": _LOOK}
         try:
             self._store.set(farewell, timeout=1.0)
         except StoreLost:
@@ -132,7 +127,7 @@ class Rendezvous:
     def _round(self, word: str, step: str, timeout: float, channel: str) -> Table:
         self._rounds[channel] += 1
         name, store = self._name(channel), self._store
-        own = _encoded(_Entry(word))
+        own = _encoded(word)
         if store.first(f"{name}{self.rank}", own) == own:
             if store.first(f"{name}first", own) != own:
                 store.set({f"{name}differ": "1"})
@@ -141,7 +136,8 @@ class Rendezvous:
         if self._wait(name, step, timeout) and not store.has(f"{name}differ"):
             table: Table = dict.fromkeys(self.members, word)
         else:
-            table = {rank: self._entry(f"{name}{rank}") for rank in self.members}
+            entries = {rank: store.get(f"{name}{rank}") or '""' for rank in self.members}
+            table = {rank: msgspec.json.decode(text, type=str | Absent) for rank, text in entries.items()}
         came = sum(isinstance(entry, str) for entry in table.values())
         if len({*table.values()}) > 1:
             self._let_others_read(name, came)
@@ -165,15 +161,11 @@ class Rendezvous:
                     return False
         missing = [rank for rank in self.members if not self._store.has(f"{name}{rank}")]
         if missing:
-            late = _Entry(absent=Absent(f"{name_ranks(missing)} did not come to {step} within {timeout:g} s"))
+            late = Absent(f"{name_ranks(missing)} did not come to {step} within {timeout:g} s")
             for rank in missing:
                 self._store.first(f"{name}{rank}", _encoded(late))
             self._store.set({f"{name}wake": _LOOK})
         return False
-
-    def _entry(self, key: str) -> str | Absent:
-        entry = msgspec.json.decode(self._store.get(key) or "{}", type=_Entry)
-        return entry.word if entry.absent is None else entry.absent
 
     def _let_others_read(self, name: str, readers: int) -> None:
         """After this the rank whose process keeps the store may raise, and end."""
@@ -222,7 +214,7 @@ class Rendezvous:
             if process.gone() and not self._store.has(entry) and not self._store.has(left):
                 announced = self._store.get(self._key(f"left_behind/{rank}")) or ""
                 absent = Absent(f"{_ended([rank])} before {step}", dead=True, left_behind=announced)
-                self._store.first(entry, _encoded(_Entry(absent=absent)))
+                self._store.first(entry, _encoded(absent))
                 self._store.set({f"{name}wake": _LOOK})
 
     def _key(self, name: str) -> str:
@@ -279,17 +271,10 @@ class PerGroup(Generic[T]):
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """`rank 3`; `ranks 0, 2 and 5`; `ranks 0 to 7 and 12`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = [
-        word
-        for run in runs
-        for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(rank) for rank in run])
-    ]
+    words: list[str] = []
+    for _, numbered in groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in numbered]
+        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
     return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
 

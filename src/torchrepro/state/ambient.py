@@ -17,6 +17,7 @@ from torchrepro.torch_api.generators import accelerators, capture_rng_state
 _SET_BY_THE_JUDGE = frozenset(
     {"inductor.fx_graph_cache", "inductor.compile_threads", "functorch.enable_autograd_cache"}
 )
+_DETERMINISTIC = ("off", "warn", "error")
 
 
 def capture_ambient() -> Ambient:
@@ -28,7 +29,7 @@ def capture_ambient() -> Ambient:
         autocast=_current_autocast(),
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         matmul_precision=torch.get_float32_matmul_precision(),
-        deterministic=("off", "warn", "error")[torch.get_deterministic_debug_mode()],
+        deterministic=_DETERMINISTIC[torch.get_deterministic_debug_mode()],
         threads=torch.get_num_threads(),
         configs=configs,
         left_out=left_out,
@@ -40,10 +41,27 @@ def capture_ambient() -> Ambient:
 @contextmanager
 def applied_settings(ambient: Ambient) -> Iterator[None]:
     """Apply the process-wide part: default dtype, precision, determinism, threads, the compilers' configs."""
+    # More threads than cores only slow the replay down; fewer can change the result.
+    threads = None if ambient.threads is None else min(ambient.threads, os.cpu_count() or 1)
+    settings: tuple[tuple[Callable[[], Any], Callable[[Any], Any], Any], ...] = (
+        (torch.get_default_dtype, torch.set_default_dtype, getattr(torch, ambient.default_dtype)),
+        (
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+            ambient.matmul_precision,
+        ),
+        (
+            torch.get_deterministic_debug_mode,
+            torch.set_deterministic_debug_mode,
+            _DETERMINISTIC.index(ambient.deterministic),
+        ),
+        (torch.get_num_threads, torch.set_num_threads, threads),
+    )
     with ExitStack() as stack:
-        for get, set_, value in _process_settings(ambient):
-            stack.callback(set_, get())
-            set_(value)
+        for get, set_, value in settings:
+            if value is not None:
+                stack.callback(set_, get())
+                set_(value)
         for name, values in ambient.configs.items():
             stack.enter_context(patched_config(name, dict(values)))
         yield
@@ -69,28 +87,6 @@ def applied_modes(ambient: Ambient) -> Iterator[None]:
                 )
             )
         yield
-
-
-def _process_settings(ambient: Ambient) -> list[tuple[Callable[[], Any], Callable[[Any], Any], Any]]:
-    """(getter, setter, value) of the process-wide settings."""
-    settings: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = [
-        (torch.get_default_dtype, torch.set_default_dtype, getattr(torch, ambient.default_dtype)),
-        (
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-            ambient.matmul_precision,
-        ),
-        (
-            torch.get_deterministic_debug_mode,
-            torch.set_deterministic_debug_mode,
-            ("off", "warn", "error").index(ambient.deterministic),
-        ),
-    ]
-    if ambient.threads is not None:
-        # More threads than cores only slow the replay down; fewer can change the result.
-        threads = min(ambient.threads, os.cpu_count() or 1)
-        settings.append((torch.get_num_threads, torch.set_num_threads, threads))
-    return settings
 
 
 def _current_autocast() -> tuple[Autocast, ...]:
