@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import linecache
 import re
-import sys
-import types
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,7 +79,7 @@ def explain_call(
     """
     function = untraced(function)
     watch = _Watch()
-    settings = Settings(backend or _as_it_is, watchers=(watch,))
+    settings = Settings(backend or (lambda graph, inputs: graph.forward), watchers=(watch,))
     captured = traced_callable(function, settings)
     if captured is function:
         raise not_python(function, "explain")
@@ -90,7 +89,7 @@ def explain_call(
         ours = outcome_of(function, args, named, lambda: call(captured, args, named))
     regions, breaks = _told(watch.seen)
     return CaptureExplanation(
-        name=_name_of(function),
+        name=short_name(getattr(function, "__qualname__", None) or type(function).__qualname__),
         regions=regions,
         breaks=breaks,
         inlined=_inlined([region for region, _ in watch.seen]),
@@ -218,10 +217,6 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0]
 
 
-def _as_it_is(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    return graph.forward
-
-
 @dataclass(slots=True, eq=False)
 class _Watch:
     """The regions of a call, each with how many captured calls were under way."""
@@ -234,12 +229,7 @@ class _Watch:
 
 
 def _calls_under_way() -> int:
-    count, frame = 0, sys._getframe()
-    above: types.FrameType | None = frame
-    while above is not None:
-        count += above.f_code is dispatch.__code__
-        above = above.f_back
-    return count
+    return sum(frame.f_code is dispatch.__code__ for frame, _ in traceback.walk_stack(None))
 
 
 @contextmanager
@@ -356,7 +346,3 @@ def _expression_at(file: str, position: InstrLocation | None) -> tuple[str, int]
     encoded[-1] = encoded[-1][: position.end_col_offset]
     before, encoded[0] = encoded[0][: position.col_offset], encoded[0][position.col_offset :]
     return b"".join(encoded).decode(errors="replace").strip(), len(before.decode(errors="replace"))
-
-
-def _name_of(function: Any) -> str:
-    return short_name(getattr(function, "__qualname__", None) or type(function).__qualname__)

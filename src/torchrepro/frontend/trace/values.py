@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, elements, is_full
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, elements
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
@@ -39,15 +39,6 @@ class Pending:
     def __init__(self, value: Any, source: Source) -> None:
         self.value = value
         self.source = source
-
-
-def contents(kind: ShadowKind, value: Any) -> list[Any]:
-    """Return what an object with a shadow holds, one after the other."""
-    if is_a(value, dict):
-        return [part for item in dict_items(value) for part in item]
-    if kind is ShadowKind.CELL:
-        return [value.cell_contents] if is_full(value) else []
-    return list(elements(value))
 
 
 def clear_tables(owner: Any) -> None:
@@ -137,21 +128,6 @@ class Values:
             *(shadow.source for shadow in containers if not is_a(shadow.source, Held)),
             *(source for group in alike.values() if len(group) > 1 for source in group),
         ]
-
-    def written(self) -> dict[int, list[int]]:
-        """Return what each object holds now that existed before and that the trace has changed so far."""
-        return {
-            id(shadow.stand_in): list(map(id, contents(shadow.kind, shadow.stand_in)))
-            for shadow in self.shadows
-            if shadow.kind is ShadowKind.CELL or self._is_written(shadow)
-        }
-
-    def _is_written(self, shadow: Shadow) -> bool:
-        old = contents(shadow.kind, shadow.original if shadow.before is None else shadow.before)
-        new = contents(shadow.kind, shadow.stand_in)
-        return len(old) != len(new) or any(
-            one is not other and self.stand_in(one) is not other for one, other in zip(old, new, strict=True)
-        )
 
     def add_shadow(
         self, source: Source, original: Any, stand_in: dict[Any, Any], kind: ShadowKind
