@@ -20,7 +20,7 @@ from torch.fx.node import Node
 
 from torchrepro.graph_text.metadata import narrowed, symbols_of
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro, Symbol
+from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 from torchrepro.torch_api import pytree
 from torchrepro.torch_api.fake import flat_inputs
 
@@ -41,17 +41,26 @@ def repro_of_exported(
     ambient: Ambient,
 ) -> Repro:
     """Return a repro of an exported program, on the inputs of its export unless others are given."""
-    inputs = _flat_inputs(program, *_chosen_inputs(program, args, kwargs))
+    if args is None and kwargs is None:
+        if program.example_inputs is None:
+            raise TorchReproError("the program carries no example inputs", next_step="pass args and kwargs")
+        args, kwargs = program.example_inputs
+    inputs = _flat_inputs(program, tuple(args or ()), dict(kwargs or {}))
     graph = copy.deepcopy(program.graph_module)
     _write_back(graph.graph, program.graph_signature)
     graph.recompile()
+    ranges = {str(symbol): known for symbol, known in program.range_constraints.items()}
     return Repro(
         graph=graph,
         inputs=inputs,
         place=Place.EXPORT,
         compiler=compiler,
         ambient=ambient,
-        symbols=_constrained(program),
+        # Each within what tracing found out and what the user asked for.
+        symbols=tuple(
+            narrowed(symbol, ranges[symbol.name]) if symbol.name in ranges else symbol
+            for symbol in symbols_of(program.graph_module)
+        ),
         # Libraries of AOTInductor have no backward.
         backward=False if compiler.name == "aot_inductor" else None,
         notes=(
@@ -59,17 +68,6 @@ def repro_of_exported(
             *_returns(program.call_spec.out_spec),
         ),
     )
-
-
-def _chosen_inputs(
-    program: ExportedProgram, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if args is not None or kwargs is not None:
-        return tuple(args or ()), dict(kwargs or {})
-    if program.example_inputs is None:
-        raise TorchReproError("the program carries no example inputs", next_step="pass args and kwargs")
-    example_args, example_kwargs = program.example_inputs
-    return tuple(example_args), dict(example_kwargs or {})
 
 
 def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -88,15 +86,6 @@ def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[s
             next_step="export the model without effects and custom objects",
         )
     return found
-
-
-def _constrained(program: ExportedProgram) -> tuple[Symbol, ...]:
-    """Return the program's symbols, each within what tracing found out and what the user asked for."""
-    ranges = {str(symbol): known for symbol, known in program.range_constraints.items()}
-    return tuple(
-        narrowed(symbol, ranges[symbol.name]) if symbol.name in ranges else symbol
-        for symbol in symbols_of(program.graph_module)
-    )
 
 
 def _write_back(graph: Graph, signature: ExportGraphSignature) -> None:

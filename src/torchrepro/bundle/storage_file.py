@@ -149,29 +149,23 @@ def open_storages(path: Path, start: int = 0, length: int | None = None) -> Stor
     would kill the process.
     """
     try:
-        return _map(path, start, length)
+        with open(path, "rb") as file:
+            available = os.fstat(file.fileno()).st_size - start
+            length = available if length is None else length
+            if length > available:
+                raise _damaged(path, f"{human_size(available)} of {human_size(length)} are there")
+            file.seek(start)
+            records, header_end = _read_header(file, length)
+            if length == header_end:
+                return StorageFile(None, 0, records)
+            # Mappings start at a page; the bytes of the zip before it are mapped with it and never touched.
+            page = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+            mapped = mmap.mmap(file.fileno(), start + length - page, access=mmap.ACCESS_COPY, offset=page)
     except OSError as error:
         raise BundleError(
             f"cannot read {path}: {error.strerror or error}", next_step="check the path and its permissions"
         ) from error
-
-
-def _map(path: Path, start: int, length: int | None) -> StorageFile:
-    with open(path, "rb") as file:
-        available = os.fstat(file.fileno()).st_size - start
-        length = available if length is None else length
-        if length > available:
-            raise _damaged(path, f"{human_size(available)} of {human_size(length)} are there")
-        file.seek(start)
-        records, header_end = _read_header(file, length)
-        if length == header_end:
-            return StorageFile(None, 0, records)
-        # Mappings start at a page; the bytes of the zip before it are mapped with it and never touched.
-        page_start = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(
-            file.fileno(), start + length - page_start, access=mmap.ACCESS_COPY, offset=page_start
-        )
-    return StorageFile(mapped, start - page_start + header_end, records)
+    return StorageFile(mapped, start - page + header_end, records)
 
 
 def _read_header(file: BinaryIO, length: int) -> tuple[dict[str, _Record], int]:
