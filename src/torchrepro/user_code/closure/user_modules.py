@@ -286,8 +286,8 @@ class UserModule:
 
     def absolute(self, statement: ast.ImportFrom) -> str:
         """Return the module that a `from ... import` names, relative ones included."""
-        name, package = "." * statement.level + (statement.module or ""), self.globals.get("__package__")
-        return importlib.util.resolve_name(name, package or "")
+        name, package = statement.module or "", self.globals.get("__package__")
+        return importlib.util.resolve_name("." * statement.level + name, package) if package else name
 
 
 def import_of(module: UserModule, name: str) -> tuple[str, str] | None:
