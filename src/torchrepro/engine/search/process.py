@@ -157,13 +157,14 @@ class Search:
         end_leftovers(self.directory.mark)  # of a run that was killed
         manifest = read_manifest(self.bundle)
         minified = minified_beside(self.bundle)
+        counts = not self.fresh and RunDirectory(minified).is_about(identity)
         request = SearchRequest(
             job=self.job,
             bundle=str(self.bundle.resolve()),
             directory=str(self.directory.path),
             settings=msgspec.to_builtins(self.settings),
             seed=str(cache_directory() / "warm" / identity.toolchain),
-            known=str(minified) if RunDirectory(minified).is_about(identity) else "",
+            known=str(minified) if counts else "",
             parent=os.getpid(),
             lock=lock,
         )
