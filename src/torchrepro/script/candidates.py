@@ -91,9 +91,10 @@ class CallScript(GraphScript):
 
     @cached_property
     def callee(self) -> str:
+        target = self._call.target
         names: set[str] = set(re.findall(r"\bsource\.(\w+)", self.written[0].text))
         if len(names) != 1:
-            raise Unwritable(f"the function {self._call.target}")
+            raise Unwritable(f"the function {target}")
         return names.pop()
 
     @cached_property

@@ -82,22 +82,19 @@ class GraphScript:
             compiled = f"torch.compile({self.callee}{self._given})({arguments})"
             if ahead_of_time:
                 before, compiled = self._ahead_of_time(arguments)
-            eager = f"{self.callee}({arguments})"
-            write = self._raising if kind in RAISING else self._differing
-            return [*self.made, *self.input_lines(), *write(eager, before, compiled)], []
+            calls = self._two_calls(f"{self.callee}({arguments})", before, compiled)
+            return [*self.made, *self.input_lines(), *calls], []
         if ahead_of_time:
             raise Unwritable("a call that changes its inputs, with the compiler called directly")
         write_function = self._missing_error if kind is Kind.MISSING_ERROR else self._two_runs
         return write_function(f"{self.callee}({arguments})", f"torch.compile({self.fresh}{self._given})")
 
-    def _raising(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
-        """The call in eager, and the call that fails."""
-        backward = self.loss()
-        failing = f"{compiled}{backward}  # {raised_comment(self.verdict)}"
-        return self.around([f"{eager}{backward}  # eager is fine", *before, failing])
-
-    def _differing(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
-        """Both results, and the assertion that they are the same."""
+    def _two_calls(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
+        """The call in eager and the call that fails; or both results, and that they are to be the same."""
+        if self.verdict.kind in RAISING:
+            backward = self.loss()
+            failing = f"{compiled}{backward}  # {raised_comment(self.verdict)}"
+            return self.around([f"{eager}{backward}  # eager is fine", *before, failing])
         where = self.result_suffix()
         calls = self.around([f"eager = {eager}", *before, f"compiled = {compiled}"])
         return [*calls, assertion(self._compared(), f"compiled{where}", f"eager{where}")]

@@ -276,12 +276,12 @@ class _Elements:
     def _literals(self) -> Iterator[str]:
         texts, typed = self._texts(), self.typed(self._natural)
         nested = _nested(texts, self._size)
+        forms = [(f"[{', '.join(texts)}]", f".reshape({_sizes(self._size) or '()'})")]
         if len(nested) < WIDTH - 30 or len(self._size) == 1:
-            yield f"torch.tensor({nested}{typed})"
-            yield f"torch.tensor({nested}{self._device}).to({self._dtype})"
-        listed, shaped = f"torch.tensor([{', '.join(texts)}]", f".reshape({_sizes(self._size) or '()'})"
-        yield f"{listed}{typed}){shaped}"
-        yield f"{listed}{self._device}).to({self._dtype}){shaped}"
+            forms.insert(0, (nested, ""))
+        for listed, shaped in forms:
+            yield f"torch.tensor({listed}{typed}){shaped}"
+            yield f"torch.tensor({listed}{self._device}).to({self._dtype}){shaped}"
 
 
 def number_text(value: Any, dtype: torch.dtype) -> str:
