@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -106,43 +107,19 @@ def _largest(values: torch.Tensor) -> float:
     return float(values.abs().max()) if values.numel() else 0.0
 
 
-class Rejudging:
-    """The ops of a graph, with the values that its compiled form has computed."""
-
-    def __init__(self, repro: Repro, values: Mapping[str, torch.Tensor], rule: Rule) -> None:
-        plain = observed_values(repro, limit=0)  # numbers and sizes alone
-        kept = {name: Kept(value.detach()) for name, value in values.items()}
-        self._recording = replace(plain, values={**plain.values, **kept}, at_use={})
-        self._repro = replace(repro, earlier=(), symbols=(), backward=False)
-        self._rule = rule
-        units = (unit for unit in units_of(repro.graph.graph, plain.several) if not unit.is_state)
-        self._units = {name: unit for unit in units for name in unit.nodes}
-        self._states = ambient_at(repro.graph.graph, repro.ambient)
-
-    def at_fault(self, name: str) -> bool | None:
-        """Whether the op makes something else of its operands than eager and float64 do; None: not known."""
-        unit = self._units.get(name)
-        if unit is None or unit.name in self._recording.late:
-            return None
-        cut = piece(self._repro, self._recording, unit.nodes)
-        if cut is None:
-            return None
-        outputs: Any = cut.graph.graph.output_node().args[0]
-        try:
-            got = tuple(self._recording.result(node.name) for node in outputs)
-        except NotRecorded:
-            return None
-        single, random = replace(cut, ambient=self._states[unit.name]), RecordRandom()
-        with torch.no_grad():
-            eager = _eager_results(single, random)
-            if random.is_random:
-                return None  # alone it draws other numbers
-            truth = tuple(truth_of(Prepared(single), random.draws)[0].outputs)
-            # In a fused kernel an operand is not rounded as it is where it is returned. What a rounding of
-            # the operands makes of the result is not the op's fault either.
-            others = (replace(single, inputs=nudged(cut.inputs, seed)) for seed in range(_DRAWS))
-            roundings = (_eager_results(other, RecordRandom()) for other in others)
-            return not any(same(one, got, truth, rule=self._rule) for one in chain([eager], roundings))
+def _differs(single: Repro, got: tuple[torch.Tensor, ...], rule: Rule) -> bool | None:
+    """Whether an op makes something else of its operands than eager and float64 do; None: not known."""
+    random = RecordRandom()
+    with torch.no_grad():
+        eager = _eager_results(single, random)
+        if random.is_random:
+            return None  # alone it draws other numbers
+        truth = tuple(truth_of(Prepared(single), random.draws)[0].outputs)
+        # In a fused kernel an operand is not rounded as it is where it is returned. What a rounding of the
+        # operands makes of the result is not the op's fault either.
+        others = (replace(single, inputs=nudged(single.inputs, seed)) for seed in range(_DRAWS))
+        roundings = (_eager_results(other, RecordRandom()) for other in others)
+        return not any(same(one, got, truth, rule=rule) for one in chain([eager], roundings))
 
 
 def _eager_results(repro: Repro, random: RecordRandom) -> tuple[Any, ...]:
@@ -206,15 +183,23 @@ def _at_fault(
     repro: Repro, values: Mapping[str, Any], wrong: list[str], rule: Rule
 ) -> dict[str, bool | None]:
     """Of the wrong values, in order: whether it is their op that is wrong; none is asked after the first."""
-    found: dict[str, bool | None] = {}
-    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    rejudging = Rejudging(repro, tensors, rule)
+    plain = observed_values(repro, limit=0)  # numbers and sizes alone
+    kept = {name: Kept(value.detach()) for name, value in values.items() if isinstance(value, torch.Tensor)}
+    recording = replace(plain, values={**plain.values, **kept}, at_use={})
+    graph, whole = repro.graph.graph, replace(repro, earlier=(), symbols=(), backward=False)
+    states, units = ambient_at(graph, repro.ambient), units_of(graph, plain.several)
+    found: dict[str, bool | None] = dict.fromkeys(wrong)
     started = time.monotonic()
     for name in wrong:
-        try:
-            found[name] = rejudging.at_fault(name)
-        except TorchReproError:  # there is no float64 run of this op alone: not known
-            found[name] = None
+        unit = next((unit for unit in units if name in unit.nodes and not unit.is_state), None)
+        if unit is not None and unit.name not in recording.late:
+            cut = piece(whole, recording, unit.nodes)
+            outputs: Any = cut.graph.graph.output_node().args[0] if cut is not None else ()
+            # Without a value of it, or a float64 run of this op alone, it is not known.
+            with suppress(NotRecorded, TorchReproError):
+                got = tuple(recording.result(node.name) for node in outputs)
+                if cut is not None:
+                    found[name] = _differs(replace(cut, ambient=states[unit.name]), got, rule)
         if found[name] or time.monotonic() - started > _REJUDGE_SECONDS:
             break
     return found
