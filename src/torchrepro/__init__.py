@@ -61,65 +61,41 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explain_call import explain_capture as explain_capture
     from torchrepro.second_opinion.explanation import CaptureExplanation as CaptureExplanation
 
-_HOMES = {
-    # the nouns
-    "Repro": "nouns.repro",
-    "Place": "nouns.repro",
-    "Compiler": "nouns.repro",
-    "Ambient": "nouns.repro",
-    "Verdict": "nouns.verdict",
-    "Kind": "nouns.verdict",
-    "Stage": "nouns.verdict",
-    "Signature": "nouns.verdict",
-    "Comparison": "nouns.verdict",
-    "ModelRequest": "nouns.repro",
-    # errors
-    "AccuracyError": "nouns.errors",
-    "TorchReproError": "nouns.errors",
-    # the judge
-    "same": "judge.compare",
-    "same_two_models": "judge.models",
-    "run_fwd_maybe_bwd": "judge.execute",
-    "reduce_to_scalar_loss": "judge.compare",
-    # running
-    "repro_run": "execute.judge_repro",
-    "repro_common": "execute.judge_repro",
-    "check_bundle": "engine.check_bundle",
-    "compare_model": "engine.check_bundle",
-    # minifying
-    "minify_bundle": "pipeline",
-    "MinifySettings": "minify.run_directory",
-    "Minified": "nouns.results",
-    # locating
-    "locate_bundle": "pipeline",
-    "LocateSettings": "locate.settings",
-    "Located": "nouns.results",
-    # reporting
-    "report_on": "pipeline",
-    "rendered": "report.formats",
-    "Format": "report.formats",
-    "Contents": "report.contents",
-    # catching
-    "enable": "catch.torch_hooks",
-    "disable": "catch.session",
-    "watch": "catch.torch_hooks",
-    "backend": "catch.backend",
-    "save_repro": "catch.save_repro",
-    "WatchSettings": "catch.settings",
-    "wrap_compiler_debug": "catch.backend",
-    "save_graph_repro": "catch.backend",
-    "dump_compiler_graph_state": "catch.backend",
-    "dump_to_minify": "catch.backend",
-    "deferred_for_real_inputs": "catch.hook",
-    # capturing Python, by the front end of our own
-    "trace": "second_opinion.api",
-    "explain_capture": "second_opinion.explain_call",
-    "CaptureExplanation": "second_opinion.explanation",
-    "CaptureError": "frontend.runtime.capture",
-    # bundles
-    "load_bundle": "bundle.load",
-    "save_bundle": "script.save_bundle",
+_NAMES = {
+    "nouns.repro": ("Repro", "Place", "Compiler", "Ambient", "ModelRequest"),
+    "nouns.verdict": ("Verdict", "Kind", "Stage", "Signature", "Comparison"),
+    "nouns.errors": ("AccuracyError", "TorchReproError"),
+    "judge.compare": ("same", "reduce_to_scalar_loss"),
+    "judge.models": ("same_two_models",),
+    "judge.execute": ("run_fwd_maybe_bwd",),
+    "execute.judge_repro": ("repro_run", "repro_common"),
+    "engine.check_bundle": ("check_bundle", "compare_model"),
+    "pipeline": ("minify_bundle", "locate_bundle", "report_on"),
+    "minify.run_directory": ("MinifySettings",),
+    "nouns.results": ("Minified", "Located"),
+    "locate.settings": ("LocateSettings",),
+    "report.formats": ("rendered", "Format"),
+    "report.contents": ("Contents",),
+    "catch.torch_hooks": ("enable", "watch"),
+    "catch.session": ("disable",),
+    "catch.backend": (
+        "backend",
+        "wrap_compiler_debug",
+        "save_graph_repro",
+        "dump_compiler_graph_state",
+        "dump_to_minify",
+    ),
+    "catch.save_repro": ("save_repro",),
+    "catch.settings": ("WatchSettings",),
+    "catch.hook": ("deferred_for_real_inputs",),
+    "second_opinion.api": ("trace",),
+    "second_opinion.explain_call": ("explain_capture",),
+    "second_opinion.explanation": ("CaptureExplanation",),
+    "frontend.runtime.capture": ("CaptureError",),
+    "bundle.load": ("load_bundle",),
+    "script.save_bundle": ("save_bundle",),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *_HOMES]
 
