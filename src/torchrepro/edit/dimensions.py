@@ -22,7 +22,7 @@ import torch
 
 from torchrepro.edit.arguments import Literal, literals_of, with_literals
 from torchrepro.edit.held_tensors import Held, held_tensors, indices_below, window, with_tensors
-from torchrepro.edit.symbolic_sizes import Axis, Dimension, Traced, numbers_of, trace_sizes
+from torchrepro.edit.symbolic_sizes import Axis, Dimension, Results, numbers_of, trace_sizes
 from torchrepro.edit.validity import why_invalid
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro
@@ -144,10 +144,8 @@ def dimension_table(repro: Repro, verdict: Verdict, *, guess: bool = False) -> D
     """The table of a repro that fails with this verdict. `guess`: on the guess that equal sizes are one."""
     held = tuple(held_tensors(repro))
     traced = None if guess else trace_sizes(repro, held)
-    is_guess = traced is None
-    if traced is None:
-        traced = _equal_sizes(repro, held)
-    made = _with_positions(_joined(traced.dimensions, repro, held), verdict, traced, held)
+    dimensions, results = (_equal_sizes(repro, held), {}) if traced is None else traced
+    made = _with_positions(_joined(dimensions, repro, held), verdict, results, held)
     made = _with_earlier_calls(made, held)
     needed = {name for each in made if each.axes for name in each.needs}
     sizes = {literal for literal, _ in _numbers_that_are_sizes(repro)}
@@ -156,12 +154,12 @@ def dimension_table(repro: Repro, verdict: Verdict, *, guess: bool = False) -> D
     loose = tuple(
         each
         for each in choosable
-        if each not in free and (each.name in traced.in_shapes or not sizes.isdisjoint(each.literals))
+        if each not in free and (each.in_shapes or not sizes.isdisjoint(each.literals))
     )
-    return DimensionTable(repro, held, tuple(made), free, loose, is_guess)
+    return DimensionTable(repro, held, tuple(made), free, loose, traced is None)
 
 
-def _equal_sizes(repro: Repro, held: Sequence[Held]) -> Traced:
+def _equal_sizes(repro: Repro, held: Sequence[Held]) -> list[Dimension]:
     """One dimension for each size above 1, with all axes and numbers that have it; and for other numbers."""
     members: dict[int, list[Axis | Literal]] = {}
     for number, each in enumerate(held):
@@ -175,8 +173,9 @@ def _equal_sizes(repro: Repro, held: Sequence[Held]) -> Traced:
         if type(value) is int and value in members:
             members[value].append(Literal(node.name, ()))
     sizes = [Dimension(f"size {size}", size, tuple(found)) for size, found in members.items()]
-    others = [Dimension(f"number {value}", value, tuple(found)) for value, found in numbers.items()]
-    return Traced((*sizes, *others), in_shapes=frozenset(each.name for each in others))
+    return sizes + [
+        Dimension(f"number {value}", value, tuple(found), in_shapes=True) for value, found in numbers.items()
+    ]
 
 
 def _numbers_that_are_sizes(repro: Repro) -> Iterator[tuple[Literal, int]]:
@@ -217,7 +216,7 @@ def _joined(dimensions: Sequence[Dimension], repro: Repro, held: Sequence[Held])
 
 
 def _with_positions(
-    dimensions: Sequence[Dimension], verdict: Verdict, traced: Traced, held: Sequence[Held]
+    dimensions: Sequence[Dimension], verdict: Verdict, results: Results, held: Sequence[Held]
 ) -> list[Dimension]:
     """The dimensions with where the failing element lies: as the verdict says, else as it is likely."""
     found: dict[str, int] = {}
@@ -230,7 +229,7 @@ def _with_positions(
         if where.input in inputs:
             along = [names.get(Axis(inputs[where.input], axis)) for axis in range(len(places))]
         elif where.input is None and where.part == "out":
-            along = traced.results.get(where.output or 0, ())
+            along = results.get(where.output or 0, ())
         for name, place in zip(along, places, strict=False):
             if name:
                 found.setdefault(name, place)

@@ -13,7 +13,7 @@ import ast
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -58,6 +58,8 @@ class Axis:
 
 
 Formula = Callable[[Mapping[str, int]], int | None]
+Results = Mapping[int, tuple[str, ...]]
+"""For each result the names of the dimensions along its axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,8 @@ class Dimension:
     """Gives it from other dimensions, by name."""
     needs: frozenset[str] = frozenset()
     """Those others."""
+    in_shapes: bool = False
+    """The shape of some value depends on it: it is a size, and not a factor or an exponent."""
     at: int = 0
     at_is_known: bool = False
     """The verdict says so; else it is a guess."""
@@ -84,19 +88,8 @@ class Dimension:
         return tuple(member for member in self.members if isinstance(member, Literal))
 
 
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """The dimensions of a graph, and those in the shapes of its results."""
-
-    dimensions: tuple[Dimension, ...]
-    in_shapes: frozenset[str] = frozenset()
-    """Dimensions that the shape of some value depends on: sizes, and not factors or exponents."""
-    results: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """For each result the dimensions along its axes; empty for what is none."""
-
-
-def trace_sizes(repro: Repro, held: Sequence[Held]) -> Traced | None:
-    """The dimensions of a repro's graph; None where they cannot be had in a moment."""
+def trace_sizes(repro: Repro, held: Sequence[Held]) -> tuple[list[Dimension], Results] | None:
+    """The dimensions of a repro's graph, and those of its results; None where that takes too long."""
     if repro.ops > _MANY_OPS or not all(map(_is_known, repro.graph.graph.nodes)):
         return None
     with silent_torch(), same_randomness(capture_rng_state()), modes_kept():  # torch logs what it cannot tell
@@ -132,7 +125,7 @@ class _Tracer(FakeInterpreter):
             if each.is_of_the_call
         }
 
-    def traced(self) -> Traced:
+    def traced(self) -> tuple[list[Dimension], Results]:
         self._deadline = time.monotonic() + _SECONDS
         placeholders = self._repro.graph.graph.find_nodes(op="placeholder")
         grad = torch.is_grad_enabled() and self._repro.place is not Place.AFTER_AOT
@@ -155,7 +148,7 @@ class _Tracer(FakeInterpreter):
         in_shapes = {symbol.name for final in finals for symbol in getattr(final, "free_symbols", ())}
         for guard in self._env.guards:
             in_shapes |= {symbol.name for symbol in self._env.replace(guard.expr).free_symbols}
-        return Traced(tuple(self._dimensions()), frozenset(in_shapes), along)
+        return [replace(each, in_shapes=each.name in in_shapes) for each in self._dimensions()], along
 
     def run_node(self, n: Node) -> Any:
         if time.monotonic() > self._deadline:
