@@ -54,11 +54,16 @@ class Recording:
     """Nodes that read an operand which has been written to since it was computed."""
 
     def value(self, operand: str, user: str) -> Any:
-        """What a node read from an operand, as a value of its own each time."""
+        """What a node read from an operand, as a value of its own each time.
+
+        A tensor is another one on the same memory, so that two inputs with one value have a gradient each.
+        """
         kept = self.at_use.get((operand, user)) or self.values.get(operand)
         if kept is None:
             raise NotRecorded(operand)
-        return _fresh(kept)
+        if isinstance(kept.value, torch.Tensor):
+            return kept.value.detach().requires_grad_(kept.requires_grad)
+        return kept.value
 
     def result(self, name: str) -> Any:
         """What a node computed."""
@@ -124,13 +129,6 @@ def read_values(path: Path) -> Recording:
         overwritten,
         late,
     )
-
-
-def _fresh(kept: Kept) -> Any:
-    """Another tensor on the same memory, so that two inputs with one value have a gradient each."""
-    if isinstance(kept.value, torch.Tensor):
-        return kept.value.detach().requires_grad_(kept.requires_grad)
-    return kept.value
 
 
 class _Observer(Interpreter):

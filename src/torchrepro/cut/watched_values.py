@@ -31,17 +31,12 @@ def watched(repro: Repro, names: Sequence[str], recording: Recording) -> Repro:
     are what is looked at, and a loss over all of them would be another one.
     """
     graph, copies = Graph(), dict[Node, Node]()
-    seen: dict[str, Node] = {}
-    wanted = set(names)
+    returned: Any = graph.graph_copy(repro.graph.graph, copies)
+    seen = {node.name: copy for node, copy in copies.items()}
     clone = torch.ops.aten.clone.default if repro.place is Place.AFTER_AOT else torch.clone
-    returned: Any = ()
-    for node in repro.graph.graph.nodes:
-        if node.op == "output":
-            returned = torch.fx.map_arg(node.args[0], copies.__getitem__)
-            continue
-        copies[node] = seen[node.name] = graph.node_copy(node, copies.__getitem__)
-        if node.name in wanted and node.name in recording.overwritten:
-            seen[node.name] = graph.call_function(clone, (copies[node],))
+    for name in recording.overwritten.intersection(names):
+        with graph.inserting_after(seen[name]):
+            seen[name] = graph.call_function(clone, (seen[name],))
     own = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     graph.output((*own, *(seen[name] for name in names)))
     module = GraphModule(repro.graph, graph, class_name="Graph")

@@ -61,11 +61,7 @@ def _beginning_of(graph: torch.fx.GraphModule) -> str:
 
 
 def record_graphs(
-    call: Callable[[Callable[..., Any]], Any],
-    compiler: Compiler,
-    *,
-    environ: Mapping[str, str],
-    backward: bool | None = None,
+    call: Callable[[Callable[..., Any]], Any], compiler: Compiler, *, environ: Mapping[str, str]
 ) -> tuple[list[Repro], list[str]]:
     """Return every graph that `call(backend)` runs, in order of their first call, and what could not be kept.
 
@@ -85,7 +81,7 @@ def record_graphs(
                 recorded.append(True)
                 try:
                     found = as_repro(graph, args, compiler, environ)
-                    repros.append(replace(found, backward=backward, origin=origin))
+                    repros.append(replace(found, origin=origin))
                 except (CannotSerialise, GraphTextError) as exc:
                     problems.append(str(exc))
             return graph.forward(*args)

@@ -31,7 +31,7 @@ from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
 from torchrepro.judge.op_forms import Draws
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler, ModelRequest
+from torchrepro.nouns.repro import Compiler, ModelRequest, Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.snapshot import python_state
@@ -287,6 +287,11 @@ class ModelTrial:
         compiled = compile_model(replace(self.compiler, options={}, mode=None), built.model, backend=backend)
         self.observe(built, compiled)
 
+    def to_be_judged(self, repro: Repro) -> Repro:
+        """Return the repro with what was asked of the verdict on the model."""
+        backward = False if self.only_fwd else None
+        return replace(repro, backward=backward, strict=self.request.strict, tolerance=self.tolerance)
+
     @property
     def tolerance(self) -> float | None:
         """That of the command line, else that of the file."""
@@ -373,13 +378,8 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
     request = msgspec.convert(payload["request"], ModelRequest)
     trial = load_trial(request)
     phase("record")
-    repros, problems = record_graphs(
-        trial.record_call,
-        trial.compiler,
-        environ=request.environ,
-        backward=False if trial.only_fwd else None,
-    )
-    repros = [replace(repro, strict=request.strict, tolerance=trial.tolerance) for repro in repros]
+    repros, problems = record_graphs(trial.record_call, trial.compiler, environ=request.environ)
+    repros = [trial.to_be_judged(repro) for repro in repros]
     bundles = save_graphs(repros, Path(payload["directory"]), size_cap=payload["size_cap"])
     return {"bundles": bundles, "problems": problems}
 
@@ -397,10 +397,4 @@ def keep_call(payload: dict[str, Any], phase: Phase) -> Any:
     with call_context(trial.factory.options, request.amp, trial.device_type):
         ambient = replace(capture_ambient(), environ=request.environ)
     repro = repro_of_call(built.model, built.args, built.kwargs, compiler=trial.compiler, ambient=ambient)
-    repro = replace(
-        repro,
-        backward=False if trial.only_fwd else None,
-        strict=request.strict,
-        tolerance=trial.tolerance,
-    )
-    return str(save_bundle(repro, Path(payload["path"]), size_cap=payload["size_cap"]))
+    return str(save_bundle(trial.to_be_judged(repro), Path(payload["path"]), size_cap=payload["size_cap"]))

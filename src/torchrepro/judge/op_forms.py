@@ -80,8 +80,7 @@ def _map(function: Any, xs: Any, pos_args: Any = (), **_: Any) -> Any:
 
 def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> Any:
     """Run the op on arguments that were converted to the wider dtype first."""
-    widened = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
-    return op(*widened)
+    return op(*(arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args))
 
 
 _PLAIN: dict[str, Callable[..., Any]] = {

@@ -142,6 +142,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
+_ABOUT_DTYPES = ("not implemented for", "dtype", "double", "scalar type", "not supported", "unsupported")
 
 
 class Upcast:
@@ -356,7 +357,7 @@ class _WidenOps(TorchDispatchMode):
                     wide.copy_(narrow)
             self._run.rounded[f"{func.name()} has no float64 kernel and ran in {str(dtype)[6:]}"] += 1
             return result
-        if _is_about_dtypes(str(error)):
+        if any(word in str(error).lower() for word in _ABOUT_DTYPES):
             first = str(error).strip().splitlines()[0]
             raise self._run.refuse(
                 ReferenceUnavailable(f"{func.name()} cannot run in float64: {first}")
@@ -400,11 +401,3 @@ def _rounded_to(
         return tensor
     pairs.append((tensor, tensor.to(dtype)))
     return pairs[-1][1]
-
-
-def _is_about_dtypes(message: str) -> bool:
-    text = message.lower()
-    return any(
-        word in text
-        for word in ("not implemented for", "dtype", "double", "scalar type", "not supported", "unsupported")
-    )
