@@ -252,7 +252,7 @@ def _allowed(found: Any, name: str, module_name: str) -> bool:
 def entries() -> Iterator[tuple[str, Any]]:
     """All paths that a graph may call, operators under torch.ops excepted, with their callables."""
     for module_name, rule in MODULES.items():
-        module = sys.modules.get(module_name) or _import_if_present(module_name, only_loaded=True)
+        module = _import_if_present(module_name, only_loaded=True)
         for name in rule if isinstance(rule, tuple) else dir(module):
             found = getattr(module, name, None)
             if found is not None and _allowed(found, name, module_name):

@@ -129,11 +129,10 @@ class ValueWriter:
             return f"{self._module('functools')}.partial({', '.join(parts)})"
         if kind is dict:
             return self._dict(value, where, place)
-        if kind is collections.OrderedDict:
-            return f"{self._module('collections')}.OrderedDict({self._dict(value, where, place)})"
-        if kind is collections.defaultdict:
-            factory = self.write(value.default_factory, where)
-            return f"{self._module('collections')}.defaultdict({factory}, {self._dict(value, where, place)})"
+        if kind in (collections.OrderedDict, collections.defaultdict):
+            first = [self.write(value.default_factory, where)] if kind is collections.defaultdict else []
+            parts = [*first, self._dict(value, where, place)]
+            return f"{self._module('collections')}.{kind.__name__}({', '.join(parts)})"
         return None
 
     def _items(self, value: Any, where: str, place: str | None) -> str:
