@@ -1,7 +1,7 @@
 """Pieces of the user's files, cut out with the names that they take from outside as the closure calls them.
 
-A piece in which nothing has another name stays as it is written, up to its indentation; Python prints the
-others, without their comments.
+Every other character stays as it is, up to the indentation. Where that is not possible (a definition gets
+another name, a name goes over several lines), Python prints the piece, without its comments.
 """
 
 from __future__ import annotations
@@ -185,21 +185,33 @@ def _text(
     decorators: bool = False,
 ) -> str:
     """Return the text of a node, at the margin, with others in the place of some nodes in it."""
-    if not replaced and name in (None, getattr(node, "name", None)):
+    if name in (None, getattr(node, "name", None)):
         first = min(part.lineno for part in (node, *getattr(node, "decorator_list", [])[: int(decorators)]))
-        # Columns count bytes. What stands before the node on its line is left out.
-        *lines, last = file.lines[first - 1 : node.end_lineno]
-        lines.append(last.encode()[: node.end_col_offset].decode())
-        lines[0] = " " * node.col_offset + lines[0].encode()[node.col_offset :].decode()
-        text = textwrap.dedent("\n".join(lines))
+        text = _edited(file.lines[first - 1 : node.end_lineno], first, node, replaced)
         over_lines = isinstance(node, ast.Lambda) and "\n" in text
-        if not (over_lines or text[0].isspace() or (node.col_offset and _has_text_over_lines(node))):
+        if not (over_lines or text[:1].isspace() or (node.col_offset and _has_text_over_lines(node))):
             return text
     changed = copy.deepcopy(node, {id(old): new for old, new in replaced.items()})
     if isinstance(changed, DEFINITIONS):
         changed.name = name or changed.name
         changed.decorator_list = changed.decorator_list if decorators else []
     return ast.unparse(changed)
+
+
+def _edited(text: list[str], first: int, node: ast.stmt | ast.expr, replaced: Mapping[Any, ast.AST]) -> str:
+    """Return lines of a file with the new nodes in them; a space where Python has to print the piece."""
+    lines = [line.encode() for line in text]  # columns count bytes
+    lines[-1] = lines[-1][: node.end_col_offset]
+    for old in sorted(replaced, key=lambda old: (old.lineno, old.col_offset), reverse=True):
+        line = lines[old.lineno - first]
+        there = line[old.col_offset : old.end_col_offset].decode(errors="replace")
+        # Over several lines, or inside a format string, of which Python 3.11 does not know the columns.
+        if old.lineno != old.end_lineno or (isinstance(old, ast.Name) and there != old.id):
+            return " "
+        new = ast.unparse(replaced[old]).encode()
+        lines[old.lineno - first] = line[: old.col_offset] + new + line[old.end_col_offset :]
+    lines[0] = b" " * node.col_offset + lines[0][node.col_offset :]
+    return textwrap.dedent(b"\n".join(lines).decode())
 
 
 def _has_text_over_lines(node: ast.AST) -> bool:
