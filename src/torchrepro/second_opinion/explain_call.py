@@ -25,7 +25,7 @@ from torchrepro.execute.user_model import call_context, load_trial
 from torchrepro.frontend.graph_breaks import Where, short_name
 from torchrepro.frontend.guards.constants import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
-from torchrepro.frontend.runtime.capture import Region, Then
+from torchrepro.frontend.runtime.capture import Region
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
@@ -263,7 +263,7 @@ def _told(
                 calls.append(end)
                 callee = _place_of(following[0].start).function
             else:
-                found = _break(failure, region.then, calls, len(breaks) + 1)
+                found = _break(failure, region.finish, calls, len(breaks) + 1)
                 known = breaks.setdefault((found.place, found.reason), found)
                 number = known.number
                 if found.rest_of:  # met again, and this time Python runs all that follows
@@ -272,7 +272,7 @@ def _told(
     return tuple(regions), tuple(breaks.values())
 
 
-def _break(failure: Failure, then: Then, calls: Sequence[Place], number: int) -> GraphBreak:
+def _break(failure: Failure, finish: bool, calls: Sequence[Place], number: int) -> GraphBreak:
     reason, inner = failure.reason, failure.frames or (failure.where,)
     expression, column = _expression_at(failure.where.file, failure.position)
     return GraphBreak(
@@ -284,7 +284,7 @@ def _break(failure: Failure, then: Then, calls: Sequence[Place], number: int) ->
         expression=expression,
         column=column,
         frames=(*calls, *map(_place_of, inner)),
-        rest_of=_place_of(inner[0]).function if then is Then.FINISH else "",
+        rest_of=_place_of(inner[0]).function if finish else "",
     )
 
 

@@ -83,8 +83,6 @@ class SmallWorld:
                 return {self.stand_in(item) for item in original}
             case ShadowKind.DEQUE:
                 return deque((self.stand_in(item) for item in original), original.maxlen)
-            case ShadowKind.BYTEARRAY:
-                return bytearray(original)
             case ShadowKind.CELL:
                 return CellType(self.stand_in(original.cell_contents)) if is_full(original) else CellType()
             case ShadowKind.ATTRIBUTES:

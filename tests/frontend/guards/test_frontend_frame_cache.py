@@ -13,7 +13,7 @@ from typing import Any
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.guards.kinds import Equal
+from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning, FrameCache, caches_of
 from torchrepro.frontend.source import FrameState, Local
 
@@ -27,7 +27,7 @@ class Region:
 
 
 def region(number: int) -> Region:
-    return Region(GuardFunction.of([Equal(Local("n"), number)], Kept()), number)
+    return Region(GuardFunction.of([Is(Local("n"), number)], Kept()), number)
 
 
 def state(number: int) -> FrameState:

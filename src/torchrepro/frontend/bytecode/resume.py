@@ -8,21 +8,24 @@ is where the original code has put it, so that `super()`, closures and `locals()
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from bytecode import Label
-from bytecode.instr import InstrLocation
+from bytecode import Bytecode, Instr, Label
+from bytecode.flags import CompilerFlags
+from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
-from torchrepro.frontend.bytecode.assemble import Assembler
 from torchrepro.frontend.bytecode.flow import edges, stack_before, stack_effect
 from torchrepro.frontend.bytecode.program import (
     FOR_ITER_SKIPS,
+    NOWHERE,
     NULL,
     NULL_AFTER_CALLABLE,
+    Handler,
     Instruction,
     Program,
     program_of,
@@ -220,14 +223,6 @@ def _check(program: Program, point: Point) -> None:
         raise ValueError(f"a stack of {len(point.nulls)} slots at {point.index}, where the code has {depth}")
 
 
-def _arguments(program: Program, point: Point, bound: frozenset[str]) -> tuple[str, ...]:
-    """Slots that a frame is entered with. The first argument stays first, where `super()` looks for it."""
-    code = program.code
-    passed = bound | _first_argument(program)
-    names = dict.fromkeys(name for name in code.co_varnames + code.co_cellvars if name in passed)
-    return (*names, *(_stack_name(depth) for depth, null in enumerate(point.nulls) if not null))
-
-
 def _first_argument(program: Program) -> frozenset[str]:
     return frozenset(program.locals[:1] if program.code.co_argcount else ())
 
@@ -280,7 +275,118 @@ def _hand_back(assembler: Assembler, point: Point, bound: frozenset[str], positi
 
 
 def _finish(assembler: Assembler, point: Point, bound: frozenset[str]) -> CodeType:
+    """Return the code. The first argument stays first, where `super()` looks for it."""
     code = assembler.program.code
+    passed = bound | _first_argument(assembler.program)
+    names = dict.fromkeys(name for name in code.co_varnames + code.co_cellvars if name in passed)
+    slots = (_stack_name(depth) for depth, null in enumerate(point.nulls) if not null)
     variables = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
     depth = code.co_stacksize + 8  # a hand-back also has its callee there, and a tuple in the making
-    return assembler.code(_arguments(assembler.program, point, bound), depth + max(variables, depth))
+    return assembler.code((*names, *slots), depth + max(variables, depth))
+
+
+_OF_CELLS = frozenset({"LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
+
+
+@dataclass(slots=True)
+class Assembler:
+    """Makes a code object of instructions, undoing what `program_of` writes out.
+
+    `at` labels the program's own, so that handlers and jumps find them.
+    """
+
+    program: Program
+    made: Bytecode = field(default_factory=Bytecode)
+    at: dict[int, Label] = field(default_factory=dict)
+    _guard: TryBegin | None = None
+    _guarded_by: Handler | None = None
+
+    def body(self) -> None:
+        """The whole program, each instruction under its label."""
+        for index, instruction in enumerate(self.program.instructions):
+            self.guard(instruction.handler)
+            self.made.append(self.label(index))
+            target, backward = None, False
+            if instruction.target is not None:
+                skipped = FOR_ITER_SKIPS if instruction.name == "FOR_ITER" else 0
+                target, backward = self.label(instruction.target - skipped), instruction.target <= index
+            self.add(instruction, target, backward)
+        self.guard(None)
+
+    def add(self, instruction: Instruction, target: Label | None = None, backward: bool = False) -> None:
+        """One instruction, as this Python has it."""
+        for name, argument in self._native(instruction.name, instruction.argument, target, backward):
+            self.made.append(Instr(name, argument, location=instruction.position))
+
+    def emit(self, name: str, argument: object = None, position: InstrLocation = NOWHERE) -> None:
+        """An instruction that the program does not have."""
+        self.add(Instruction(name, argument, None, None, position))
+
+    def jump(self, target: Label, position: InstrLocation) -> None:
+        """To a label further on."""
+        self.made.append(Instr("JUMP_FORWARD", target, location=position))
+
+    def guard(self, handler: Handler | None) -> None:
+        """From here on exceptions go to `handler`."""
+        if handler == self._guarded_by:
+            return
+        if self._guard is not None:
+            self.made.append(TryEnd(self._guard))
+        self._guarded_by, self._guard = handler, None
+        if handler is not None:
+            self._guard = TryBegin(self.label(handler.target), handler.push_last, handler.depth)
+            self.made.append(self._guard)
+
+    def label(self, index: int) -> Label:
+        return self.at.setdefault(index, Label())
+
+    def code(self, arguments: tuple[str, ...], stack_size: int) -> CodeType:
+        """Return a function of positional arguments with the name, file and variables of the program's."""
+        code, made = self.program.code, self.made
+        made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
+        made.first_lineno = code.co_firstlineno
+        made.flags = CompilerFlags(code.co_flags) & ~(CompilerFlags.VARARGS | CompilerFlags.VARKEYWORDS)
+        made.argnames, made.argcount = list(arguments), len(arguments)
+        made.cellvars, made.freevars = list(code.co_cellvars), list(code.co_freevars)
+        # Recomputed depths start from an empty stack: wrong code where a frame is entered midway.
+        return made.to_code(stacksize=stack_size, compute_exception_stack_depths=False)
+
+    def _native(
+        self, name: str, argument: object, target: Label | None, backward: bool
+    ) -> list[tuple[str, object]]:
+        if target is not None:
+            return [(_directed(name, backward), target)]
+        match name, argument:
+            case "LOAD_ATTR", str() if sys.version_info >= (3, 12):
+                return [(name, (False, argument))]
+            case "LOAD_GLOBAL", str():
+                return [(name, (False, argument))]
+            case "LOAD_SUPER_ATTR", str():
+                return [(name, (False, True, argument))]
+            case "LOAD_FAST", _ if sys.version_info >= (3, 12):
+                return [("LOAD_FAST_CHECK", argument)]  # an unbound variable must raise, and not crash
+            case name, str() if name in _OF_CELLS:
+                if name == "LOAD_CLOSURE" and sys.version_info >= (3, 13):
+                    name = "LOAD_FAST"
+                kind = CellVar if argument in self.program.code.co_cellvars else FreeVar
+                return [(name, kind(argument))]
+            case "CALL", int():
+                return [*_precall(argument), (name, argument)]
+            case "CALL_KW", (int(count), names):
+                if sys.version_info >= (3, 13):
+                    return [("LOAD_CONST", names), (name, count)]
+                return [("KW_NAMES", names), *_precall(count), ("CALL", count)]
+        return [(name, UNSET if argument is None and name != "LOAD_CONST" else argument)]
+
+
+def _precall(count: int) -> list[tuple[str, object]]:
+    return [("PRECALL", count)] if sys.version_info < (3, 12) else []
+
+
+def _directed(name: str, backward: bool) -> str:
+    direction = "BACKWARD" if backward else "FORWARD"
+    if name == "JUMP":
+        return f"JUMP_{direction}"
+    if name.startswith("POP_JUMP_IF") and sys.version_info < (3, 12):
+        return name.replace("POP_JUMP_", f"POP_JUMP_{direction}_")
+    return name

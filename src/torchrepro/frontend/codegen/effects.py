@@ -105,19 +105,8 @@ class Effects:
             *([f"{kind}.update({target}, [{come}])"] if come else []),
         ]
 
-    def _bytearray(self, shadow: Shadow) -> list[str]:
-        if shadow.original == shadow.stand_in:
-            return []
-        everything = f"{self._r.held(slice)}(None)"
-        new = bytes(shadow.stand_in)
-        return [f"{self._r.held(bytearray)}.__setitem__({self._target(shadow)}, {everything}, {new!r})"]
-
     def _dict(self, shadow: Shadow) -> list[str]:
         kind = OrderedDict if is_a(shadow.original, OrderedDict) else dict
-
-        def call(method: str, *arguments: str) -> str:
-            return f"{self._r.held(kind)}.{method}({', '.join((self._target(shadow), *arguments))})"
-
         lines = []
         if is_a(shadow.stand_in, defaultdict):
             factory = shadow.stand_in.default_factory
@@ -125,61 +114,61 @@ class Effects:
                 member = self._r.held(vars(defaultdict)["default_factory"])
                 lines.append(f"{member}.__set__({self._target(shadow)}, {self._r.expression(factory)})")
         return lines + self._items(
-            dict(dict_items(shadow.original)) if shadow.before is None else shadow.before,
+            shadow,
+            dict(dict_items(shadow.original)),
             dict(dict_items(shadow.stand_in)),
-            put=lambda key, value: call("__setitem__", key, value),
-            drop=lambda key: call("__delitem__", key),
+            put=lambda at, key, value: f"{self._r.held(kind)}.__setitem__({at}, {key}, {value})",
+            drop=lambda at, key: f"{self._r.held(kind)}.__delitem__({at}, {key})",
         )
 
     def _attributes(self, shadow: Shadow) -> list[str]:
-        if issubclass(type(shadow.original), type):  # a class shows its dict, but lets only itself write it
+        cls = type(shadow.original)
+        if issubclass(cls, type):  # a class shows its dict, but lets only itself write it
             return self._items(
-                dict(vars(shadow.original)) if shadow.before is None else shadow.before,
+                shadow,
+                dict(vars(shadow.original)),
                 shadow.stand_in,
-                put=lambda key, value: (
-                    f"{self._r.held(type)}.__setattr__({self._target(shadow)}, {key}, {value})"
-                ),
-                drop=lambda key: f"{self._r.held(type)}.__delattr__({self._target(shadow)}, {key})",
+                put=lambda at, key, value: f"{self._r.held(type)}.__setattr__({at}, {key}, {value})",
+                drop=lambda at, key: f"{self._r.held(type)}.__delattr__({at}, {key})",
             )
-
-        def table() -> str:
-            return dict_text(self._r, self._target(shadow), type(shadow.original))
-
         return self._items(
-            attributes(shadow.original) if shadow.before is None else shadow.before,
+            shadow,
+            attributes(shadow.original),
             shadow.stand_in,
-            put=lambda key, value: f"{table()}[{key}] = {value}",
-            drop=lambda key: f"del {table()}[{key}]",
+            put=lambda at, key, value: f"{dict_text(self._r, at, cls)}[{key}] = {value}",
+            drop=lambda at, key: f"del {dict_text(self._r, at, cls)}[{key}]",
         )
 
     def _slots(self, shadow: Shadow) -> list[str]:
         descriptors = slot_descriptors(type(shadow.original))
         named = {repr(name): self._r.held(descriptor) for name, descriptor in descriptors.items()}
         return self._items(
-            dict(slots(shadow.original)) if shadow.before is None else shadow.before,
+            shadow,
+            dict(slots(shadow.original)),
             {name: shadow.stand_in[name] for name in descriptors if name in shadow.stand_in},
-            put=lambda key, value: f"{named[key]}.__set__({self._target(shadow)}, {value})",
-            drop=lambda key: f"{named[key]}.__delete__({self._target(shadow)})",
+            put=lambda at, key, value: f"{named[key]}.__set__({at}, {value})",
+            drop=lambda at, key: f"{named[key]}.__delete__({at})",
         )
 
     def _cell(self, shadow: Shadow) -> list[str]:
         old, new = shadow.original, shadow.stand_in
-        if shadow.before is not None and is_full(new):  # written, whatever was there
-            return [f"{self._target(shadow)}.cell_contents = {self._r.expression(new.cell_contents)}"]
         if not is_full(new):
             return [f"del {self._target(shadow)}.cell_contents"] if is_full(old) else []
-        if is_full(old) and self._unchanged(old.cell_contents, new.cell_contents):
+        # What was written counts, whatever was there.
+        if shadow.before is None and is_full(old) and self._unchanged(old.cell_contents, new.cell_contents):
             return []
         return [f"{self._target(shadow)}.cell_contents = {self._r.expression(new.cell_contents)}"]
 
     def _items(
         self,
+        shadow: Shadow,
         old: Mapping[Any, Any],
         new: Mapping[Any, Any],
-        put: Callable[[str, str], str],
-        drop: Callable[[str], str],
+        put: Callable[[str, str, str], str],
+        drop: Callable[[str, str], str],
     ) -> list[str]:
         """Sets what changed. Where the order differs, what comes later is taken out and put in again."""
+        old = old if shadow.before is None else shadow.before
         if len(old) == len(new) and all(
             key is other and self._unchanged(value, now)
             for (key, value), (other, now) in zip(old.items(), new.items(), strict=True)
@@ -196,7 +185,8 @@ class Effects:
             for key, value in new.items()
             if key not in old or key in moved or not self._unchanged(old[key], value)
         ]
-        return [*(drop(key) for key in gone), *(put(key, value) for key, value in changed)]
+        at = self._target(shadow)
+        return [*(drop(at, key) for key in gone), *(put(at, key, value) for key, value in changed)]
 
 
 WRITERS: Mapping[ShadowKind, Callable[[Effects, Shadow], list[str]]] = {
@@ -204,7 +194,6 @@ WRITERS: Mapping[ShadowKind, Callable[[Effects, Shadow], list[str]]] = {
     ShadowKind.DICT: Effects._dict,
     ShadowKind.SET: Effects._set,
     ShadowKind.DEQUE: Effects._sequence,
-    ShadowKind.BYTEARRAY: Effects._bytearray,
     ShadowKind.CELL: Effects._cell,
     ShadowKind.ATTRIBUTES: Effects._attributes,
     ShadowKind.SLOTS: Effects._slots,

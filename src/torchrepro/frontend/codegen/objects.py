@@ -25,7 +25,6 @@ class ShadowKind(StrEnum):
     """Also the globals of a function and the tables of an `nn.Module`."""
     SET = "set"
     DEQUE = "deque"
-    BYTEARRAY = "bytearray"
     CELL = "cell"
     ATTRIBUTES = "attributes"
     """The `__dict__` of an object, a module or a class; the stand-in is a dict of all of it."""
@@ -69,11 +68,11 @@ def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def slot_descriptors(cls: type) -> dict[str, Any]:
-    """By the name of the attribute. Of builtin classes only errors have such as can be set (but groups)."""
+    """By the name of the attribute. Of builtin classes only errors have such as can be set."""
     return {
         name: descriptor
         for owner in reversed(cls.__mro__)
-        if "__slots__" in vars(owner) or (is_builtin_error(owner) and owner is not BaseExceptionGroup)
+        if "__slots__" in vars(owner) or issubclass(owner, BaseException)
         for name, descriptor in vars(owner).items()
         if is_a(descriptor, MemberDescriptorType)
     }
@@ -94,7 +93,3 @@ def is_full(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_builtin_error(cls: type) -> bool:
-    return issubclass(cls, BaseException) and cls.__module__ == "builtins"

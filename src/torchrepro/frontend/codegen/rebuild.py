@@ -9,9 +9,7 @@ RegionText: the function of a region. Reads sources, calls the graph, makes valu
 
 from __future__ import annotations
 
-import enum
 import numbers
-import re
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,32 +34,12 @@ from torchrepro.frontend.codegen.writer import Writer, define, literal
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.raw_access import bare, is_a
 from torchrepro.frontend.source import Attribute, FrameState, Item, KeyOf, Source, instance_value
+from torchrepro.frontend.trace.classes import is_single
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.values import Values
 
-GLOBAL_OBJECTS = (
-    type,
-    types.ModuleType,
-    types.FunctionType,
-    types.CodeType,
-    types.GenericAlias,
-    types.UnionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    type(NotImplemented),
-    enum.Enum,
-    re.Pattern,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
-)
+GLOBAL_OBJECTS = (types.FunctionType, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo)
 """Immutable, or one of a kind: without a source they are the same object on every call."""
 
 NUMBER_LIBRARIES = frozenset({"builtins", "decimal", "fractions", "numpy"})
@@ -75,9 +53,7 @@ def is_immutable(value: Any) -> bool:
 
 def is_global_object(value: Any) -> bool:
     kind = type(value)  # `isinstance` would ask the object, which may lie about its class
-    if kind is types.BuiltinFunctionType:
-        return value.__self__ is None or is_a(value.__self__, types.ModuleType | type)
-    return issubclass(kind, GLOBAL_OBJECTS) or kind.__module__ == "typing"
+    return is_single(value) or issubclass(kind, GLOBAL_OBJECTS) or kind.__module__ == "typing"
 
 
 class Pending(Exception):
@@ -149,11 +125,6 @@ class Rebuilder:
         hint = str(getattr(value, "__name__", None) or type(value).__name__)
         return self.writer.held(value, hint if hint.isascii() else "held")
 
-    def assign(self, value: Any, text: str) -> str:
-        name = self.writer.variable(hint if (hint := type(value).__name__).isascii() else "value")
-        self.body.append(f"{name} = {text}")
-        return name
-
     def _name(self, value: Any, name: str) -> None:
         self._names[id(value)] = name
         self._alive.append(value)  # or its id might come to mean another object
@@ -197,7 +168,10 @@ class Rebuilder:
         try:
             text = made.make()
             self._open.discard(key)
-            self._name(value, self.assign(value, text))
+            hint = type(value).__name__
+            name = self.writer.variable(hint if hint.isascii() else "value")
+            self.body.append(f"{name} = {text}")
+            self._name(value, name)
             self._fill(made, value)
         except Pending as pending:
             if pending.key == key:

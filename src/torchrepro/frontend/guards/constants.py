@@ -17,15 +17,8 @@ from torchrepro.frontend.source import Attribute, Cell, Local, Source
 
 ONE_OF_A_KIND = frozenset(
     {
-        type(None),
-        bool,
-        type(...),
-        type(NotImplemented),
-        types.CodeType,
-        torch.dtype,
-        torch.layout,
-        torch.memory_format,
-        torch.qscheme,
+        *(type(None), bool, type(...), type(NotImplemented), types.CodeType),
+        *(torch.dtype, torch.layout, torch.memory_format, torch.qscheme),
     }
 )
 """Equal ones are the same object. (Code objects with equal contents may still belong to different files.)"""

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+import torch
+
 from torchrepro.frontend.codegen.writer import Kept, Writer, define
-from torchrepro.frontend.guards.guard import Guard
-from torchrepro.frontend.guards.kinds import AmbientIs, TensorLike
-from torchrepro.frontend.guards.tensor_facts import QuickTensors, no_torch_function, quick_can_check
+from torchrepro.frontend.guards.kinds import AmbientIs, Guard, TensorLike
+from torchrepro.frontend.guards.tensor_facts import QuickTensors
 from torchrepro.frontend.source import FrameState, Source
+from torchrepro.torch_api.modes import DisableTorchFunction
 
 _INDENT = " " * 4
 _HEAD = """\
@@ -62,34 +64,19 @@ def _in_order(guards: Iterable[Guard]) -> list[Guard]:
     """By cost; but what is known of an object goes before everything that is read from it."""
     guards = list(guards)
     tensors = {guard.source for guard in guards if isinstance(guard, TensorLike)}
-
-    def rank(guard: Guard) -> tuple[bool, int]:
-        """Rank what is read from tensors last, so that all other tensors are checked at once."""
-        return any(base in tensors for source in guard.reads for base in _bases(source)), guard.cost
-
-    guards.sort(key=rank)
-    on_source: dict[Source, list[Guard]] = {}
+    costs: dict[Source, int] = {}
     for guard in guards:
         if not guard.others:
-            on_source.setdefault(guard.source, []).append(guard)
-    settled: set[Source] = set()
-    placed: dict[int, Guard] = {}
+            costs[guard.source] = max(guard.cost, costs.get(guard.source, 0))
 
-    def settle(source: Source | None) -> None:
-        if source is not None and source not in settled:
-            settled.add(source)
-            settle(source.base)
-            for guard in on_source.get(source, ()):
-                place(guard)
+    def rank(guard: Guard) -> tuple[bool, int, int, int]:
+        """Rank what is read from tensors last, so that all other tensors are checked at once."""
+        bases = [list(_bases(source)) for source in guard.reads]
+        above = [base for each in bases for base in each]
+        cost = max([guard.cost, *(costs.get(base, 0) for base in above)])
+        return not tensors.isdisjoint(above), cost, max(map(len, bases), default=0), guard.cost
 
-    def place(guard: Guard) -> None:
-        for source in guard.reads:
-            settle(source.base)
-        placed.setdefault(id(guard), guard)
-
-    for guard in guards:
-        place(guard)
-    return list(placed.values())
+    return sorted(guards, key=rank)
 
 
 def _write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, Any]]:
@@ -113,8 +100,10 @@ def _write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, A
 
     # The quick check depends on the thread's state, and is right only where that has been checked.
     quick = any(isinstance(guard, AmbientIs) for guard in ordered)
-    careful = f"with {writer.held(no_torch_function, 'no_torch_function')}():"
-    for at_once, group in groupby(range(len(ordered)), lambda index: quick and _is_quick(ordered[index])):
+    careful = f"with {writer.held(DisableTorchFunction, 'no_torch_function')}():"
+    for at_once, group in groupby(
+        range(len(ordered)), lambda index: quick and quick_can_check(ordered[index])
+    ):
         indices = list(group)
         if not at_once:
             for index in indices:
@@ -137,8 +126,15 @@ def _write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, A
     return _HEAD + "\n".join(lines) + tail, writer.namespace
 
 
-def _is_quick(guard: Guard) -> bool:
-    return isinstance(guard, TensorLike) and quick_can_check(guard.facts)
+def quick_can_check(guard: Guard) -> bool:
+    """It aborts the process on layouts without strides, and asks subclasses for their shape in Python.
+
+    It sees dispatch keys as the thread's state leaves them: what it learned in inference mode may fit tensors
+    made there, outside of it. So it may be asked only where `AmbientIs` holds.
+    """
+    if not isinstance(guard, TensorLike):
+        return False
+    return guard.facts.layout is torch.strided and guard.facts.kind in (torch.Tensor, torch.nn.Parameter)
 
 
 def _wrapped(call: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The kinds of guards: facts that must be so again for a captured region to be right.
+"""Guards: facts that must be so again for a captured region to be right.
 
 Each kind has the conditions that generated code checks, and the words in which users read of it.
 """
@@ -6,37 +6,118 @@ Each kind has the conditions that generated code checks, and the words in which 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields
 from types import CellType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
 from torchrepro.frontend.codegen.writer import LITERALS, Writer
 from torchrepro.frontend.guards.constants import (
     by_identity,
+    is_constant,
     same,
     same_keys,
     same_members,
     shown,
     shown_all,
+    shown_source,
     token,
+    token_or_identity,
     type_name,
-)
-from torchrepro.frontend.guards.guard import (
-    ALL_TENSORS,
-    CONTENTS,
-    SIZE,
-    SURROUNDINGS,
-    TENSOR,
-    Aspect,
-    Guard,
 )
 from torchrepro.frontend.guards.tensor_facts import TensorFacts as TensorFacts
 from torchrepro.frontend.guards.tensor_facts import storage_places
 from torchrepro.frontend.source import Attribute, Held, Local, Source
 from torchrepro.torch_api.ambient_facts import AmbientFacts as AmbientFacts
+
+IDENTITY, SIZE, CONTENTS, SURROUNDINGS, TENSOR, ALL_TENSORS = range(6)
+"""What a check costs. Cheap ones go first, so that a miss is found early."""
+
+Aspect = tuple[str, str, Callable[..., str]]
+"""What of a thing is guarded, how it was, and how to see how it is where that is not so."""
+
+_GONE = (KeyError, AttributeError, IndexError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """Equal if they say the same: values in them are compared as constants are, or by identity."""
+
+    cost: ClassVar[int] = IDENTITY
+    source: Source
+    others: tuple[Source, ...] = field(default=(), kw_only=True)
+    """Of a guard on several objects."""
+
+    @property
+    def reads(self) -> tuple[Source, ...]:
+        """Where a check looks."""
+        return self.source, *self.others
+
+    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
+        """Return conditions in Python, evaluated in order: any of them is a miss.
+
+        `names` are the variables that hold what is at `reads`. No condition runs code of the user's if those
+        before it are false and the guards on what a value was read from hold.
+        """
+        raise NotImplementedError
+
+    def about(self) -> str:
+        return ", ".join(map(shown_source, (self.source, *self.others)))
+
+    def aspect(self) -> Aspect:
+        raise NotImplementedError
+
+    def expected(self) -> str:
+        aspect, before, _ = self.aspect()
+        return f"{aspect} is {before}".lstrip()
+
+    def difference(self, values: Sequence[Any]) -> str:
+        """Return how what is at `reads` differs from what is expected."""
+        aspect, before, look = self.aspect()
+        now = look(*values)
+        now = now if now != before else f"another {now.removeprefix('a ')}"
+        return f"{aspect} is {now}, was {before}".lstrip()
+
+    def sentence(self) -> str:
+        """`argument x: length is 2`."""
+        return f"{self.about()}: {self.expected()}"
+
+    def miss_sentence(self, values: Sequence[Any], error: Exception | None) -> str:
+        """`argument x: length is 3, was 2`, given what is at `reads` or the error that the check met."""
+        try:
+            if error is None:
+                return f"{self.about()}: {self.difference(values)}"
+        except Exception as another:  # an object that answers differently each time
+            error = another
+        fact = "is no longer there" if isinstance(error, _GONE) else "cannot be read"
+        return f"{self.about()}: {fact} ({type(error).__name__}); before, {self.expected()}"
+
+    def identity(self) -> Hashable:
+        """Return what two guards that say the same have in common."""
+        return type(self), *(_identity(getattr(self, each.name)) for each in fields(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Guard) and self.identity() == other.identity()
+
+    def __hash__(self) -> int:
+        return hash(self.identity())
+
+
+def _identity(value: Any) -> Hashable:
+    # Asks the type: `isinstance` looks at `__class__` too, which may run code of the user's.
+    if issubclass(type(value), Source | TensorFacts | AmbientFacts):
+        return cast(Hashable, value)
+    return tuple(map(_identity, value)) if type(value) is tuple else token_or_identity(value)
+
+
+class Guards(dict[Guard, None]):
+    """What a trace relied on, in the order in which it was noticed."""
+
+    def add(self, guard: Guard) -> None:
+        self.setdefault(guard)
+
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{table}" for table in HOOKS)
@@ -47,33 +128,15 @@ _EMPTY_CELL = CellType()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Is(Guard):
-    """The same object. The guard keeps it alive, so no other can take its place."""
+    """The same object, which the guard keeps alive; or a constant that no program can tell from this one."""
 
     value: Any
-
-    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{names[0]} is not {_object(self.value, writer)}"]
-
-    def aspect(self) -> Aspect:
-        return "", shown(self.value), shown
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Equal(Guard):
-    """A constant: the same type exactly, and a value that no program can tell from this one."""
-
-    value: Any
-
-    def __post_init__(self) -> None:
-        token(self.value)  # raises for what is no constant
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         x, value, kind = names[0], self.value, type(self.value)
-        if by_identity(value):
+        if by_identity(value) or not is_constant(value):
             return [f"{x} is not {_object(value, writer)}"]
-        if kind is float and math.isfinite(value) and value != 0.0:
-            return [_is_no(kind, x, writer), f"{x} != {value!r}"]
-        if kind in LITERALS or kind is torch.device:
+        if kind in LITERALS or kind is torch.device or (kind is float and math.isfinite(value) and value):
             return [_is_no(kind, x, writer), f"{x} != {writer.constant(value, shown(value))}"]
         expected = writer.held(value, f"{kind.__name__}_{shown(value)}"[:40])
         return [f"not {writer.held(same, 'same')}({x}, {expected})"]
@@ -91,17 +154,6 @@ class TypeIs(Guard):
 
     def aspect(self) -> Aspect:
         return "type", type_name(self.kind), lambda found: type_name(type(found))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SameObject(Guard):
-    """One object under two names."""
-
-    def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        return [f"{names[0]} is not {names[1]}"]
-
-    def aspect(self) -> Aspect:
-        return "object", "one", lambda *_: "one for each"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +296,7 @@ class AmbientIs(Guard):
         return ", ".join(f"{_words(name)} is {shown(value)}" for name, value in known.items())
 
     def difference(self, values: Sequence[Any]) -> str:
-        return _changes(self.facts._asdict(), AmbientFacts.now()._asdict())
+        return _changes(self.facts, AmbientFacts.now())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +333,7 @@ class TensorLike(Guard):
         kind = type(values[0])
         if kind is not self.facts.kind:
             return f"type is {type_name(kind)}, was {type_name(self.facts.kind)}"
-        return _changes(self.facts._asdict(), TensorFacts.of(values[0])._asdict())
+        return _changes(self.facts, TensorFacts.of(values[0]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,17 +351,18 @@ class StorageOffset(Guard):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distinct(Guard):
-    """All of them are different objects."""
+class ObjectCount(Guard):
+    """How many different objects they are: one each, or one under several names."""
 
     cost: ClassVar[int] = ALL_TENSORS
+    count: int
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         identities = ", ".join(f"{writer.held(id, 'id')}({name})" for name in names)
-        return [f"{writer.held(len, 'len')}({{{identities}}}) != {len(names)}"]
+        return [f"{writer.held(len, 'len')}({{{identities}}}) != {self.count}"]
 
     def aspect(self) -> Aspect:
-        return "object", "one for each", lambda *_: "shared"
+        return "number of objects", str(self.count), lambda *values: str(len(set(map(id, values))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,11 +397,11 @@ def has_instance_value(source: Source, name: str, *, present: bool = True) -> Ha
     return HasKey(Attribute(source, "__dict__"), name, present)
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+def _changes(before: Any, now: Any) -> str:
+    """Return in which facts two of one kind differ."""
+    facts = zip(now._fields, before, now, strict=True)
     return ", ".join(
-        f"{_words(name)} is {shown(now[name])}, was {shown(before[name])}"
-        for name in now
-        if now[name] != before[name]
+        f"{_words(name)} is {shown(new)}, was {shown(old)}" for name, old, new in facts if old != new
     )
 
 

@@ -16,11 +16,6 @@ _ATTEMPTS = 4
 """How often to learn. More than once, as it learns nothing from tensors of which two are one object."""
 
 
-def no_torch_function() -> Any:
-    """Return a context in which looking at a tensor runs no mode or subclass of the user's. Torch 2.13."""
-    return DisableTorchFunction()
-
-
 class TensorFacts(NamedTuple):
     kind: type
     dtype: torch.dtype
@@ -38,7 +33,7 @@ class TensorFacts(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorFacts:
-        with no_torch_function():
+        with DisableTorchFunction():
             return cls(
                 kind=type(tensor),
                 dtype=tensor.dtype,
@@ -68,7 +63,7 @@ def storage_places(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tu
 
     Storages that overlap count as one; distances are in bytes.
     """
-    with no_torch_function():
+    with DisableTorchFunction():
         spans = [_span(tensor) for tensor in tensors]
     group_of: dict[int, int] = {}
     reach = group = 0
@@ -101,15 +96,6 @@ def _device(device: torch.device) -> torch.device:
     return device
 
 
-def quick_can_check(facts: TensorFacts) -> bool:
-    """It aborts the process on layouts without strides, and asks subclasses for their shape in Python.
-
-    It sees dispatch keys as the thread's state leaves them: what it learned in inference mode may fit tensors
-    made there, outside of it. So it may be asked only where `AmbientIs` holds.
-    """
-    return facts.layout is torch.strided and facts.kind in (torch.Tensor, torch.nn.Parameter)
-
-
 class QuickTensors:
     """A check of many tensors at once by torch's own C++: about ten times as fast as asking for each fact.
 
@@ -120,29 +106,18 @@ class QuickTensors:
     __slots__ = ("_left", "check")
 
     def __init__(self) -> None:
-        self.check: Callable[..., bool] = _never
+        self.check: Callable[..., bool] = lambda *tensors: False
         """Whether these tensors are certainly as those that were learned from (and all different objects)."""
         self._left = _ATTEMPTS
 
     def learn(self, *tensors: torch.Tensor) -> None:
+        """Take type, dispatch keys, dtype, device, requires_grad, shape and stride. Keeps no tensor alive.
+
+        Checked on torch 2.11 to 2.15; both keywords must be given, or it crashes.
+        """
         if self._left:
+            from torchrepro.torch_api.dynamo import TensorGuards
+
+            make: Any = TensorGuards
             self._left -= 1
-            self.check = _tensor_check(tensors)
-
-
-def _never(*tensors: Any) -> bool:
-    return False
-
-
-def _tensor_check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
-    """Type, dispatch keys, dtype, device, requires_grad, shape and stride. It keeps no tensor alive.
-
-    Checked on torch 2.11 to 2.15; both keywords must be given, or it crashes. Without it, conditions do.
-    """
-    try:
-        from torchrepro.torch_api.dynamo import TensorGuards
-    except ImportError:
-        return _never
-    make: Any = TensorGuards
-    check: Callable[..., bool] = make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    return check
+            self.check = make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check

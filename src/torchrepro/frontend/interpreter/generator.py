@@ -13,8 +13,8 @@ from torchrepro.frontend.interpreter.frame import Frame, Signal
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
 
-_AFTER_YIELD_FROM = 2
-"""The argument of the `RESUME` that follows a `yield from`."""
+_AFTER_YIELD_FROM = (2, 6)
+"""The argument of the `RESUME` that follows a `yield from`; 3.13 may add a bit."""
 
 
 class SteppedGenerator:
@@ -80,7 +80,7 @@ def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
 
 def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tuple[Any] | None:
     """Raise `error` where the frame rests. At a `yield from` the inner iterator gets it, and may yield."""
-    if _delegates(frame):
+    if frame.program.instructions[frame.index].argument in _AFTER_YIELD_FROM:
         inner = frame.stack[-1]
         try:
             if isinstance(error, GeneratorExit):
@@ -105,9 +105,3 @@ def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tupl
     finally:
         del error  # its traceback refers to this function
     return None
-
-
-def _delegates(frame: Frame) -> bool:
-    resume = frame.program.instructions[frame.index]
-    assert isinstance(resume.argument, int)
-    return resume.argument & 3 == _AFTER_YIELD_FROM

@@ -11,10 +11,10 @@ from inspect import CO_GENERATOR
 from typing import Any
 
 from torchrepro.frontend.graph_breaks import Control
-from torchrepro.frontend.interpreter.exceptions import chain, raise_again
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.instructions import INSTRUCTIONS
+from torchrepro.frontend.interpreter.instructions.table import chain, raise_again
 from torchrepro.frontend.interpreter.operations import Attributes, Calls, Items, Operators, Variables
 
 

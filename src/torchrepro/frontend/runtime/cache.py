@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torchrepro.frontend.bytecode.program import NULL, Instruction
 from torchrepro.frontend.graph_breaks import Where
 from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.guards.kinds import Equal
+from torchrepro.frontend.guards.kinds import Is
 from torchrepro.frontend.source import FrameState, Local, Source, StackSlot
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ def changing_for(guards: Iterable[GuardFunction], state: FrameState) -> Sources:
     """Return the numbers for which guards of a place fail, and those that were never the same twice."""
     guards = list(guards)
     failing = [each.failing(state) for each in guards]
-    found = {guard.source for guard in failing if isinstance(guard, Equal) and is_number(guard.value)}
+    found = {guard.source for guard in failing if isinstance(guard, Is) and is_number(guard.value)}
     values = defaultdict(list)
     for guard in chain.from_iterable(each.guards for each in guards):
-        if isinstance(guard, Equal) and is_number(guard.value):
+        if isinstance(guard, Is) and is_number(guard.value):
             values[guard.source].append(guard.value)
     restless = {source for source, each in values.items() if len({*each}) == len(each) == len(guards)}
     return frozenset(found | restless if found else ())
 
 
 def relies_on(guards: GuardFunction, changing: Sources) -> bool:
-    return any(isinstance(guard, Equal) and guard.source in changing for guard in guards.guards)
+    return any(isinstance(guard, Is) and guard.source in changing for guard in guards.guards)
 
 
 def further_on(changing: Sources) -> Sources:

@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any
 
 from torchrepro.frontend.bytecode.flow import live_before
@@ -19,7 +18,7 @@ from torchrepro.frontend.codegen.rebuild import Rebuilder, RegionText, compile_r
 from torchrepro.frontend.codegen.writer import Writer
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Where, short_name
 from torchrepro.frontend.guards.function import GuardFunction
-from torchrepro.frontend.guards.kinds import Distinct, SharedStorage
+from torchrepro.frontend.guards.kinds import ObjectCount, SharedStorage
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.runtime.cache import Sources
 from torchrepro.frontend.runtime.faults import with_faults
@@ -41,30 +40,21 @@ from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 
-class Then(Enum):
-    """What comes after a region."""
-
-    RETURN = auto()
-    """The function has returned; the region gives its value."""
-    STEP = auto()
-    """Python runs one instruction, and capture goes on behind it; the region gives the frame."""
-    FINISH = auto()
-    """Python runs the rest of the function; the region gives the frame."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
     guards: GuardFunction
     code: RegionText
     start: Where
-    then: Then
     captured: Captured
     inlined: Mapping[Where, int]
     """Functions that were inlined in it, and how often each."""
     entry: int = 0
     """Index of the instruction that it begins at; 0: at the start of the function."""
     end: int | None = None
-    """Index of the instruction that Python goes on with."""
+    """Index of the instruction that Python goes on with, in the frame that the region gives; None where the
+    function has returned, and the region gives its value."""
+    finish: bool = False
+    """Whether Python runs all the rest of the function, and not one instruction only."""
     failure: Failure | None = None
     """Why the region ends there."""
     changing: Sources = frozenset()
@@ -170,12 +160,10 @@ class Capture:
         position = self.log.position - 1
         # With fullgraph Python raises an error of the user's itself and does nothing else.
         self.finish = self.finish or failure.reason.frames or self.settings.fullgraph
-        reason = why_not_enterable(self.program, self.log.path[position])
-        while position and reason is not None:
+        while position and why_not_enterable(self.program, self.log.path[position]) is not None:
             # In a handler the stack holds an exception, which cannot be put back: Python has to raise it.
             self.finish = True
             position -= 1
-            reason = why_not_enterable(self.program, self.log.path[position])
         self.log.failures[self.log.stop_at(position)] = failure
 
     def _break_earlier(self, reason: BreakReason, outcome: Any) -> None:
@@ -234,7 +222,12 @@ class Capture:
         captured: Captured,
     ) -> Region:
         """Compile the graph and write the code around it."""
-        self._guard_aliases(tracer, captured)
+        # Distinct objects must stay distinct, and shared memory shared.
+        guards, identities = tracer.values.guards, tracer.values.identities()
+        if len(identities) > 1:
+            guards.add(ObjectCount(identities[0], len(identities), others=tuple(identities[1:])))
+        if captured.mutated_inputs and len(captured.inputs) > 1:
+            guards.add(SharedStorage.of(*zip(*captured.inputs, strict=True)))
         lasting = captured.without_data()
         graph = self.compile_and_call_fx_graph(captured, lasting, tracer.protected)
         modes = captured.end_state and f"{rebuilder.writer.held(captured.end_state, 'modes')}.apply()"
@@ -243,27 +236,17 @@ class Capture:
         code = compile_region(self.function.__qualname__, rebuilder, result, graph, sources, ambient)
         stopped = outcome if isinstance(outcome, Stopped) else None
         return Region(
-            guards=GuardFunction.of(tracer.values.guards, tracer.values.kept),
+            guards=GuardFunction.of(guards, tracer.values.kept),
             code=code,
             start=self._start(),
-            then=Then.RETURN if stopped is None else Then.FINISH if self.finish else Then.STEP,
             captured=lasting,
             inlined=dict(tracer.inlined),
             entry=self.index,
             end=None if stopped is None else stopped.frame.index,
+            finish=self.finish,
             failure=None if stopped is None else stopped.failure,
             changing=self.changing,
         )
-
-    def _guard_aliases(self, tracer: Tracer, captured: Captured) -> None:
-        """Guard that distinct objects stay distinct and that shared memory stays shared."""
-        guards = tracer.values.guards
-        identities = tracer.values.identities()
-        if len(identities) > 1:
-            guards.add(Distinct(identities[0], others=tuple(identities[1:])))
-        if captured.mutated_inputs and len(captured.inputs) > 1:
-            sources, tensors = zip(*captured.inputs, strict=True)
-            guards.add(SharedStorage.of(sources, tensors))
 
     def compile_and_call_fx_graph(
         self, captured: Captured, lasting: Captured, protected: bool
@@ -277,6 +260,5 @@ class Capture:
             compiled = self.settings.compile(captured.graph_module, inputs)
         finally:
             restore_rng_state(state)
-        if is_boxed(compiled):
-            return with_faults(lambda *args: compiled(list(args)), lasting, protected=protected)
-        return with_faults(compiled, lasting, protected=protected)
+        run = (lambda *args: compiled(list(args))) if is_boxed(compiled) else compiled
+        return with_faults(run, lasting, protected=protected)

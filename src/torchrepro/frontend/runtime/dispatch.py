@@ -21,6 +21,7 @@ from torchrepro.frontend.bytecode.resume import (
     stepped_code,
     why_not_enterable,
 )
+from torchrepro.frontend.codegen.objects import is_full
 from torchrepro.frontend.graph_breaks import BreakKind
 from torchrepro.frontend.interpreter.frame import where_of
 from torchrepro.frontend.runtime.cache import (
@@ -31,7 +32,7 @@ from torchrepro.frontend.runtime.cache import (
     has_new_number,
     variable_of,
 )
-from torchrepro.frontend.runtime.capture import Capture, Region, Then, not_whole
+from torchrepro.frontend.runtime.capture import Capture, Region, not_whole
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
@@ -62,19 +63,16 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
             if start is not None and settings.on_failure is not None:
                 settings.on_failure(function, start, error)
             raise
-        if region is None:
-            return enter(resumed_code, function, index, state)
         try:
-            result = region.code.run(state.locals, state.cells, state.stack)
+            result: Any = region and region.code.run(state.locals, state.cells, state.stack)
         except RunByPython:
             result, region = None, None
         if region is None:  # outside of the handler: what Python now raises has nothing to do with the graph
             return enter(resumed_code, function, index, state)
-        if region.then is Then.RETURN:
+        if region.end is None:
             return result
-        assert region.end is not None
         state = result  # what the region left behind may die from here on
-        if region.then is Then.FINISH:
+        if region.finish:
             result = enter(resumed_code, function, region.end, state)
             if settings.fullgraph and region.failure is not None:
                 raise not_whole(function, region.failure)  # it raises only where tensors have no data
@@ -159,15 +157,8 @@ def _region(
 
 def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
     """Return which functions a closure wraps: all wrappers of one decorator share their code."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            contents = cell.cell_contents
-        except ValueError:
-            continue
-        if isinstance(contents, types.FunctionType):
-            found.append(id(contents.__code__))
-    return tuple(found)
+    contents = [cell.cell_contents for cell in function.__closure__ or () if is_full(cell)]
+    return tuple(id(each.__code__) for each in contents if isinstance(each, types.FunctionType))
 
 
 def _with_traced_callee(instruction: Instruction, state: FrameState, settings: Settings) -> FrameState:

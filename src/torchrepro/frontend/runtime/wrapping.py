@@ -131,26 +131,18 @@ def traced_callable(function: Any, settings: Settings) -> Any:
         return functools.partial(
             traced_callable(function.func, settings), *function.args, **function.keywords
         )
-    if isinstance(function, torch.nn.Module):
-        return _traced_module_call(function, settings)
-    return function if isinstance(function, type) else _traced_object_call(function, settings)
-
-
-def _traced_module_call(module: torch.nn.Module, settings: Settings) -> Any:
-    if isinstance(module, torch.jit.ScriptModule):
-        return module
-    if type(module).__call__ is not torch.nn.Module.__call__:
-        return _traced_object_call(module, settings)
-    if has_hooks(module):
-        return traced_callable(types.MethodType(module_call_impl, module), settings)
-    return traced_callable(module.forward, settings)
-
-
-def _traced_object_call(value: Any, settings: Settings) -> Any:
-    call = static_lookup(type(value), "__call__")
-    if not isinstance(call, types.FunctionType) or not is_python_class(type(value)):
-        return value
-    return types.MethodType(TracedFunction(call, settings), value)
+    kind = type(function)
+    if isinstance(function, type | torch.jit.ScriptModule):
+        return function
+    if isinstance(function, torch.nn.Module) and kind.__call__ is torch.nn.Module.__call__:
+        return traced_callable(
+            types.MethodType(module_call_impl, function) if has_hooks(function) else function.forward,
+            settings,
+        )
+    call = static_lookup(kind, "__call__")
+    if not isinstance(call, types.FunctionType) or not is_python_class(kind):
+        return function
+    return types.MethodType(TracedFunction(call, settings), function)
 
 
 def _is_tracing() -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import Equal, HasKey, Is, LacksAttribute, has_instance_value
+from torchrepro.frontend.guards.kinds import HasKey, Is, LacksAttribute, has_instance_value
 from torchrepro.frontend.interpreter.operations import Attributes
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, instance_value
@@ -281,7 +281,7 @@ class TracedAttributes(Attributes):
             self.classes.guard_lack(type(real), name)
         result = self.recorder.attribute(value, name)
         if name in _UNGUARDED:
-            self.guards.add(Equal(Attribute(source, name), found))
+            self.guards.add(Is(Attribute(source, name), found))
         return result
 
     def store_in_instance(self, value: Any, name: str, new: Any) -> None:

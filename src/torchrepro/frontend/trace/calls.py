@@ -17,10 +17,9 @@ from torch.nn.modules import module as nn_module
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, NoHooks
-from torchrepro.frontend.interpreter.callers import CALL, call_from, super_of
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
-from torchrepro.frontend.interpreter.operations import Calls
+from torchrepro.frontend.interpreter.operations import CALL, Calls, call_from, super_of
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.frontend.trace import foreign, rules, torch_rules

@@ -21,9 +21,8 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.kinds import StorageOffset
-from torchrepro.frontend.interpreter.callers import build_class
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
-from torchrepro.frontend.interpreter.operations import BINARY, COMPARE
+from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, build_class
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace import python_builtins
 from torchrepro.frontend.trace.classes import MISSING, is_trusted_class

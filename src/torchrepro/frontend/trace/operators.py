@@ -204,7 +204,7 @@ class TracedItems(Items):
         self.lookup, self.special = tracer.classes.lookup, tracer.calls.special
         self.python_method = tracer.classes.python_method
 
-    def as_keys(self, values: Sequence[Any]) -> None:
+    def as_keys(self, values: Sequence[Any]) -> Sequence[Any]:
         """Guard what their own `__hash__` and `__eq__` read by tracing them, before C runs them."""
         for value in values:
             if type(value) is tuple:
@@ -214,6 +214,7 @@ class TracedItems(Items):
             if is_python_class(kind) and not is_trusted_class(kind):
                 self.special(value, "__hash__")
                 self.special(value, "__eq__", value)
+        return values
 
     def get(self, container: Any, key: Any) -> Any:
         self.values.require_known(container)

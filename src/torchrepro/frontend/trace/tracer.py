@@ -194,9 +194,9 @@ class TracedVariables(Variables):
     def make_function(self, function: types.FunctionType) -> types.FunctionType:
         return self.values.mark_fresh(function)  # type: ignore[no-any-return]
 
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+    def import_name(self, frame: Frame, name: str, level: int, fromlist: Any) -> Any:
         if (str(frame.globals.get("__package__")) if level else name) in sys.modules:
-            return super().import_name(frame, name, fromlist, level)
+            return super().import_name(frame, name, level, fromlist)
         raise Break(BreakKind.OUTSIDE, f"module {name} is imported for the first time")
 
     def import_from(self, module: Any, name: str) -> Any:

@@ -17,8 +17,7 @@ from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, 
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.guard import Guards
-from torchrepro.frontend.guards.kinds import Contains, Equal, HasKey, Is, Length
+from torchrepro.frontend.guards.kinds import Contains, Guards, HasKey, Is, Length
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Held, KeyOf, Source
 from torchrepro.frontend.trace.classes import MISSING, is_single
@@ -276,9 +275,7 @@ class Dicts:
                 dict.__setitem__(copy, key, self.adopt(dict.__getitem__(copy, key), partial.child(key)))
 
     def guard_key(self, key: Any, source: Source) -> None:
-        if is_constant(key):
-            self.values.guards.add(Equal(source, key))
-        elif is_single(key) or next(tensors_in(key), None) is None:
+        if is_constant(key) or is_single(key) or next(tensors_in(key), None) is None:
             self.values.guards.add(Is(source, key))
         else:
             raise Break(BreakKind.UNSUPPORTED, "a dict of the caller has tensors as keys")

@@ -54,13 +54,13 @@ class World:
             if source in self.changing:
                 told = f"{source} changes on every call"
                 raise Break(BreakKind.CHANGING, told, "make it a tensor, or keep it out of the function")
-            self.values.guards.add(kinds.Equal(source, value))
+            self.values.guards.add(kinds.Is(source, value))
             return value
         if id(value) in self.values.stand_ins:
             known = self.values.stand_ins[id(value)]
             first = self.values.sources[id(known)]
             if first != source:
-                self.values.guards.add(kinds.SameObject(source, others=(first,)))
+                self.values.guards.add(kinds.ObjectCount(source, 1, others=(first,)))
             return known
         if is_single(value):
             self.values.guards.add(kinds.Is(source, value))
@@ -85,7 +85,7 @@ class World:
             return self.values.register(value, types.MethodType(function, owner), source)
         if kind in (types.BuiltinMethodType, types.MethodWrapperType):
             owner = self.adopt(value.__self__, Attribute(source, "__self__"))
-            self.values.guards.add(kinds.Equal(Attribute(source, "__name__"), value.__name__))
+            self.values.guards.add(kinds.Is(Attribute(source, "__name__"), value.__name__))
             return self.values.register(value, getattr(owner, value.__name__), source)
         if kind is functools.partial:
             parts = ("func", "args", "keywords")
@@ -148,7 +148,7 @@ class World:
         copy = collections.deque.__new__(kind) if is_a(value, collections.deque) else list.__new__(kind)
         if is_a(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
-            self.values.guards.add(kinds.Equal(Attribute(source, "maxlen"), value.maxlen))
+            self.values.guards.add(kinds.Is(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items: a list may contain itself.
         self.values.register(value, copy, source)
         base.extend(copy, list(self._adopt_items(value, source, base)))

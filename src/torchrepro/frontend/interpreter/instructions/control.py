@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE
 from torchrepro.frontend.graph_breaks import Break, BreakKind
-from torchrepro.frontend.interpreter.exceptions import native, raise_again
 from torchrepro.frontend.interpreter.frame import Frame, Signal
-from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, enter_all, instruction, take
+from torchrepro.frontend.interpreter.instructions.table import (
+    INSTRUCTIONS,
+    enter_all,
+    instruction,
+    native,
+    raise_again,
+    take,
+)
 from torchrepro.frontend.interpreter.instructions.values import is_iterable, is_mapping
 
 if TYPE_CHECKING:
@@ -48,14 +54,6 @@ def _take_callable(stack: list[Any], args: list[Any]) -> Any:
     if second is not NULL:
         args.insert(0, second)
     return first
-
-
-@instruction("CALL")
-def call(op: Interpreter, frame: Frame, count: int) -> None:
-    stack = frame.stack
-    args = take(stack, count)
-    function = _take_callable(stack, args)
-    stack.append(op.calls.call(function, args, {}))
 
 
 @instruction("CALL_KW")
@@ -140,20 +138,6 @@ def _finish(op: Interpreter, frame: Frame) -> None:
         frame.stack[-1] = op.variables.make_function(frame.stack[-1])
 
 
-@instruction("LOAD_BUILD_CLASS")
-def load_build_class(op: Interpreter, frame: Frame, argument: Any) -> None:
-    """CPython's own function: `Calls.call` knows what it stands for."""
-    if "__build_class__" not in frame.builtins:
-        raise NameError("__build_class__ not found")
-    frame.stack.append(frame.builtins["__build_class__"])
-
-
-@instruction("IMPORT_NAME")
-def import_name(op: Interpreter, frame: Frame, name: str) -> None:
-    level, fromlist = take(frame.stack, 2)
-    frame.stack.append(op.variables.import_name(frame, name, fromlist, level))
-
-
 # Exceptions and `with`
 
 
@@ -198,11 +182,6 @@ def push_exc_info(op: Interpreter, frame: Frame, argument: Any) -> None:
 @instruction("POP_EXCEPT")
 def pop_except(op: Interpreter, frame: Frame, argument: Any) -> None:
     frame.handled = frame.stack.pop()
-
-
-@instruction("CHECK_EXC_MATCH")
-def check_exc_match(op: Interpreter, frame: Frame, argument: Any) -> None:
-    frame.stack += native("CHECK_EXC_MATCH", 0, 2, frame.globals, 2)(*take(frame.stack, 2))
 
 
 @instruction("CHECK_EG_MATCH")
@@ -256,14 +235,11 @@ enter_all(
         # A generator exists already when its frame is first run; what is sent first is None.
         "RETURN_GENERATOR": lambda op, argument: None,
         "END_SEND": lambda op, argument, inner, value: value,
+        "GET_YIELD_FROM_ITER": lambda op, argument, value: (
+            value if isinstance(value, GeneratorType) else op.items.iterate(value)
+        ),
     }
 )
-
-
-@instruction("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(op: Interpreter, frame: Frame, argument: Any) -> None:
-    if not isinstance(frame.stack[-1], GeneratorType):
-        frame.stack[-1] = op.items.iterate(frame.stack[-1])
 
 
 @instruction("SEND")
@@ -297,10 +273,21 @@ INSTRUCTIONS.update(
         "RESUME": lambda op, frame, argument: None,
         "JUMP": lambda op, frame, target: target,
         "RETURN_VALUE": lambda op, frame, argument: Signal.RETURN,
+        "CALL": lambda op, frame, count: call_kw(op, frame, (count, ())),
+        # CPython's own function: `Calls.call` knows what it stands for.
+        "LOAD_BUILD_CLASS": lambda op, frame, argument: frame.stack.append(
+            op.variables.load_builtin(frame, "__build_class__")
+        ),
+        "IMPORT_NAME": lambda op, frame, name: frame.stack.append(
+            op.variables.import_name(frame, name, *take(frame.stack, 2))
+        ),
         "IMPORT_FROM": lambda op, frame, name: frame.stack.append(
             op.variables.import_from(frame.stack[-1], name)
         ),
         "RERAISE": lambda op, frame, argument: _go_on(frame, frame.stack.pop()),
+        "CHECK_EXC_MATCH": lambda op, frame, argument: frame.stack.extend(
+            native("CHECK_EXC_MATCH", 0, 2, frame.globals, 2)(*take(frame.stack, 2))
+        ),
         "CALL_INTRINSIC_2": lambda op, frame, which: frame.stack.append(
             native("CALL_INTRINSIC_2", int(which), 2, frame.globals)(*take(frame.stack, 2))
         ),

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 from bytecode import BinaryOp, Compare
 
 from torchrepro.frontend.bytecode.program import NULL
-from torchrepro.frontend.interpreter.exceptions import native
 from torchrepro.frontend.interpreter.frame import Frame
-from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, enter_all, instruction, take
+from torchrepro.frontend.interpreter.instructions.table import (
+    INSTRUCTIONS,
+    enter_all,
+    instruction,
+    native,
+    take,
+)
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
@@ -51,6 +56,11 @@ enter_all(
             op.items.contains(container, value) != bool(negated)
         ),
         "BINARY_SUBSCR": lambda op, argument, container, key: op.items.get(container, key),
+        "LOAD_SUPER_ATTR": lambda op, name, kind, start, value: (
+            op.attributes.load_super(start, value, name)
+            if kind is super
+            else op.attributes.load(op.calls.call(kind, (start, value), {}), name)
+        ),
         "BINARY_SLICE": lambda op, argument, value, start, stop: op.items.get(value, slice(start, stop)),
     }
 )
@@ -75,16 +85,6 @@ def swap(op: Interpreter, frame: Frame, depth: int) -> None:
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
-@instruction("LOAD_SUPER_ATTR")
-def load_super_attr(op: Interpreter, frame: Frame, name: str) -> None:
-    super_type, start, value = take(frame.stack, 3)
-    if super_type is super:
-        found = op.attributes.load_super(start, value, name)
-    else:
-        found = op.attributes.load(op.calls.call(super_type, (start, value), {}), name)
-    frame.stack.append(found)
-
-
 @instruction("FORMAT_VALUE")
 def format_value(op: Interpreter, frame: Frame, flags: int) -> None:
     spec = frame.stack.pop() if flags & 4 else ""
@@ -94,30 +94,20 @@ def format_value(op: Interpreter, frame: Frame, flags: int) -> None:
 # Collections
 
 
-def _build(name: str, made_of: Callable[[list[Any]], Any]) -> None:
+def _build(name: str, made_of: Callable[[Interpreter, list[Any]], Any], slots: int = 1) -> None:
+    """Enter an instruction that makes a collection of so many items, of one or two slots each."""
+
     @instruction(name)
     def build(op: Interpreter, frame: Frame, count: int) -> None:
-        frame.stack.append(made_of(take(frame.stack, count)))
+        frame.stack.append(made_of(op, take(frame.stack, slots * count)))
 
 
-_build("BUILD_SLICE", lambda values: slice(*values))
-_build("BUILD_STRING", "".join)
-_build("BUILD_TUPLE", tuple)
-_build("BUILD_LIST", list)
-
-
-@instruction("BUILD_SET")
-def build_set(op: Interpreter, frame: Frame, count: int) -> None:
-    items = take(frame.stack, count)
-    op.items.as_keys(items)
-    frame.stack.append(set(items))
-
-
-@instruction("BUILD_MAP")
-def build_map(op: Interpreter, frame: Frame, count: int) -> None:
-    items = take(frame.stack, 2 * count)
-    op.items.as_keys(items[::2])
-    frame.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+_build("BUILD_SLICE", lambda op, values: slice(*values))
+_build("BUILD_STRING", lambda op, values: "".join(values))
+_build("BUILD_TUPLE", lambda op, values: tuple(values))
+_build("BUILD_LIST", lambda op, values: values)
+_build("BUILD_SET", lambda op, values: set(op.items.as_keys(values)))
+_build("BUILD_MAP", lambda op, values: dict(zip(op.items.as_keys(values[::2]), values[1::2], strict=True)), 2)
 
 
 @instruction("BUILD_CONST_KEY_MAP")
@@ -126,18 +116,13 @@ def build_const_key_map(op: Interpreter, frame: Frame, count: int) -> None:
     frame.stack.append(dict(zip(keys, take(frame.stack, count), strict=True)))
 
 
-def _add(name: str, add: Callable[[Interpreter, Any, Any], None]) -> None:
-    """Enter an instruction that adds to a collection which is being built, `depth` below the value."""
+def _add(name: str, add: Callable[..., None], slots: int = 1) -> None:
+    """Enter an instruction that adds to a collection which is being built, `depth` below what is added."""
 
     @instruction(name)
     def step(op: Interpreter, frame: Frame, depth: int) -> None:
-        value = frame.stack.pop()
-        add(op, frame.stack[-depth], value)
-
-
-def _add_member(op: Interpreter, members: set[Any], value: Any) -> None:
-    op.items.as_keys((value,))
-    members.add(value)
+        values = take(frame.stack, slots)
+        add(op, frame.stack[-depth], *values)
 
 
 def _extend(op: Interpreter, items: list[Any], value: Any) -> None:
@@ -153,17 +138,11 @@ def _update(op: Interpreter, table: dict[Any, Any], value: Any) -> None:
 
 
 _add("LIST_APPEND", lambda op, items, value: items.append(value))
-_add("SET_ADD", _add_member)
+_add("SET_ADD", lambda op, members, value: members.update(op.items.as_keys((value,))))
+_add("MAP_ADD", lambda op, table, key, value: table.update({op.items.as_keys((key,))[0]: value}), 2)
 _add("LIST_EXTEND", _extend)
 _add("SET_UPDATE", lambda op, members, value: members.update(op.items.unpack(value)))
 _add("DICT_UPDATE", _update)
-
-
-@instruction("MAP_ADD")
-def map_add(op: Interpreter, frame: Frame, depth: int) -> None:
-    key, value = take(frame.stack, 2)
-    op.items.as_keys((key,))
-    frame.stack[-depth][key] = value
 
 
 def is_iterable(value: Any) -> bool:
@@ -238,10 +217,7 @@ def unpack_ex(op: Interpreter, frame: Frame, counts: int) -> None:
 
 def _push_about(name: str, fact: Callable[[Interpreter, Any], Any]) -> None:
     """Enter an instruction that pushes a fact about the top of the stack."""
-
-    @instruction(name)
-    def push(op: Interpreter, frame: Frame, argument: Any) -> None:
-        frame.stack.append(fact(op, frame.stack[-1]))
+    INSTRUCTIONS[name] = lambda op, frame, argument: frame.stack.append(fact(op, frame.stack[-1]))
 
 
 _push_about("GET_LEN", lambda op, value: op.calls.call(len, (value,), {}))
