@@ -103,9 +103,9 @@ class Item(Source):
 
     def __str__(self) -> str:
         match self.of:
-            case Attribute(owner, "__dict__") | Item(Attribute(owner, "__dict__"), "_parameters", _):
+            case Attribute(owner, "__dict__"):
                 return f"{owner}.{self.key}"
-            case Item(Attribute(owner, "__dict__"), "_buffers" | "_modules", _):
+            case Item(Attribute(owner, "__dict__"), "_parameters" | "_buffers" | "_modules", _):
                 return f"{owner}.{self.key}"
         return f"{self.of}[{self.key!r}]"
 

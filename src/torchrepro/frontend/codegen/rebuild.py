@@ -111,11 +111,8 @@ class Rebuilder:
             raise CannotRebuild(f"iterator of a {type(value).__name__} that contains it")
         return text
 
-    def expressions(self, values: Iterable[Any]) -> list[str]:
-        return [self.expression(value) for value in values]
-
     def sequence(self, values: Iterable[Any]) -> str:
-        return ", ".join(self.expressions(values))
+        return ", ".join(map(self.expression, values))
 
     def mapping(self, items: Iterable[tuple[Any, Any]]) -> str:
         return ", ".join(f"{self.expression(key)}: {self.expression(value)}" for key, value in items)
@@ -231,11 +228,8 @@ def frame_state(
     rebuilder: Rebuilder, locals: Mapping[str, Any], cells: Mapping[str, CellType], stack: Sequence[Any]
 ) -> str:
     """Return the result of a region that ends at a break."""
-    slots = "".join(f"{text}, " for text in rebuilder.expressions(stack))
-    return (
-        f"{rebuilder.held(FrameState)}({{{rebuilder.mapping(locals.items())}}}, "
-        f"{{{rebuilder.mapping(cells.items())}}}, ({slots}))"
-    )
+    parts = f"{{{rebuilder.mapping(locals.items())}}}, {{{rebuilder.mapping(cells.items())}}}"
+    return f"{rebuilder.held(FrameState)}({parts}, {tuple_text(rebuilder, tuple(stack))})"
 
 
 def compile_region(

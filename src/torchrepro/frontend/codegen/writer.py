@@ -30,9 +30,6 @@ class Kept:
         label = f"{value.__module__}.{value.__name__}" if label is None else label
         return Held(label, id(value))
 
-    def __getitem__(self, source: Held) -> Any:
-        return self.objects[source.key]
-
 
 _numbers = itertools.count(1)
 LITERALS = (type(None), bool, int, str, bytes, type(...))
@@ -61,9 +58,6 @@ class Writer:
     _read: dict[Source, str] = field(default_factory=dict)
     _held: dict[int, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=lambda: {"L", "C", "S"})
-
-    def statement(self, text: str) -> None:
-        self.lines.append(text)
 
     def variable(self, hint: str) -> str:
         """Return a name that is not in use, made of `hint`."""
@@ -95,11 +89,11 @@ class Writer:
         """Return the variable that holds what is at `source`, read by now."""
         if source not in self._read:
             if isinstance(source, Held):
-                self._read[source] = self.held(self.kept[source], source.label)
+                self._read[source] = self.held(self.kept.objects[source.key], source.label)
             else:
                 text = self.expression(source)
                 name = self.variable(_hint(source))
-                self.statement(f"{name} = {text}")
+                self.lines.append(f"{name} = {text}")
                 self._read[source] = name
         return self._read[source]
 

@@ -48,10 +48,6 @@ def changing_for(guards: Iterable[GuardFunction], state: FrameState) -> Sources:
     return frozenset(found | restless if found else ())
 
 
-def relies_on(guards: GuardFunction, changing: Sources) -> bool:
-    return any(isinstance(guard, Is) and guard.source in changing for guard in guards.guards)
-
-
 def further_on(changing: Sources) -> Sources:
     """Return the sources that also mean the same at later places of the function."""
 
@@ -133,7 +129,11 @@ class FrameCache:
         with self._lock:
             self._opened += 1
             self.changing |= found
-            self.entries = tuple(each for each in self.entries if not relies_on(each.guards, found))
+            self.entries = tuple(
+                each
+                for each in self.entries
+                if not any(isinstance(guard, Is) and guard.source in found for guard in each.guards.guards)
+            )
         return True
 
     def warn(self, where: Where, state: FrameState, what: str = "it") -> None:
