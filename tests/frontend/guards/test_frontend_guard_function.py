@@ -284,7 +284,7 @@ ON_PARTS: list[Guard] = [
     has_instance_value(X, "a", present=False),
     HasKey(instance_value(X, "_parameters"), "a", present=False),
     NoHooks(X),
-    SharedStorage(X, (0, 1), others=(Local("y"),)),
+    SharedStorage(X, ((0, 1), (0, 0)), others=(Local("y"),)),
     Is(Item.at(X, 0), 1),
     Is(KeyOf(X, 0), 1),
     Is(Attribute(X, "name"), 1),

@@ -511,16 +511,16 @@ def test_views_that_come_to_overlap() -> None:
 def test_two_storages_over_one_memory_count_as_shared() -> None:
     array = torch.ones(8).numpy()
     x, y = torch.from_numpy(array), torch.from_numpy(array[4:])
-    assert SharedStorage.of((X, Y), (x, y)).pattern == (0, 0)
+    assert SharedStorage.of((X, Y), (x, y)).places[0] == (0, 0)
     apart = torch.from_numpy(array[:4]), torch.from_numpy(array[4:])
-    assert SharedStorage.of((X, Y), apart).pattern == (0, 1)
+    assert SharedStorage.of((X, Y), apart).places[0] == (0, 1)
 
 
 def test_storages_without_memory_are_told_apart() -> None:
     meta, empty = torch.ones(2, device="meta"), torch.empty(0)
     sparse = torch.ones(2).to_sparse()
     tensors = (meta, meta[1:], torch.ones(2, device="meta"), empty, torch.empty(0), torch.ones(1), sparse)
-    assert SharedStorage.of((X,) * 7, tensors).pattern == (0, 0, 1, 2, 3, 4, 5)
+    assert SharedStorage.of((X,) * 7, tensors).places[0] == (0, 0, 1, 2, 3, 4, 5)
 
 
 # The state of torch

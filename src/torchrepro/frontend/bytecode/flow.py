@@ -75,14 +75,9 @@ def stack_effect(instruction: Instruction, jumped: bool) -> int:
 
 _USES: Final = frozenset(
     {
-        "LOAD_FAST",
+        *("LOAD_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "DELETE_DEREF"),
         "DELETE_FAST",  # raises where there is nothing to delete
-        "LOAD_FAST_AND_CLEAR",
-        "MAKE_CELL",
-        "LOAD_CLOSURE",
-        "LOAD_DEREF",
         "STORE_DEREF",  # what is stored is seen by whoever shares the cell
-        "DELETE_DEREF",
     }
 )
 _OVERWRITES: Final = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})

@@ -6,7 +6,7 @@ Methods of the builtin types do it, so that nothing a subclass overrides runs.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -63,16 +63,10 @@ class Effects:
             return True
         return is_constant(old) and is_constant(new) and same(new, old)
 
-    def _common_prefix(self, old: Sequence[Any], new: Sequence[Any]) -> int:
-        for index, (one, other) in enumerate(zip(old, new, strict=False)):
-            if not self._unchanged(one, other):
-                return index
-        return min(len(old), len(new))
-
     def _sequence(self, shadow: Shadow) -> list[str]:
         """Of a list or a deque."""
         old, new = list(elements(shadow.original)), list(elements(shadow.stand_in))
-        same = self._common_prefix(old, new)
+        same = len(list(takewhile(lambda pair: self._unchanged(*pair), zip(old, new, strict=False))))
         if same == len(old) == len(new):
             return []
         target, kind = self._target(shadow), self._r.held(list if shadow.kind is ShadowKind.LIST else deque)

@@ -59,11 +59,7 @@ LIBRARY = (OrderedDict, defaultdict, deque, Counter, ChainMap, UserDict, UserLis
 _DISPLAYS: Mapping[type, str] = {list: "[]", dict: "{}"}
 
 IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
-    int: int.__int__,
-    float: float.__float__,
-    complex: complex.__complex__,
-    str: str.__str__,
-    bytes: bytes.__bytes__,
+    kind: getattr(kind, f"__{kind.__name__}__") for kind in (int, float, complex, str, bytes)
 }
 """Builtin types whose value is given when an object is allocated, and how it is read past a subclass."""
 

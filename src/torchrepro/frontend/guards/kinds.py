@@ -370,25 +370,20 @@ class SharedStorage(Guard):
     """Which of them share memory: a write to one is then seen in another, and the graph relies on it."""
 
     cost: ClassVar[int] = ALL_TENSORS
-    pattern: tuple[int, ...]
-    """The number of each one's storage, in the order of appearance; storages that overlap count as one."""
-    offsets: tuple[int, ...] = ()
-    """Where given: how far in bytes each lies from the first in its storage, so that overlaps stay."""
+    places: tuple[tuple[int, ...], tuple[int, ...]]
+    """The number of each one's storage, in the order of appearance, storages that overlap count as one; and
+    how far in bytes each lies from the first in its storage."""
 
     @classmethod
     def of(cls, sources: tuple[Source, ...], tensors: tuple[torch.Tensor, ...]) -> SharedStorage:
-        return cls(sources[0], *storage_places(tensors), others=sources[1:])
+        return cls(sources[0], storage_places(tensors), others=sources[1:])
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        found = f"{writer.held(storage_places, 'storage_places')}([{', '.join(names)}])"
-        expected = (self.pattern, self.offsets)
-        return [f"{found} != {expected}" if self.offsets else f"{found}[0] != {self.pattern}"]
+        return [f"{writer.held(storage_places, 'storage_places')}([{', '.join(names)}]) != {self.places}"]
 
     def aspect(self) -> Aspect:
-        def shown_places(pattern: tuple[int, ...], offsets: tuple[int, ...]) -> str:
-            return f"{pattern} at {offsets}" if offsets else str(pattern)
-
-        before = shown_places(self.pattern, self.offsets)
+        shown_places = "{} at {}".format
+        before = shown_places(*self.places)
         return "storage", before, lambda *tensors: shown_places(*storage_places(tensors))
 
 

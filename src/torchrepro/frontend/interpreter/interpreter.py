@@ -21,19 +21,15 @@ from torchrepro.frontend.interpreter.operations import Attributes, Calls, Items,
 class Interpreter:
     """Owns the parts that instructions ask, and the frames."""
 
-    variables: Variables
-    attributes: Attributes
-    operators: Operators
-    items: Items
+    variables: Variables = Variables()
+    attributes: Attributes = Attributes()
+    operators: Operators = Operators()
+    items: Items = Items()
     calls: Calls
     frame: Frame | None = None
     """The innermost frame that is running."""
 
     def __init__(self) -> None:
-        self.variables = Variables()
-        self.attributes = Attributes()
-        self.operators = Operators()
-        self.items = Items()
         self.calls = Calls(self)
 
     def run(self, frame: Frame) -> Any:

@@ -184,10 +184,8 @@ class TracedModule(torch.nn.Module):
     def __delattr__(self, name: str) -> None:
         delattr(self._inner, name)
 
-    def named_modules(
-        self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, torch.nn.Module]]:
-        yield from self._inner.named_modules(memo, prefix, remove_duplicate)
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+        yield from self._inner.named_modules(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self._inner.state_dict(*args, **kwargs)
