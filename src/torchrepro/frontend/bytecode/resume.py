@@ -19,7 +19,6 @@ from bytecode import Bytecode, Instr, Label
 from bytecode.flags import CompilerFlags
 from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
-from torchrepro.frontend.bytecode.flow import edges, stack_before, stack_effect
 from torchrepro.frontend.bytecode.program import (
     FOR_ITER_SKIPS,
     NOWHERE,
@@ -28,7 +27,10 @@ from torchrepro.frontend.bytecode.program import (
     Handler,
     Instruction,
     Program,
+    edges,
     program_of,
+    stack_before,
+    stack_effect,
 )
 from torchrepro.frontend.source import FrameState
 

@@ -30,19 +30,14 @@ UNARY: Mapping[str, Callable[[Any], Any]] = {
 }
 
 BINARY_METHODS = {
-    "ADD": "add",
-    "AND": "and",
+    **{name: name.lower() for name in ("ADD", "AND", "LSHIFT", "OR", "RSHIFT", "XOR")},
     "FLOOR_DIVIDE": "floordiv",
-    "LSHIFT": "lshift",
     "MATRIX_MULTIPLY": "matmul",
     "MULTIPLY": "mul",
-    "REMAINDER": "mod",
-    "OR": "or",
     "POWER": "pow",
-    "RSHIFT": "rshift",
+    "REMAINDER": "mod",
     "SUBTRACT": "sub",
     "TRUE_DIVIDE": "truediv",
-    "XOR": "xor",
 }
 """By the name that `bytecode.BinaryOp` gives the operator: the stem of its special methods."""
 
