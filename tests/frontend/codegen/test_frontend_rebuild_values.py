@@ -446,10 +446,44 @@ def test_wrappers_of_functions() -> None:
     assert rebuilt[6].__self__ is world.locals["it"]
 
 
-def test_an_error_is_refused_as_it_has_a_traceback() -> None:
+def test_errors_keep_arguments_links_and_notes() -> None:
+    class Mine(ValueError):
+        def __init__(self, code: int) -> None:
+            super().__init__(f"code {code}")
+            self.code = code
+
     world = SmallWorld()
-    with pytest.raises(CannotRebuild, match=r"builtins\.ValueError: an error has a traceback"):
-        world.region([world.made(ValueError(1))])
+    error = world.made(Mine(3))
+    error.add_note("note")
+    error.__cause__ = KeyError("k")
+    error.__context__ = StopIteration([5])
+    rebuilt = world.rebuilt(error)
+    assert type(rebuilt) is Mine
+    assert (rebuilt.args, rebuilt.code, rebuilt.__notes__) == (("code 3",), 3, ["note"])
+    assert rebuilt.__cause__.args == ("k",)
+    assert rebuilt.__context__.value == [5]
+    assert rebuilt.__suppress_context__ is True
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(2, "no", "file"),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"),
+        AttributeError("a", name="n", obj=[1]),
+        ExceptionGroup("g", [ValueError(1)]),
+        SystemExit(3),
+        ImportError("i", name="m"),
+        KeyError(),
+    ],
+)
+def test_builtin_errors(error: BaseException) -> None:
+    rebuilt = SmallWorld().rebuilt(error)
+    assert type(rebuilt) is type(error)
+    assert repr(rebuilt) == repr(error)
+    assert str(rebuilt) == str(error)
+    for name in ("filename", "errno", "name", "obj", "code"):
+        assert getattr(rebuilt, name, None) == getattr(error, name, None)
 
 
 def test_subclasses_of_immutable_types() -> None:

@@ -68,11 +68,11 @@ def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def slot_descriptors(cls: type) -> dict[str, Any]:
-    """By the name of the attribute. Of builtin classes only errors have such as can be set."""
+    """By the name of the attribute. Of builtin classes only errors have such as can be set (but groups)."""
     return {
         name: descriptor
         for owner in reversed(cls.__mro__)
-        if "__slots__" in vars(owner) or issubclass(owner, BaseException)
+        if "__slots__" in vars(owner) or (is_builtin_error(owner) and owner is not BaseExceptionGroup)
         for name, descriptor in vars(owner).items()
         if is_a(descriptor, MemberDescriptorType)
     }
@@ -93,3 +93,7 @@ def is_full(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_builtin_error(cls: type) -> bool:
+    return issubclass(cls, BaseException) and cls.__module__ == "builtins"

@@ -34,6 +34,7 @@ from torchrepro.frontend.codegen.objects import (
     attributes,
     dict_items,
     elements,
+    is_builtin_error,
     is_full,
     slot_descriptors,
     slots,
@@ -55,6 +56,9 @@ class Recipe:
 
 LIBRARY = (OrderedDict, defaultdict, deque, Counter, ChainMap, UserDict, UserList, SimpleNamespace)
 """Classes whose objects need not have been seen being made: they are known to be nothing but their state."""
+
+ERROR_FIELDS = {"__suppress_context__": False}
+"""What an error's own fields are where nobody set them, if not None (`StopIteration.value`)."""
 
 _DISPLAYS: Mapping[type, str] = {list: "[]", dict: "{}"}
 
@@ -81,12 +85,12 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
     if cls is SteppedGenerator:
         raise CannotRebuild("a generator that has begun")
     plain = cls in CONTENTS or cls is frozenset
-    if issubclass(cls, BaseException):
-        raise CannotRebuild(f"{_name(cls)}: an error has a traceback")
-    if not (plain or cls in LIBRARY or _is_record(cls) or r.world.is_fresh(value)):
+    if not (plain or cls in LIBRARY or _is_record(cls) or is_builtin_error(cls) or r.world.is_fresh(value)):
         raise CannotRebuild(f"{_name(cls)}, which was not seen being made")
+    if r.world.is_opaque(value):
+        raise CannotRebuild(f"{_name(cls)}, which torch raised for tensors without values")
     base = _builtin_base(cls)
-    contents = CONTENTS.get(base)
+    contents = _error_contents if issubclass(base, BaseException) else CONTENTS.get(base)
 
     def make() -> str:
         if hasattr(cls, "n_sequence_fields"):  # torch.return_types and the like
@@ -99,6 +103,8 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
             arguments = [f"[{r.sequence(frozenset.__iter__(value))}]"]
         elif base in IMMUTABLE:
             arguments = [r.expression(IMMUTABLE[base](value))]
+        elif issubclass(base, BaseException):
+            arguments = [r.expression(each) for each in value.args]
         if plain:
             return _DISPLAYS.get(cls) or f"{r.held(cls)}({', '.join(arguments)})"
         return f"{r.held(base)}.__new__({', '.join((r.held(cls), *arguments))})"
@@ -122,7 +128,8 @@ def recipe(r: Rebuilder, value: Any) -> Recipe:
 def _members(base: type, value: Any) -> Iterator[tuple[Any, Any]]:
     descriptors = slot_descriptors(type(value))
     for name, held in slots(value):
-        yield descriptors[name], held
+        if not issubclass(base, BaseException) or held is not ERROR_FIELDS.get(name):
+            yield descriptors[name], held
     if base is defaultdict:
         yield vars(defaultdict)["default_factory"], value.default_factory
 
@@ -156,6 +163,20 @@ def _ordered_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
     ]
 
 
+def _error_contents(r: Rebuilder, name: str, value: BaseException) -> list[str]:
+    """Return what sets an error's fields, but no traceback: it would show frames of the tracer."""
+    base = r.held(_builtin_base(type(value)))
+    links = [(link, getattr(value, link)) for link in ("__cause__", "__context__")]
+    return [
+        f"{base}.__init__({', '.join((name, *map(r.expression, value.args)))})",
+        *(
+            f"{base}.{link}.__set__({name}, {r.expression(other)})"
+            for link, other in links
+            if other is not None
+        ),
+    ]
+
+
 CONTENTS: Mapping[type, Callable[[Rebuilder, str, Any], list[str]]] = {
     list: _all_at_once(list, "extend"),
     set: _all_at_once(set, "update"),
@@ -173,7 +194,7 @@ KNOWN_BASES = {object, tuple, frozenset, SimpleNamespace, *IMMUTABLE, *CONTENTS}
 def _builtin_base(cls: type) -> type:
     """Return the type that allocates: the first with a `__new__` in C. Refuse one with unknown fields."""
     for base in cls.__mro__:
-        if base in KNOWN_BASES or hasattr(base, "n_sequence_fields"):
+        if base in KNOWN_BASES or is_builtin_error(base) or hasattr(base, "n_sequence_fields"):
             return base
         if is_a(vars(base).get("__new__"), BuiltinFunctionType):
             break

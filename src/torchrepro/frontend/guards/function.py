@@ -64,17 +64,15 @@ def _in_order(guards: Iterable[Guard]) -> list[Guard]:
     """By cost; but what is known of an object goes before everything that is read from it."""
     guards = list(guards)
     tensors = {guard.source for guard in guards if isinstance(guard, TensorLike)}
-    costs: dict[Source, int] = {}
-    for guard in guards:
-        if not guard.others:
-            costs[guard.source] = max(guard.cost, costs.get(guard.source, 0))
+    by_cost = sorted(guards, key=lambda guard: guard.cost)
+    costs = {guard.source: guard.cost for guard in by_cost if not guard.others}  # of the costliest on it
 
     def rank(guard: Guard) -> tuple[bool, int, int, int]:
         """Rank what is read from tensors last, so that all other tensors are checked at once."""
-        bases = [list(_bases(source)) for source in guard.reads]
-        above = [base for each in bases for base in each]
-        cost = max([guard.cost, *(costs.get(base, 0) for base in above)])
-        return not tensors.isdisjoint(above), cost, max(map(len, bases), default=0), guard.cost
+        above = [base for source in guard.reads for base in _bases(source)]
+        # Not by `max`, which the user may have replaced.
+        cost = sorted([guard.cost, *(costs.get(base, 0) for base in above)])[-1]
+        return not tensors.isdisjoint(above), cost, len(above), guard.cost
 
     return sorted(guards, key=rank)
 
