@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,10 @@ class CaptureExplanation:
         """Yield the explanation for a terminal; `guards`, `graphs` and `code` ask for details of regions."""
         from torchrepro.second_opinion.rendering import sections_of
 
-        return lines_of_sections(sections_of(self, **details), width)
+        for line in lines_of_sections(sections_of(self, **details), width):
+            # Sections leave code as wide as it is.
+            parts = textwrap.wrap(line.text, width, subsequent_indent=" " * 8)
+            yield from [line] if len(line.text) <= width else (Line(part, line.style) for part in parts)
 
     def text(self, width: int = WIDTH, **details: bool) -> str:
         """Return what `lines` gives as plain text."""

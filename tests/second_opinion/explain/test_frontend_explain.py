@@ -181,7 +181,7 @@ def test_a_backend_compiles_the_graphs(x: torch.Tensor) -> None:
 )
 def test_plain_text_is_readable_at_eighty_columns(name: str, x: torch.Tensor) -> None:
     told = explain_capture(getattr(explained, name), x)
-    lines = str(told).splitlines()
+    lines = told.text(guards=True, graphs=True, code=True).splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert not any(line != line.rstrip() for line in lines)
     assert "\x1b" not in str(told)
