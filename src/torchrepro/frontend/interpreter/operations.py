@@ -30,14 +30,19 @@ UNARY: Mapping[str, Callable[[Any], Any]] = {
 }
 
 BINARY_METHODS = {
-    **{name: name.lower() for name in ("ADD", "AND", "LSHIFT", "OR", "RSHIFT", "XOR")},
+    "ADD": "add",
+    "AND": "and",
     "FLOOR_DIVIDE": "floordiv",
+    "LSHIFT": "lshift",
     "MATRIX_MULTIPLY": "matmul",
     "MULTIPLY": "mul",
-    "POWER": "pow",
     "REMAINDER": "mod",
+    "OR": "or",
+    "POWER": "pow",
+    "RSHIFT": "rshift",
     "SUBTRACT": "sub",
     "TRUE_DIVIDE": "truediv",
+    "XOR": "xor",
 }
 """By the name that `bytecode.BinaryOp` gives the operator: the stem of its special methods."""
 

@@ -159,7 +159,12 @@ def _instance(op: Interpreter, error: Any) -> Any:
     """`raise ValueError` makes one. What is no exception is left for CPython to complain about."""
     if not (isinstance(error, type) and issubclass(error, BaseException)):
         return error
-    return op.calls.call(error, (), {})
+    made = op.calls.call(error, (), {})
+    if not isinstance(made, BaseException):
+        raise TypeError(
+            f"calling {error!r} should have returned an instance of BaseException, not {type(made)!r}"
+        )
+    return made
 
 
 def _go_on(frame: Frame, error: BaseException) -> int:
