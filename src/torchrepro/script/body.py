@@ -111,7 +111,7 @@ class BodyWriter:
     def _call(self, node: Node) -> None:
         spelling = self._speller.spelling(node)
         operands = [used for used in nodes_in((node.args, node.kwargs)) if used in self._pending]
-        # Evaluated in the order of the graph only if they are the last that wait, in their order.
+        # Inlining keeps the graph's order only if the operands are the last pending ones, in their order.
         if operands != self._pending[len(self._pending) - len(operands) :]:
             self._flush()
         text = spelling(Writer(self._texts))
@@ -133,7 +133,7 @@ class BodyWriter:
                 self._flush(unless_returned=node)
 
     def _flush(self, unless_returned: Node | None = None) -> None:
-        """Give those that wait a line and a name each."""
+        """Write each pending value as a line with a name of its own."""
         waiting, self._pending = self._pending, []
         for node in waiting:
             returned = [user.op for user in node.users] == ["output"] and self._uses[node] == 1
@@ -147,7 +147,7 @@ class BodyWriter:
     def _line(self, statement: str) -> None:
         self.body.lines += laid_out(statement, self._depth, margin=2 if self._owner else 1)
 
-    # Statements that are no calls.
+    # Statements other than calls.
 
     def _set_item(self, node: Node) -> None:
         self._flush()
@@ -181,7 +181,7 @@ class BodyWriter:
         self._texts[node] = Text(f"{self._owner}.{name}" if self._owner else name)
 
     def _nested(self, node: Node, graph: GraphModule) -> None:
-        """A graph that an operator is given: a function inside the function."""
+        """Write a graph that is an argument of an operator, as a nested function."""
         self._flush()
         name = self._names.fresh(str(node.target).rpartition(".")[2])
         inner = BodyWriter(graph, self._speller, owner=self._owner, nested=True).write()
@@ -228,7 +228,7 @@ class BodyWriter:
     # Questions.
 
     def _parts(self, node: Node) -> dict[int, Node]:
-        """The uses of a result with several parts, by number, where each part is used on its own."""
+        """Return the users of a result with several parts, by index, where each part is used separately."""
         value = self._values.get(node)
         if not isinstance(value, tuple | list) or not node.users:
             return {}
@@ -259,7 +259,7 @@ class BodyWriter:
         return known is None or isinstance(known, torch.Tensor)
 
     def _inside_an_index(self, node: Node) -> bool:
-        """Whether the value is used as a size in a slice: an expression there is hard to read."""
+        """Return whether the value is used as a size in a slice: an expression there is hard to read."""
         return any(
             user.target in (operator.getitem, operator.setitem) and user.args[0] is not node
             for user in node.users
@@ -267,7 +267,7 @@ class BodyWriter:
 
 
 def _names_of_parts(node: Node) -> Sequence[str]:
-    """What the operator calls its results, `values, indices`; empty where it does not say."""
+    """Return the operator's names for its results, `values, indices`; empty where it has none."""
     target: Any = node.target
     if not isinstance(target, OpOverload):
         packet = getattr(torch.ops.aten, base_name(node), None)

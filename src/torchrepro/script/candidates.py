@@ -57,7 +57,7 @@ def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -
 
 
 def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Script:
-    """Return the first of them alone, which takes a fraction of the time of all."""
+    """Return the first candidate alone, which takes a fraction of the time of all."""
     return next(each_script(repro, verdict, header=header))
 
 
@@ -73,7 +73,7 @@ def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
 
 
 def input_names(repro: Repro) -> dict[int, str]:
-    """Return what the scripts call the inputs, by number; those that the graph does not use have no name."""
+    """Return the names of the inputs in the scripts, by index; those not used by the graph have none."""
     nodes = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
     names = names_of_inputs(repro.graph, sizes_of_inputs(repro.graph))
     return {number: names[node] for number, node in enumerate(nodes) if node in names}
@@ -168,9 +168,9 @@ class CallScript(GraphScript):
         return name if found else ""
 
     def before_inputs(self) -> list[str]:
-        """Lines that put a global back as it was when the user's code was loaded.
+        """Return the lines that reset a global to its value when the user's code was loaded.
 
-        The object stays the same one where it can: functions may hold it by other names.
+        The object's identity is kept where possible: functions may hold it under other names.
         """
         if self.verdict.kind in RAISING or not self._global:
             return []

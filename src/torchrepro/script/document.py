@@ -21,7 +21,7 @@ from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafCompariso
 from torchrepro.script.expressions import WIDTH, Text, Unwritable, Writer, indented, laid_out
 
 _STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
-# Those of torch.testing: what a reader expects where nothing is said.
+# The tolerances of torch.testing, which apply where a script gives none.
 _DEFAULTS = {
     torch.float16: (1e-3, 1e-5),
     torch.bfloat16: (1.6e-2, 1e-5),
@@ -55,7 +55,7 @@ def document(
     definitions: Sequence[Sequence[str]],
     statements: Sequence[str],
 ) -> str:
-    """The text of a script from its parts, with the blank lines that formatters want.
+    """Return the text of a script from its parts, with the blank lines that formatters want.
 
     Modules of configs that settings name are imported, `import torch` does not load them all; so is the
     module that a backend of the user comes from.
@@ -89,28 +89,28 @@ def _imports(modules: set[str]) -> list[str]:
 
 
 def docstring(sentence: str, facts: Sequence[str]) -> list[str]:
-    """What goes wrong, in one sentence, and what is known about it."""
+    """Return the lines of the docstring: what goes wrong, in one sentence, and the facts known about it."""
     first = shortened(_quotable(sentence), 3 * (WIDTH - 10)).rstrip(".") + "."
     return [*textwrap.wrap(first, WIDTH - 3)[:3], "", *map(_quotable, facts)]
 
 
 def seen_with(repro: Repro) -> str:
-    """With which torch and on which device the failure is seen, here and now."""
+    """Return a sentence with the version of torch and the device on which the failure is seen now."""
     devices = {value.device.type for value in repro.inputs if isinstance(value, torch.Tensor)} - {"cpu"}
     where = ", ".join(sorted(devices)) or torch.backends.cpu.get_cpu_capability()
     return f"Seen with torch {torch.__version__} on {platform.machine()} ({where})."
 
 
 def _quotable(text: str) -> str:
-    """Text that may stand in a docstring."""
+    """Return the text without backslashes and quotes that a docstring cannot hold."""
     return text.replace("\\", "/").replace('"""', "'''").rstrip('"').rstrip()
 
 
-# What stands around a call, as the lines that a user would write for it; defaults are left out.
+# What surrounds a call, as the lines that a user would write for it; defaults are left out.
 
 
 def setting_lines(ambient: Ambient) -> list[str]:
-    """Settings of the whole process."""
+    """Return the lines that change settings of the whole process."""
     lines = []
     if ambient.default_dtype != "float32":
         lines.append(f"torch.set_default_dtype(torch.{ambient.default_dtype})")
@@ -127,7 +127,7 @@ def setting_lines(ambient: Ambient) -> list[str]:
 
 
 def contexts(ambient: Ambient) -> list[str]:
-    """Context managers around the forward call, the outermost first."""
+    """Return the context managers around the forward call, the outermost first."""
     found = []
     if ambient.inference_mode:
         found.append("torch.inference_mode()")
@@ -142,12 +142,12 @@ def contexts(ambient: Ambient) -> list[str]:
 
 
 def within(around: Sequence[str], calls: Sequence[str]) -> list[str]:
-    """The calls inside context managers, where there are any."""
+    """Return the calls inside the context managers, where there are any."""
     return [f"with {', '.join(around)}:", *indented(calls)] if around else list(calls)
 
 
 def compile_arguments(compiler: Compiler, *, dynamic: bool) -> str:
-    """The arguments of `torch.compile` after the function, with the comma before them."""
+    """Return the arguments of `torch.compile` after the function, with the comma before them."""
     words = []
     module, colon, function = compiler.name.partition(":")
     if colon:
@@ -170,7 +170,7 @@ def compile_arguments(compiler: Compiler, *, dynamic: bool) -> str:
 
 
 def autocast_text(device: object, dtype: object, *, enabled: bool = True, cache_enabled: bool = True) -> str:
-    """The context manager of an autocast; `dtype` is None where it is the device's own."""
+    """Return the context manager of an autocast; `dtype` is None where it is the device's default."""
     words = [quote(str(device)), *([] if dtype is None else [f"dtype={dtype}"])]
     words += [] if enabled else ["enabled=False"]
     words += [] if cache_enabled else ["cache_enabled=False"]
@@ -199,7 +199,7 @@ class Compared:
 
 
 def worst_leaf(verdict: Verdict) -> LeafComparison | None:
-    """The leaf to compare: of those that differ the one that tells most."""
+    """Return the leaf to compare: the most informative one of those that differ."""
     comparison: Comparison | None = verdict.comparison
     if comparison is None or not comparison.differing:
         return None
@@ -207,7 +207,7 @@ def worst_leaf(verdict: Verdict) -> LeafComparison | None:
 
 
 def assertion(compared: Compared, actual: str, expected: str) -> str:
-    """The statement that fails as long as the compiler is wrong."""
+    """Return the statement that fails as long as the compiler is wrong."""
     if compared.leaf.difference is Difference.TYPE:
         return f"assert type({actual}) is type({expected})"
     words = [_widened(actual, compared.dtype), _widened(expected, compared.dtype)]
@@ -222,7 +222,7 @@ def assertion(compared: Compared, actual: str, expected: str) -> str:
 
 
 def tolerances(compared: Compared) -> tuple[float, float] | None:
-    """(rtol, atol) between rounding and the error that was seen; None where torch's own do."""
+    """Return (rtol, atol) between rounding and the observed error; None where torch's defaults suffice."""
     leaf, dtype = compared.leaf, compared.dtype
     if compared.limits is not None:
         return compared.limits
@@ -246,7 +246,7 @@ def tolerances(compared: Compared) -> tuple[float, float] | None:
 
 
 def sentence(compiler: Compiler, verdict: Verdict) -> str:
-    """What goes wrong, in one sentence."""
+    """Return one sentence that says what goes wrong."""
     who = "torch.compile" if compiler.name == "inductor" else f"torch.compile with {compiler}"
     raised = verdict.raised
     match verdict.kind:
@@ -279,7 +279,7 @@ def _difference(leaf: LeafComparison) -> str:
 
 
 def raised_comment(verdict: Verdict) -> str:
-    """What the call that fails leads to, as a comment behind it."""
+    """Return how the failing call ends, as the text of a comment behind it."""
     match verdict.kind:
         case Kind.CRASH:
             return verdict.signal or "the process dies"
@@ -296,7 +296,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _error_and_size(leaf: LeafComparison) -> tuple[float, float]:
-    """The error of the worst element, and the magnitude of what eager has there."""
+    """Return the error of the worst element, and the magnitude of eager's value there."""
     try:
         expected, actual = complex(leaf.ref_value), complex(leaf.res_value)
     except ValueError:
@@ -305,7 +305,7 @@ def _error_and_size(leaf: LeafComparison) -> tuple[float, float]:
 
 
 def _tells_more(leaf: LeafComparison) -> bool:
-    """Whether the truth is another value than eager's, and not only eager's with more digits."""
+    """Return whether the truth is a value other than eager's, not only eager's with more digits."""
     try:
         eager, compiled, truth = (
             complex(text) for text in (leaf.ref_value, leaf.res_value, leaf.truth_value)
@@ -316,14 +316,14 @@ def _tells_more(leaf: LeafComparison) -> bool:
 
 
 def _widened(name: str, dtype: torch.dtype | None) -> str:
-    """Float8 has no arithmetic to be compared with."""
+    """Return the expression, converted where it is float8, which has no arithmetic to compare with."""
     return (
         f"{name}.float()" if dtype is not None and dtype.is_floating_point and dtype.itemsize == 1 else name
     )
 
 
 def _one_digit(number: float) -> float:
-    """Rounded down to one digit."""
+    """Round down to one digit."""
     exponent = math.floor(math.log10(number))
     return float(f"{math.floor(number / 10.0**exponent)}e{exponent}")
 

@@ -98,7 +98,7 @@ class GraphClasses:
         return "" if line.note is None else f"  # {self._copied(line.note)}"
 
     def _expression(self, tree: ast.expr) -> str:
-        """The expression with the words of the graph text replaced by Python."""
+        """Return the expression with the words of the graph text replaced by Python."""
         text = self._copied(tree)
         for word, what in _TABLES.items():
             if re.search(rf"\b{word}\w+\(", text):
@@ -110,7 +110,7 @@ class GraphClasses:
         return text
 
     def _copied(self, tree: ast.expr) -> str:
-        """The expression as it stands in the text."""
+        """Return the expression as it stands in the text."""
         if tree.end_lineno != tree.lineno:
             return ast.unparse(tree)
         return self._source[tree.lineno - 1][tree.col_offset : tree.end_col_offset].decode()

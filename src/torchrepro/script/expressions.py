@@ -56,7 +56,7 @@ class Text:
     binding: int = ATOM
 
     def within(self, binding: int) -> str:
-        """The text as an operand of an operator that binds so tightly."""
+        """Return the text as an operand of an operator that binds this tightly, parenthesised if needed."""
         return self.text if self.binding >= binding else f"({self.text})"
 
     def __str__(self) -> str:
@@ -87,12 +87,12 @@ class Writer:
         return plain(value)
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> str:
-        """What stands between the brackets of a call."""
+        """Return the text between the parentheses of a call."""
         named = [f"{name}={self.write(value)}" for name, value in (kwargs or {}).items()]
         return ", ".join([*(str(self.write(value)) for value in args), *named])
 
     def index(self, value: Any) -> str:
-        """What stands between the square brackets of `x[...]`."""
+        """Return the text between the square brackets of `x[...]`."""
         if isinstance(value, tuple) and value:
             items = [self._place(item) for item in value]
             return items[0] + "," if len(items) == 1 else ", ".join(items)
@@ -107,14 +107,14 @@ class Writer:
 
 
 def listed(items: Sequence[str], type_: type) -> str:
-    """A list or a tuple of these."""
+    """Return the text of a list or a tuple of these items."""
     if issubclass(type_, list):
         return f"[{', '.join(items)}]"
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def plain(value: Any) -> Text:
-    """A value that is no collection and no node."""
+    """Write a value that is neither a collection nor a node."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         value = hint(value)
         if value is None:
@@ -129,14 +129,14 @@ def plain(value: Any) -> Text:
 
 
 def float_text(value: float) -> str:
-    """`1.5`, `1e-05`, `float("inf")`: evaluates to the very value."""
+    """Return text that evaluates to exactly this value: `1.5`, `1e-05`, `float("inf")`."""
     if math.isfinite(value):
         return repr(value)
     return 'float("nan")' if math.isnan(value) else f'{"-" if value < 0 else ""}float("inf")'
 
 
 def complex_text(value: complex) -> str:
-    """`complex(1.0, -0.0)`: what `1 - 0j` means depends on signs."""
+    """Return `complex(1.0, -0.0)`: arithmetic such as `1 - 0j` may change the sign of a zero."""
     return f"complex({float_text(value.real)}, {float_text(value.imag)})"
 
 
@@ -158,7 +158,7 @@ Spelling = Callable[[Writer], Text]
 def infix(sign: str, left: Any, right: Any) -> Spelling:
     def write(writer: Writer) -> Text:
         binding = _BINDING[sign]
-        # Python computes from the left, powers from the right; comparisons do not chain.
+        # Operators are left-associative, powers right-associative; comparisons do not chain.
         sides = (binding + 1, _UNARY) if sign == "**" else (binding + (binding == 6), binding + 1)
         first, second = writer.write(left).within(sides[0]), writer.write(right).within(sides[1])
         hugged = sign == "**" and all(_SIMPLE_OPERAND.fullmatch(side) for side in (first, second))
@@ -169,7 +169,7 @@ def infix(sign: str, left: Any, right: Any) -> Spelling:
 
 def prefix(sign: str, operand: Any) -> Spelling:
     binding = _UNARY if sign != "not " else 1
-    # `-x**2` means `-(x**2)`, which few know.
+    # Parenthesise powers: Python reads `-x**2` as `-(x**2)`, which many readers do not expect.
     return lambda writer: Text(sign + writer.write(operand).within(_BINDING["**"] + 1), binding)
 
 
@@ -186,7 +186,7 @@ def subscript(owner: Any, index: Any, attribute: str = "") -> Spelling:
 
 
 def torch_level(node: Node) -> tuple[Spelling, str]:
-    """A call as capture recorded it, under its public name, and the module that it needs."""
+    """Return a call as capture recorded it, under its public name, and the module that it needs."""
     args, kwargs, target = list(node.args), dict(node.kwargs), node.target
     if node.op == "call_method":
         return method(str(target), args[0], args[1:], kwargs), ""
@@ -204,7 +204,7 @@ def torch_level(node: Node) -> tuple[Spelling, str]:
 
 @functools.cache
 def _public_names() -> dict[int, str]:
-    """The shortest public name of each function, by identity."""
+    """Return the shortest public name of each function, by identity."""
     found: dict[int, str] = {}
     places = {"torch": torch, "F": functional, "torch.special": torch.special, "torch.linalg": torch.linalg}
     for place, module in {**places, "torch.fft": torch.fft, "math": math}.items():
@@ -215,7 +215,7 @@ def _public_names() -> dict[int, str]:
 
 
 def _name_of(target: Any) -> tuple[str, str]:
-    """The name by which a script reaches a callable, and the module that it must import for that."""
+    """Return the name by which a script reaches a callable, and the module that it must import for that."""
     public = _public_names().get(id(target))
     if public is not None:
         return public, public.partition(".")[0]
@@ -241,7 +241,7 @@ def _name_of(target: Any) -> tuple[str, str]:
 def _without_defaults(
     target: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments without those at the end that are the function's own defaults."""
+    """Return the arguments without named and trailing positional ones that equal the function's defaults."""
     try:
         parameters = list(inspect.signature(target).parameters.values())
     except (ValueError, TypeError):
@@ -256,7 +256,7 @@ def _without_defaults(
 
 
 def same_value(value: Any, other: Any) -> bool:
-    """Whether two plain values are equal and of one kind; nodes and tensors equal nothing."""
+    """Return whether two plain values are equal and of one type; nodes and tensors equal nothing."""
     if isinstance(value, list | tuple) and isinstance(other, list | tuple):
         return len(value) == len(other) and all(map(same_value, value, other))
     if isinstance(value, Node | torch.Tensor) or isinstance(other, Node | torch.Tensor):
@@ -265,19 +265,19 @@ def same_value(value: Any, other: Any) -> bool:
 
 
 def nodes_in(value: Any) -> list[Node]:
-    """All nodes among arguments, in the order in which Python evaluates them, repeated ones again."""
+    """Return all nodes among arguments, in Python's order of evaluation, with repetitions."""
     found: list[Node] = []
     map_arg(value, found.append)
     return found
 
 
 # Lines as a formatter would lay them out, without needing one at run time. Only what scripts contain is
-# known: a statement that is too long is split at its last bracket, first with everything inside on one line,
-# then with one item a line.
+# supported: a statement that is too long is split at its last bracket, first with its inside on one line,
+# then with one item per line.
 
 
 def laid_out(statement: str, depth: int = 0, *, margin: int = 0) -> list[str]:
-    """The lines of one statement that stands `depth` levels deep, and `margin` levels deeper in the end."""
+    """Return the lines of one statement `depth` levels deep, to be indented by `margin` more levels later."""
     if "\n" in statement:
         return [INDENT * depth + line if line else "" for line in statement.split("\n")]
     while statement.startswith(INDENT):
@@ -286,7 +286,7 @@ def laid_out(statement: str, depth: int = 0, *, margin: int = 0) -> list[str]:
     code, _, _ = statement.partition("  #")
     start, end = (-1, -1) if len(indent) + len(code) <= width else _last_brackets(statement)
     if start < 0:
-        return [indent + statement]  # a comment may stand out: no formatter breaks one
+        return [indent + statement]  # a comment may exceed the width: no formatter breaks one
     head, inside, tail = statement[: start + 1], statement[start + 1 : end], statement[end:]
     names, equals, value = statement.partition(" = ")
     if len(indent) + len(head) > width and equals and len(names) < start:
@@ -305,13 +305,13 @@ def indented(lines: Sequence[str]) -> list[str]:
 
 
 def filled(name: str, before: str, items: Sequence[str], after: str) -> str:
-    """An assignment of a long list, many items a line; formatters would put each on its own."""
+    """Return an assignment of a long list with many items per line; formatters would put one per line."""
     body = textwrap.wrap(", ".join(items) + ",", WIDTH - len(INDENT), break_on_hyphens=False)
     return "\n".join(["# fmt: off", f"{name} = {before}", *indented(body), after, "# fmt: on"])
 
 
 def top_level_items(inside: str) -> Iterator[str]:
-    """What stands between the commas that no bracket encloses."""
+    """Yield the texts between the commas that no bracket encloses."""
     start = 0
     for position, depth, character in _walk(inside):
         if character == "," and depth == 0:
@@ -322,7 +322,7 @@ def top_level_items(inside: str) -> Iterator[str]:
 
 
 def _last_brackets(statement: str) -> tuple[int, int]:
-    """The last pair of brackets that no other encloses; (-1, -1) where the statement goes on after it."""
+    """Return the positions of the last outermost brackets; (-1, -1) where the statement goes on."""
     start = end = -1
     for position, depth, character in _walk(statement):
         if character in "([{" and depth == 0:
@@ -333,7 +333,7 @@ def _last_brackets(statement: str) -> tuple[int, int]:
 
 
 def _walk(text: str) -> Iterator[tuple[int, int, str]]:
-    """(position, depth before it, character) of everything outside of strings."""
+    """Yield (position, depth before it, character) of everything outside of strings."""
     depth = 0
     for token in _TOKEN.finditer(text):
         character = token[0]

@@ -90,7 +90,7 @@ class GraphScript:
         return write_function(f"{self.callee}({arguments})", f"torch.compile({self.fresh}{self._given})")
 
     def _two_calls(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
-        """The call in eager and the call that fails; or both results, and that they are to be the same."""
+        """Return the eager call and the call that fails; or both results and the assertion of equality."""
         if self.verdict.kind in RAISING:
             backward = self.loss()
             failing = f"{compiled}{backward}  # {raised_comment(self.verdict)}"
@@ -100,7 +100,7 @@ class GraphScript:
         return [*calls, assertion(self._compared(), f"compiled{where}", f"eager{where}")]
 
     def _two_runs(self, call: str, compiled: str) -> Part:
-        """A function that recreates everything and returns what is compared, called twice."""
+        """Return a function that recreates everything and returns what is compared, and two calls of it."""
         raising = self.verdict.kind in RAISING
         lines = [*self.before_inputs(), *self.input_lines(), *self.seed()]
         returned, backward = "" if raising else self.observed(), self.loss()
@@ -122,7 +122,7 @@ class GraphScript:
         return calls, [[f"def run({self.callee}):", *body]]
 
     def _missing_error(self, call: str, compiled: str) -> Part:
-        """A function that says which error a call raises, and the question to both sides."""
+        """Return a function that returns the error that a call raises, and an assertion on both sides."""
         tried = ["try:", *indented(self.around([call]))]
         tried += ["except Exception as error:", "    return type(error).__name__", 'return "nothing"']
         asked = [
@@ -138,7 +138,7 @@ class GraphScript:
         return parts.compile_arguments(compiler, dynamic=bool(self.repro.symbols) and not self._marks)
 
     def _ahead_of_time(self, arguments: str) -> tuple[list[str], str]:
-        """Lines that come first, and the call."""
+        """Return the lines that export and compile, and the call."""
         if self.repro.symbols:
             raise Unwritable("an exported program with dynamic sizes")
         self.modules.add(INDUCTOR)
@@ -164,7 +164,7 @@ class GraphScript:
         )
 
     def may_be_nan(self) -> bool:
-        """Whether NaNs may stand in both results: eager has one, or something that is not finite goes in."""
+        """Return whether both results may contain NaN: eager's does, or some input is not finite."""
         exact = self.exact and self.repro.place is not Place.BEFORE_CAPTURE
         if exact or "nan" in f"{self.leaf.ref_value}{self.leaf.truth_value}":
             return True
@@ -174,7 +174,7 @@ class GraphScript:
             if tensor.dtype.is_floating_point and tensor.layout is torch.strided
         )
 
-    # What a call of the user's code (`candidates.py`) has otherwise.
+    # What differs for a call of the user's code (`candidates.py`).
 
     @property
     def callee(self) -> str:
@@ -299,7 +299,7 @@ class GraphScript:
         return [node for node in self.repro.graph.graph.nodes if node.op == "placeholder"]
 
     def _value_of(self, node: Node) -> Any:
-        """An input as the script makes it. Below AOT autograd has done its work."""
+        """Return an input as the script makes it; after AOT, where autograd is done, detached."""
         value = self.repro.inputs[self.placeholders.index(node)]
         if self.repro.place is Place.AFTER_AOT and isinstance(value, torch.Tensor) and value.requires_grad:
             return value.detach()
@@ -320,7 +320,7 @@ class GraphScript:
             return []
         parameters = self.body.parameters
         if any(not isinstance(value, torch.Tensor) for value in map(self._value_of, parameters)):
-            return []  # a number of its own is dynamic only if everything is
+            return []  # a number among the inputs is dynamic only if everything is
         symbolic, fixed = [], 0
         for node, dim, size in dimensions_of_inputs(repro.graph):
             if node not in parameters:
@@ -332,7 +332,7 @@ class GraphScript:
         return symbolic if fixed else []
 
     def before_inputs(self) -> list[str]:
-        """The calls that came before the failing one."""
+        """Return the calls that came before the failing one."""
         lines = []
         for inputs in self.repro.earlier:
             given = dict(zip(self.placeholders, inputs, strict=False))
@@ -346,7 +346,7 @@ class GraphScript:
         return Inputs().add({name: value})[name]
 
     def seed(self) -> list[str]:
-        """Both sides draw the same numbers."""
+        """Return lines that make both sides draw the same random numbers."""
         if not self.traced.random:
             return []
         asked = "fallback_random" in self.repro.compiler.options
@@ -415,7 +415,7 @@ class GraphScript:
         return f"out{self.result_suffix()}"
 
     def compared_dtype(self) -> torch.dtype | None:
-        """An input and its gradient have the same."""
+        """Return the dtype of what is compared; an input and its gradient have the same one."""
         if self._where.input is not None:
             value = self.repro.inputs[self._where.input]
             return value.dtype if isinstance(value, torch.Tensor) else None

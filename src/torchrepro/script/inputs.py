@@ -43,12 +43,12 @@ class Inputs:
     _memories: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def add(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Make these values; the text by which each is passed."""
+        """Add lines that make these values; return the text by which each is passed."""
         memories = _shared_memories(values)
         return {name: self._argument(name, value, memories) for name, value in values.items()}
 
     def expression(self, name: str, value: torch.Tensor, *, longest: int = WIDTH) -> str:
-        """An expression for a tensor that needs no line of its own; from the file if it must be."""
+        """Return an expression for a tensor without a line of its own; it loads the file where it must."""
         line = line_for(value, self.around)
         if line is None or line.drawn or len(line.text) > longest:
             return self._from_file(name, value)
@@ -98,7 +98,7 @@ class Inputs:
         return listed(items, type(value))
 
     def _view(self, name: str, value: torch.Tensor, place: tuple[str, int], memory: torch.Tensor) -> None:
-        """A tensor on memory that it shares with others."""
+        """Add a line for a tensor on memory that it shares with others."""
         if value.requires_grad or value.dtype is not memory.dtype:
             self.lines.append(f"{name} = {self._from_file(name, value)}")
             return
@@ -113,7 +113,7 @@ class Inputs:
         return f'torch.load(Path(__file__).with_name("{SIDE_FILE}"))["{name}"]'
 
     def _marks(self, name: str, value: torch.Tensor) -> None:
-        """What `mark_dynamic` and its siblings have said about dimensions."""
+        """Add lines for the marks that `mark_dynamic` and its siblings left on dimensions."""
         for mark in read_marks(value):
             limits = {"min": mark.minimum, "max": mark.maximum}
             given = "".join(f", {word}={limit}" for word, limit in limits.items() if limit is not None)
@@ -121,7 +121,7 @@ class Inputs:
 
 
 def _assignment(name: str, line: Line) -> str:
-    """The line, its list filled over several where it is too long for one."""
+    """Return the assignment, its list filled over several lines where it is too long for one."""
     statement = f"{name} = {line.text}"
     if len(statement) <= WIDTH or not line.text.startswith(_LIST):
         return statement
@@ -135,7 +135,7 @@ def _has_memory(value: torch.Tensor) -> bool:
 
 
 def _shared_memories(values: Mapping[str, Any]) -> dict[tuple[str, int], torch.Tensor]:
-    """Memory that several different tensors live on, as one flat tensor each."""
+    """Return the memory that several different tensors share, as one flat tensor each."""
     places: dict[tuple[str, int], list[torch.Tensor]] = {}
     for _, tensor in tensors_in(list(values.values())):
         if _has_memory(tensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
@@ -152,7 +152,7 @@ def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def sizes_of_inputs(module: GraphModule) -> dict[Node, tuple[Node, int]]:
-    """Inputs that are sizes of other inputs: (the tensor, its dimension) that each is found at."""
+    """Return (tensor, dimension) for each input that is a size of another input."""
     places: dict[str | int, tuple[Node, int]] = {}
     for node, dim, size in dimensions_of_inputs(module):
         if node.users:
@@ -166,7 +166,7 @@ def sizes_of_inputs(module: GraphModule) -> dict[Node, tuple[Node, int]]:
 
 
 def dimensions_of_inputs(module: GraphModule) -> Iterator[tuple[Node, int, str | int]]:
-    """(input, dimension, size) of every tensor that is an input; the size is text where it is symbolic."""
+    """Yield (input, dimension, size) of every input that is a tensor; a symbolic size is text."""
     for node in module.graph.nodes:
         note = note_of_node(node) if node.op == "placeholder" else None
         if isinstance(note, TensorNote):

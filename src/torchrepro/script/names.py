@@ -56,7 +56,7 @@ class Names:
         return self.fresh(_RESULTS.get(base_name(node), base_name(node)))
 
     def fresh(self, wanted: str) -> str:
-        """The name itself, or with a number where it is taken."""
+        """Return the name itself, or with a number where it is taken."""
         wanted = re.sub(r"\W", "_", wanted).strip("_") or "h"
         if wanted[0].isdigit():
             wanted = f"h{wanted}"
@@ -73,7 +73,7 @@ class Names:
 def names_of_inputs(
     module: GraphModule, without: Container[Node] = (), names: Names | None = None
 ) -> dict[Node, str]:
-    """A name for each input that is used and not among `without`."""
+    """Return a name for each input that is used and not among `without`."""
     names = names or Names()
     return {
         node: names.of_input(node)
@@ -83,14 +83,14 @@ def names_of_inputs(
 
 
 def base_name(node: Node) -> str:
-    """`add` for `aten.add.Tensor`, `operator.add` and the method `add`."""
+    """Return `add` for `aten.add.Tensor`, `operator.add` and the method `add`."""
     if not isinstance(node.target, str) and not hasattr(node.target, "__name__"):
         return "h"
     return op_name(node.target).rpartition(".")[2]
 
 
 def parameter_names(target: Any) -> list[str]:
-    """What a callable calls its positional parameters; empty where they are unknown."""
+    """Return the names of a callable's positional parameters; empty where they are unknown."""
     if not isinstance(target, OpOverload):
         if not callable(target):
             return []
@@ -106,7 +106,7 @@ def parameter_names(target: Any) -> list[str]:
 
 
 def _said_by_the_user(target: str) -> str:
-    """The name that an input had in the program, where capture has kept it."""
+    """Return the name that an input had in the program, where capture has kept it."""
     for pattern in (_OF_A_MODULE, _OF_AN_ARGUMENT):
         found = pattern.search(target)
         if found:
@@ -116,7 +116,7 @@ def _said_by_the_user(target: str) -> str:
 
 
 def _role(node: Node) -> str:
-    """What the first operation that uses a value takes it for."""
+    """Return the role that the first operation using a value gives it."""
     user = next(iter(node.users), None)
     if user is None or user.op != "call_function":
         return ""

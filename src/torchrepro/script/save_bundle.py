@@ -97,7 +97,7 @@ def _with_script(
 
 
 def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> dict[str, Content]:
-    """The files of a bundle from which it can be read again: all but the script."""
+    """Return the files from which a bundle can be read again: all but the script."""
     files: dict[str, Content] = {
         "manifest.json": encode_manifest(manifest),
         GRAPH: written.text.encode(),
@@ -112,7 +112,7 @@ def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> 
 
 
 def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
-    """Everything in a repro that is a value, by the name that the manifest gives it."""
+    """Return everything in a repro that is a value, by its name in the manifest."""
     return {
         **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
         **{
@@ -133,7 +133,7 @@ def manifest_of(
     *,
     run_id: str = "",
 ) -> Manifest:
-    """The manifest of a repro whose graph and values have been turned into data."""
+    """Return the manifest of a repro whose graph and values have been turned into data."""
     left_out = tuple(f"the setting {name} is not data and was left out" for name in repro.ambient.left_out)
     operators = operators_of(written.custom_ops, written.kernels)
     return Manifest(
@@ -167,7 +167,7 @@ def manifest_of(
 def finish_bundle(unfinished: Path, target: Path, verdict: Verdict, *, earlier: int = 0) -> Path:
     """Give a bundle that was written ahead of a call its verdict and script, under its final name.
 
-    The tensors stay the bytes they are: that needs neither the device they came from, which may just have
+    The tensors' bytes are kept unchanged: that needs neither the device they came from, which may just have
     failed, nor the memory to hold them. `earlier` calls of the same kind came before the failing one.
     """
     with open_bundle_files(unfinished) as files:
@@ -204,7 +204,7 @@ def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifes
 
 
 def _linked(source: Path) -> Callable[[Path], None]:
-    """The same file under another name, or a copy where the file system has no links."""
+    """Return a writer that links to the same file, or copies it where the file system has no links."""
 
     def write(path: Path) -> None:
         try:

@@ -100,10 +100,10 @@ class Speller:
         return function(f"torch.ops.{target}", args, kwargs)
 
     def _is_same(self, node: Node, target: OpOverload, spelling: Spelling) -> bool:
-        """Whether the spelling reaches the operator of the node, tried on fakes.
+        """Return whether the spelling reaches the operator of the node, tried on fakes.
 
         It does if both reach the dispatcher as the same operators on the same arguments, as they are or as
-        the compiler takes them apart.
+        the compiler decomposes them.
         """
         given = list(dict.fromkeys(nodes_in((node.args, node.kwargs))))
         values = self.traced.values
@@ -133,10 +133,10 @@ class Speller:
             with self.traced.around(), log:
                 return log.calls, log.described(tree_leaves(call()))
         except Exception:
-            return None  # this way to write it does not take these arguments
+            return None  # this spelling does not take these arguments
 
     def _higher_order(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Spelling:
-        """Operators with graphs of their own that have a public function."""
+        """Spell a higher-order operator by its public function; `Unwritable` where there is none."""
         if name == "cond" and not kwargs:
             return function("torch.cond", args)
         if name == "tag_activation_checkpoint":
@@ -161,7 +161,7 @@ class Call:
 
     @classmethod
     def of(cls, node: Node) -> Call:
-        """The call of a node. Checked on torch 2.11 to 2.15 (`_schema`, `_opname`)."""
+        """Return the call of a node. Checked on torch 2.11 to 2.15 (`_schema`, `_opname`)."""
         target = node.target
         assert isinstance(target, OpOverload)
         schema = schema_of(target).arguments
@@ -172,7 +172,7 @@ class Call:
         return cls(op_name(target), kept, schema)
 
     def split(self, *, after: int = 0) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and named arguments; from the first one that is left out they are named."""
+        """Return positional and named arguments; all after the first one that is left out are named."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         gap = False
@@ -181,7 +181,7 @@ class Call:
             if name not in self.arguments:
                 gap = True
             elif gap or argument.kwarg_only or (args and isinstance(self.arguments[name], bool)):
-                gap = True  # `keepdim=True`: a bare True says nothing
+                gap = True  # `keepdim=True` is readable, a bare True is not
                 kwargs[name] = self.arguments[name]
             else:
                 args.append(self.arguments[name])
@@ -189,13 +189,13 @@ class Call:
 
 
 def _is_usual(argument: Any, value: Any) -> bool:
-    """Whether an argument is the default, or what a factory does by itself: a strided tensor on the CPU."""
+    """Return whether an argument is the default, or a factory's usual result: a strided tensor on the CPU."""
     usual = [argument.default_value] if argument.has_default_value() else []
     return any(same_value(value, each) for each in (*usual, *_USUAL.get(argument.name, ())))
 
 
 def public_spellings(node: Node) -> Iterator[Spelling]:
-    """Guesses how a person would have written an operator, the best first."""
+    """Yield guesses at how a person would have written an operator, the best first."""
     call = Call.of(node)
     name, arguments = call.name, call.arguments
     first = next(iter(arguments.values()), None)
@@ -245,7 +245,7 @@ def _methods(call: Call, first: Any) -> Iterator[Spelling]:
 
 
 def _special(name: str, given: dict[str, Any]) -> Iterator[Spelling]:
-    """Operators whose public form has another name or takes other arguments."""
+    """Yield spellings of operators whose public form has another name or takes other arguments."""
     owner, dim = next(iter(given.values()), None), given.get("dim", 0)
     kwargs = {key: value for key, value in given.items() if key in ("dtype", "device", "value")}
     match name:

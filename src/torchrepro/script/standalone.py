@@ -171,7 +171,7 @@ class _Standalone:
         return ["def compiled_from(module, inputs):", *indented(lines)]
 
     def _run(self) -> list[str]:
-        """The function that runs the graph and returns what is compared."""
+        """Return the function that runs the graph and returns what is compared."""
         manifest, whole_call = self.manifest, self.whole_call
         after_aot = manifest.place is Place.AFTER_AOT
         inputs = f'inputs = [value_of(f"input.{{index}}") for index in range({manifest.inputs})]'
@@ -207,7 +207,7 @@ class _Standalone:
         return [f"def {'observe' if whole_call else 'run'}(compile_it):", *indented(lines)]
 
     def _observed(self, where: LeafPath) -> str:
-        """The expression of what is compared."""
+        """Return the expression of what is compared."""
         end = ".grad" if where.part == "grad" else ""
         if where.input is not None:
             return f"comparable(inputs[{where.input}]{where.rest}{end})"
@@ -229,7 +229,7 @@ class _Standalone:
         return worst_leaf(self.verdict) if compared and self.verdict is not None else None
 
     def _main(self) -> list[str]:
-        """Lines that find out whether the recorded failure shows again."""
+        """Return the lines that determine whether the recorded failure reproduces."""
         expected, verdict, leaf = self.manifest.expected, self.verdict, self._leaf
         run = "run_in_copy" if self.whole_call else "run"
         eager, compiled = f"{run}(compile_it=False)", f"{run}(compile_it=True)"
@@ -260,7 +260,7 @@ class _Standalone:
 
 
 def _runtime_for(text: str) -> list[list[str]]:
-    """The functions that a text calls, and those that these call, which stand above them."""
+    """Return the functions that a text calls, directly or not, each above those that call it."""
     needed: list[list[str]] = []
     called = set(re.findall(r"(\w+)\(", text))
     for name, item in reversed(vars(runtime).items()):
@@ -272,14 +272,14 @@ def _runtime_for(text: str) -> list[list[str]]:
 
 
 def _limit(leaf: LeafComparison) -> float:
-    """Half of the error that was seen, so that rounding of another machine does not count."""
+    """Return half of the observed error, so that rounding on another machine does not count."""
     by_value = leaf.difference in (Difference.VALUE, Difference.NON_FINITE)
     finite = leaf.max_abs == leaf.max_abs and leaf.max_abs != float("inf")
     return leaf.max_abs / 2 if by_value and finite else 0.0 if not by_value else 1e300
 
 
 def _fixed_words(message: str) -> list[str]:
-    """The pieces of a normalised message between its placeholders."""
+    """Return the pieces of a normalised message between its placeholders."""
     pieces = re.split(r"<\w+>(?:, \.\.\.)?", message)
     return [piece.strip() for piece in pieces if len(piece.strip()) > 3][:5]
 
@@ -288,7 +288,7 @@ def _fixed_words(message: str) -> list[str]:
 
 
 def kept_apart(manifest: Manifest) -> list[str]:
-    """The values that the script cannot make by itself and reads from a file next to it."""
+    """Return the names of the values that the script cannot make and reads from a file next to it."""
     kept = {
         name: entry for name, entry in manifest.values.items() if not isinstance(entry, entries.OpaqueEntry)
     }
@@ -296,7 +296,7 @@ def kept_apart(manifest: Manifest) -> list[str]:
 
 
 def _maker(name: str, entry: entries.ValueEntry, manifest: Manifest) -> str:
-    """The expression that makes one value."""
+    """Return the expression that makes one value."""
     match entry:
         case entries.NoneEntry():
             return "None"

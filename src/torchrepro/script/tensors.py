@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a line depends on besides its own text."""
+    """What a line depends on in addition to its own text."""
 
     default_dtype: torch.dtype = torch.float32
     random_state: torch.Tensor | None = None
@@ -53,7 +53,7 @@ class Surroundings:
 
 
 def line_for(tensor: torch.Tensor, around: Surroundings | None = None) -> Line | None:
-    """A line that makes this tensor; None where only a file can hold it."""
+    """Return a line that makes this tensor; None where only a file can hold it."""
     around = around or Surroundings()
     if is_fake(tensor) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
@@ -62,13 +62,13 @@ def line_for(tensor: torch.Tensor, around: Surroundings | None = None) -> Line |
 
 
 def after_drawing(line: Line, around: Surroundings) -> Surroundings:
-    """The surroundings of the next line."""
+    """Return the surroundings of the next line."""
     with plain_torch():
         return replace(around, random_state=_evaluated(line, around)[1])
 
 
 def _guesses(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
-    """Lines that may make the tensor. Checked on torch 2.11 to 2.15 (`_efficientzerotensor`, `_neg_view`)."""
+    """Yield candidate lines. Checked on torch 2.11 to 2.15 (`_efficientzerotensor`, `_neg_view`)."""
     default = around.default_dtype
     if _is_zero_tensor(tensor):
         typed = "" if tensor.dtype is default else f", dtype={tensor.dtype}"
@@ -101,7 +101,7 @@ def _without_gradients(tensor: torch.Tensor, default: torch.dtype) -> Iterator[L
         typed = _Elements(tensor, default).typed(default)
         yield Line(f"torch.empty_strided({tuple(tensor.shape)}, {tuple(tensor.stride())}{typed})")
         return
-    # The strides that factories give a tensor of this size; those of a dimension of 1 may be others.
+    # The strides that factories give a tensor of this size; those of a dimension of size 1 may differ.
     if tensor.stride() == torch.empty(tensor.shape, device="meta").stride() and not kept_offset(tensor):
         yield from _Elements(tensor, default).lines()
         return
@@ -110,7 +110,7 @@ def _without_gradients(tensor: torch.Tensor, default: torch.dtype) -> Iterator[L
 
 
 def _rearranged(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Line]:
-    """A dense tensor whose dimensions stand in another order, or are repeated without memory."""
+    """Yield lines for a dense tensor with permuted dimensions, or dimensions expanded without memory."""
     repeated = [dim for dim, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[dim] > 1]
     if repeated:
         kept = tensor
@@ -135,7 +135,7 @@ def _rearranged(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Line]:
 
 
 def _within_a_larger(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Line]:
-    """A part of a larger memory: what lies between its elements is made up."""
+    """Yield lines for a view of a larger memory; the values between its elements are made up."""
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     offset = kept_offset(tensor)
     whole = offset + reach + 1
@@ -149,7 +149,7 @@ def _within_a_larger(tensor: torch.Tensor, default: torch.dtype) -> Iterator[Lin
 
 
 def kept_offset(tensor: torch.Tensor) -> int:
-    """Where in its memory the tensor starts, if that changes how well it is aligned; else 0."""
+    """Return the tensor's offset in its memory, if that changes its alignment; else 0."""
     offset = int(tensor.storage_offset())
     return offset if offset * tensor.dtype.itemsize % _ALIGNMENT else 0
 
@@ -171,7 +171,7 @@ class _Elements:
         self._shaped = "" if len(self._size) == 1 else f".reshape({_sizes(self._size) or '()'})"
 
     def typed(self, natural: torch.dtype) -> str:
-        """The keyword arguments of a factory that makes `natural` by itself."""
+        """Return the keyword arguments of a factory whose default dtype is `natural`."""
         return ("" if self._dtype is natural else f", dtype={self._dtype}") + self._device
 
     def lines(self) -> Iterator[Line]:
@@ -245,9 +245,9 @@ class _Elements:
         yield f"torch.arange({given}{self._device}).to({self._dtype}){self._shaped}"
 
     def _draws(self) -> Iterator[Line]:
-        """What a seed gives: models in reports start with `torch.manual_seed(0)`."""
+        """Yield random draws after a seed: models in reports start with `torch.manual_seed(0)`."""
         if self._device or self._dtype.is_complex or self._flat.numel() <= _PERIOD:
-            return  # a few numbers tell more than a seed
+            return  # a few literal numbers are more informative than a seed
         calls = []
         if self._dtype.is_floating_point:
             end = f"({_sizes(self._size)}{self.typed(self._default)})"
@@ -258,7 +258,7 @@ class _Elements:
         yield from (Line(call, True, seed) for seed in (None, *_SEEDS) for call in calls)
 
     def _repetitions(self) -> Iterator[str]:
-        """`[1.0, 2.0] * 8` and `[1.0] * 15 + [nan]`."""
+        """Yield `[1.0, 2.0] * 8` and `[1.0] * 15 + [nan]`."""
         count, bits = self._flat.numel(), _bits(self._flat)
         end = f"{self.typed(self._natural)}){self._shaped}"
         for period in range(2, min(_PERIOD, count // 2) + 1):
@@ -285,7 +285,7 @@ class _Elements:
 
 
 def number_text(value: Any, dtype: torch.dtype) -> str:
-    """The shortest text that this dtype reads back as the value."""
+    """Return the shortest text that this dtype reads back as the value."""
     if isinstance(value, complex):
         return complex_text(value)
     return _shortest(value, dtype) if isinstance(value, float) else str(value)
@@ -301,7 +301,7 @@ def _shortest(value: float, dtype: torch.dtype) -> str:
 
 
 def shortest_digits(value: float, dtype: torch.dtype) -> str:
-    """Return the fewest digits that mean this number in this dtype: `0.1` for the float32 next to it."""
+    """Return the fewest digits that mean this number in this dtype: `0.1` for the float32 nearest to it."""
     for count in range(1, 18):
         text = f"{value:.{count}g}"
         if float(torch.tensor(float(text), dtype=torch.float64).to(dtype)) == value:
@@ -325,17 +325,17 @@ def _sizes(numbers: Sequence[object]) -> str:
 
 
 def _makes(line: Line, wanted: torch.Tensor, around: Surroundings) -> bool:
-    """Whether the line evaluates to the very same tensor."""
+    """Return whether the line evaluates to exactly this tensor."""
     if line.drawn and line.seed is None and around.random_state is None:
         return False
     try:
         return same_tensor(_evaluated(line, around)[0], wanted)
     except (RuntimeError, TypeError, ValueError, OverflowError, NotImplementedError):
-        return False  # a factory that does not know this dtype, a number that does not fit
+        return False  # a factory that does not support this dtype, a number that does not fit
 
 
 def _evaluated(line: Line, around: Surroundings) -> tuple[Any, torch.Tensor]:
-    """What a line makes, and the generator's state after it; this process's own state stays."""
+    """Return what a line makes and the generator's state after it; restore this process's own state."""
     dtype, state = torch.get_default_dtype(), torch.get_rng_state()
     try:
         torch.set_default_dtype(around.default_dtype)
@@ -351,7 +351,7 @@ def _evaluated(line: Line, around: Surroundings) -> tuple[Any, torch.Tensor]:
 
 
 def same_tensor(made: Any, wanted: torch.Tensor) -> bool:
-    """Equal in bits, dtype, device, layout and what autograd knows; a NaN's payload does not count."""
+    """Return whether bits, layout, dtype, device and autograd state are equal; NaN payloads do not count."""
     if not isinstance(made, torch.Tensor) or made.dtype is not wanted.dtype or made.device != wanted.device:
         return False
     if _is_zero_tensor(wanted) or _is_zero_tensor(made):
@@ -367,10 +367,10 @@ def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _bits(flat: torch.Tensor) -> torch.Tensor:
-    """The bytes of each element, a row each: equal for equal bits, those of NaN and -0.0 included."""
+    """Return the bytes of each element as a row: equal for equal bits, those of NaN and -0.0 included."""
     return flat.contiguous().view(torch.uint8).reshape(flat.numel(), -1)
 
 
 def _is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
+    """Return whether it is zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
     return is_zero_tensor(tensor)

@@ -22,7 +22,7 @@ _BUNDLES = "torchrepro_"
 
 
 def source_lines(written: GraphText, inputs: Inputs, modules: set[str]) -> list[str]:
-    """The user's functions with all that they need; their imports are added to `modules`."""
+    """Return the user's functions with all that they need; add their imports to `modules`."""
 
     def tensor(found: re.Match[str]) -> str:
         value = written.constants[SOURCE_PREFIX + found["name"]]
@@ -35,7 +35,7 @@ def source_lines(written: GraphText, inputs: Inputs, modules: set[str]) -> list[
 
 
 def operator_lines(operators: Operators, modules: set[str]) -> list[str]:
-    """Code that registers the user's operators; the import of a module registers the others."""
+    """Return code that registers the user's operators; the import of a module registers the others."""
     entries = operators.entries
     modules |= {entry.module for entry in entries if not entry.in_source and entry.module}
     libraries = [entry.library for entry in entries if entry.library and not entry.module]
@@ -51,7 +51,7 @@ def operator_lines(operators: Operators, modules: set[str]) -> list[str]:
 
 
 def _without_imports(source: str, modules: set[str]) -> list[str]:
-    """The code below its first line, which says whose it is; its imports go to those of the script."""
+    """Return the code below its first line, a heading; its imports are added to `modules`."""
     lines = source.rstrip().splitlines()
     lines[:1] = [""]
     for statement in reversed(ast.parse(source).body):
@@ -59,13 +59,13 @@ def _without_imports(source: str, modules: set[str]) -> list[str]:
             written = ast.unparse(statement)
             modules |= {written.removeprefix("import ") if _SIMPLE.fullmatch(written) else written} - _IMPLIED
             del lines[statement.lineno - 1 : statement.end_lineno]
-            # With the blank lines that stood around it.
+            # Together with the blank lines around it.
             while statement.lineno - 1 < len(lines) and not lines[statement.lineno - 1]:
                 del lines[statement.lineno - 1]
     return "\n".join(lines).strip("\n").split("\n")
 
 
 def parameter_text(expression: str, value: torch.nn.Parameter) -> str:
-    """The expression of a parameter on the tensor that another expression makes."""
+    """Return the expression of a parameter on the tensor that another expression makes."""
     frozen = "" if value.requires_grad else ", requires_grad=False"
     return f"torch.nn.Parameter({expression}{frozen})"
