@@ -131,11 +131,11 @@ MODULES: dict[str, Rule | tuple[str, ...]] = {
 }
 
 REFUSED: dict[str, frozenset[str]] = {
-    # They read and write files.
+    # These read and write files.
     "torch._C._VariableFunctions": frozenset({"from_file"}),
-    # It calls what it is given.
+    # This calls its argument.
     "operator": frozenset({"call"}),
-    # They mangle what they are given by name; no tensor computation.
+    # These mangle names; they compute nothing on tensors.
     "torch._C._nn": frozenset({"_parse_to"}),
 }
 
@@ -183,7 +183,7 @@ DUNDER_METHODS = frozenset(
     )
 )
 
-# They call what they are given, or hand out memory and hooks.
+# These call their arguments, or expose memory and hooks.
 REFUSED_METHODS = frozenset(
     {
         *("apply_", "map_", "map2_", "register_hook", "register_post_accumulate_grad_hook", "share_memory_"),

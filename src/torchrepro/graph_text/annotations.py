@@ -50,7 +50,7 @@ Note = TensorNote | SymbolNote | tuple["Note | None", ...]
 
 
 def note_of_node(node: torch.fx.Node) -> Note | None:
-    """The note of a node from whatever metadata it has: AOT's, Dynamo's, ours, or a shape propagation's."""
+    """Return the note of a node from the metadata it has: AOT's, Dynamo's, ours, or a shape propagation's."""
     for key in ("val", "example_value"):
         if key in node.meta:
             return note_of_value(node.meta[key])
@@ -61,7 +61,7 @@ def note_of_node(node: torch.fx.Node) -> Note | None:
 
 
 def note_of_value(value: Any) -> Note | None:
-    """The note of an example value; None for what has no size (numbers, strings, modules)."""
+    """Return the note of an example value; None for what has no size (numbers, strings, modules)."""
     if isinstance(value, torch.Tensor):
         return _note_of_tensor(value)
     for kind, type_ in SYMBOL_KINDS.items():
@@ -81,7 +81,7 @@ SYMBOL_KINDS: dict[str, type] = {"sym": torch.SymInt, "symfloat": torch.SymFloat
 
 
 def expression_of(value: Any) -> str | int | float | bool | None:
-    """The expression behind a symbolic number (a plain number if it is constant, None if it has none).
+    """Return the expression of a symbolic number (a plain number if it is constant, None if it has none).
 
     Checked on torch 2.11 to 2.15.
     """
@@ -121,7 +121,7 @@ def _note_of_tensor(tensor: torch.Tensor) -> TensorNote | None:
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:
-    """Contiguous to the letter: `Tensor.is_contiguous` ignores the strides of sizes 1 and 0, and guards."""
+    """Return whether all strides are contiguous; `Tensor.is_contiguous` ignores sizes 1 and 0, and guards."""
     expected: Any = 1
     for size, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if _sympy(step) != expected:
@@ -152,7 +152,7 @@ def write_note(note: Note | None) -> str:
 
 
 def read_note(expression: ast.expr) -> Note | None:
-    """The note behind an annotation's syntax tree."""
+    """Return the note that an annotation's syntax tree describes."""
     match expression:
         case ast.Constant(value=None):
             return None

@@ -19,7 +19,7 @@ _PLACEMENT = frozenset({"device", "dtype"})
 
 
 def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict[str, Any]]:
-    """The public path of the module's class and the arguments that build it again."""
+    """Return the public path of the module's class and the arguments that build it again."""
     type_ = type(module)
     class_path = f"torch.nn.{type_.__name__}"
     if getattr(torch.nn, type_.__name__, None) is not type_:
@@ -47,7 +47,7 @@ def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict
 
 
 def build_leaf_module(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
-    """The module of a class of torch.nn, on the meta device: its state comes from the bundle."""
+    """Build a module of a class of torch.nn on the meta device: its state comes from the bundle."""
     name = path.removeprefix("torch.nn.")
     type_ = getattr(torch.nn, name, None) if resolver.IDENTIFIER.match(name) else None
     if not isinstance(type_, type) or not issubclass(type_, torch.nn.Module):
@@ -67,7 +67,7 @@ def _arguments(module: torch.nn.Module) -> dict[str, Any]:
             continue
         value = getattr(module, name)
         if name == "bias" and not isinstance(value, bool):
-            value = value is not None  # `bias` is a flag to the constructor and the parameter ever after
+            value = value is not None  # `bias` is a flag of the constructor, but a parameter of the module
         default = parameter.default
         comparable = type(value) is type(default) and not isinstance(value, torch.Tensor)
         if not (value is default or (comparable and value == default)):
@@ -76,7 +76,7 @@ def _arguments(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _parameters(type_: type) -> dict[str, inspect.Parameter]:
-    """The constructor's parameters; where it passes all on (`GRU(*args, **kwargs)`), those of its base."""
+    """Return the constructor's parameters; its base's where it forwards all (`GRU(*args, **kwargs)`)."""
     own = inspect.signature(type_).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
         inherited = inspect.signature(type_.__mro__[1]).parameters

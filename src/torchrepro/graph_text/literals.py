@@ -100,7 +100,7 @@ class LiteralWriter:
 
 
 def quote(text: str) -> str:
-    """A string literal, in double quotes where that needs no escapes."""
+    """Return a string literal, in double quotes where that needs no escapes."""
     literal = repr(text)
     return f'"{literal[1:-1]}"' if literal[0] == "'" and '"' not in literal else literal
 
@@ -116,7 +116,7 @@ def _class_path(type_: type) -> str:
 
 
 def _is_enum(value: Any) -> bool:
-    """Whether a value is a member of an enum; one of a C++ binding is no `enum.Enum`."""
+    """Return whether a value is a member of an enum; one of a C++ binding is no `enum.Enum`."""
     members = getattr(type(value), "__members__", None)
     return isinstance(value, enum.Enum) or (isinstance(members, Mapping) and hasattr(value, "name"))
 
@@ -176,7 +176,7 @@ _WORDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, LiteralWriter], An
 }
 """What is written as the call of a word: which values, the arguments, and what reads them back."""
 _BUILDERS = {word: build for word, (_, _, build) in _WORDS.items()} | {"set": set, "frozenset": frozenset}
-# A node with one of these names is written by another one: they mean something else to the reader.
+# A node with one of these names is written by another one: the names have a meaning of their own in the text.
 RESERVED = frozenset(
     {
         *("torch", "operator", "math", "builtins", "self", "inf", "nan", "named", "arg", "user"),
@@ -243,7 +243,7 @@ class LiteralReader:
         )
 
     def _attribute(self, path: str) -> Any:
-        """A dotted path: a dtype and its like, or a callable."""
+        """Return the value of a dotted path: a dtype and its like, or a callable."""
         owner, _, name = path.rpartition(".")
         value = getattr(torch, name, None) if owner == "torch" else None
         if isinstance(value, _TORCH_VALUES) or value is torch.Tensor:
@@ -251,7 +251,7 @@ class LiteralReader:
         return self.resolve(path)
 
     def resolve(self, path: str) -> Any:
-        """The callable behind a dotted path."""
+        """Return the callable at a dotted path."""
         owner, _, name = path.partition(".")
         if owner != "source":
             return resolver.resolve(path, self._trusted)
@@ -263,7 +263,7 @@ class LiteralReader:
         return vars(self._source)[name]
 
     def named_callable(self, word: str, name: str) -> Any:
-        """The callable that `user("module:function")` or a word for NumPy stands for."""
+        """Return the callable that `user("module:function")` or a word for NumPy stands for."""
         if word == "user":
             return resolver.resolve_trusted(name, self._trusted)
         return resolver.build_numpy_target(word, name)

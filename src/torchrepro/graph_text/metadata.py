@@ -47,7 +47,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def symbols_of(module: GraphModule) -> tuple[Symbol, ...]:
-    """The symbols in the metadata of a captured graph, in order of appearance."""
+    """Return the symbols in the metadata of a captured graph, in order of appearance."""
     found: dict[str, Symbol] = {}
     for graph_module in _graph_modules(module):
         for node in graph_module.graph.nodes:
@@ -58,7 +58,7 @@ def symbols_of(module: GraphModule) -> tuple[Symbol, ...]:
 
 
 def narrowed(symbol: Symbol, known: Any) -> Symbol:
-    """The symbol within a range of torch (`ValueRanges`) as well. Checked on torch 2.11 to 2.15."""
+    """Intersect the symbol's range with one of torch (`ValueRanges`). Checked on torch 2.11 to 2.15."""
     lowers = [bound for bound in (symbol.lower, _bound(known.lower)) if bound is not None]
     uppers = [bound for bound in (symbol.upper, _bound(known.upper)) if bound is not None]
     return replace(symbol, lower=max(lowers, default=None), upper=min(uppers, default=None))
@@ -67,7 +67,7 @@ def narrowed(symbol: Symbol, known: Any) -> Symbol:
 def restore_metadata(
     module: GraphModule, inputs: Sequence[Any], symbols: Sequence[Symbol] = ()
 ) -> FakeTensorMode:
-    """Sets `meta["val"]` and `meta["tensor_meta"]` on every node, as if traced on `inputs`.
+    """Set `meta["val"]` and `meta["tensor_meta"]` on every node, as if traced on `inputs`.
 
     Sizes that the graph's text gives as expressions become symbolic again, with the values that `inputs` have
     and the ranges of `symbols`; where an input no longer fits its expression, its size is taken as it is.
@@ -92,7 +92,7 @@ def restore_metadata(
 
 
 def fake_inputs(module: GraphModule) -> list[Any]:
-    """The inputs' example values after `restore_metadata`: fake tensors, symbolic and plain numbers."""
+    """Return the inputs' example values after `restore_metadata`: fake tensors, symbolic or plain numbers."""
     return [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
 
 
@@ -105,7 +105,7 @@ class _FakeInputs:
         self._described = {symbol.name: symbol for symbol in symbols}
 
     def learn(self, note: Note | None, value: Any) -> None:
-        """Defines the symbols that stand alone as a size of this input, by the size it has."""
+        """Define the symbols that stand alone as a size of this input, by the size it has."""
         if isinstance(note, SymbolNote) and type(value) in (int, float):
             self._define(note.expression, value)
         elif (
@@ -129,13 +129,13 @@ class _FakeInputs:
         self.symbols.define(name, known.hint if value is None else value, lower, upper)
 
     def number_next_unbacked(self, note: Note | None) -> None:
-        """Lets the symbols that a node is about to create bear the numbers they have in the text."""
+        """Make the symbols that the next node creates have the numbers they have in the text."""
         self.symbols.number_next_unbacked(
             int(number) for number in re.findall(r"\bu(\d+)\b", write_note(note))
         )
 
     def make(self, note: Note | None, value: Any) -> Any:
-        """The fake value of one input: by its note where that has symbols, else as `value` is."""
+        """Make the fake value of one input: by its note where that has symbols, else like `value`."""
         if isinstance(value, FakeTensor):
             return value
         if isinstance(note, SymbolNote) and not isinstance(value, torch.Tensor):
@@ -173,7 +173,7 @@ class _FakeInputs:
         ]
 
     def _number(self, kind: str, text: str, value: Any) -> Any:
-        """The symbolic number of an expression; the value itself where the expression has another one."""
+        """Return the symbolic number of an expression; `value` itself where the expression contradicts it."""
         for name in symbol_names(ast.parse(text, mode="eval").body):
             self._define(name, value if name == text else None)
         expression = self.symbols.parse(text)
@@ -230,7 +230,7 @@ class _Propagation(FakeInterpreter):
 
 
 def _propagate(module: GraphModule, fakes: _FakeInputs, values: Sequence[Any]) -> set[int]:
-    """Runs a graph on fakes, watching the nested graphs that its operators call. Returns the graphs run."""
+    """Run a graph and the nested graphs that its operators call on fakes; return the ids of those run."""
     visited = {id(module)}
     nested = [other for other in _graph_modules(module) if other is not module]
 
@@ -256,9 +256,9 @@ def _propagate(module: GraphModule, fakes: _FakeInputs, values: Sequence[Any]) -
 
 
 def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
-    """The same for a nested graph that no operator ran (the score of an attention): by its own notes.
+    """Run a nested graph that no operator ran (the score of an attention) on fakes made from its notes.
 
-    There an index that is a tensor stays one, as the attention itself has it.
+    A tensor used as an index stays a tensor there, as in the attention itself.
     Checked on torch 2.11 to 2.15 (`TransformGetItemToIndex`).
     """
     from torchrepro.torch_api.dynamo import TransformGetItemToIndex
@@ -271,7 +271,7 @@ def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
 
 
 def _note_of_input(node: Node) -> Note | None:
-    """What the text says of an input, whatever values it has had since."""
+    """Return the note that the text gives an input, whatever values it has had since."""
     note: Note | None = node.meta.get(NOTE_KEY)
     return note_of_node(node) if note is None else note
 
@@ -294,7 +294,7 @@ def _symbolic_numbers(value: Any) -> Iterator[Any]:
 
 
 def _describe(symbol: sympy.Symbol, env: Any) -> Symbol:
-    """What a ShapeEnv knows of a symbol. Checked on torch 2.11 to 2.15."""
+    """Return what a ShapeEnv records of a symbol. Checked on torch 2.11 to 2.15."""
     hint = env.backed_var_to_val.get(symbol)
     known = env.var_to_range.get(symbol)
     return Symbol(
@@ -307,14 +307,14 @@ def _describe(symbol: sympy.Symbol, env: Any) -> Symbol:
 
 
 def _bound(value: Any) -> int | None:
-    """A finite bound as a number. Torch's `int_oo` and its largest size stand for "none"."""
+    """Return a finite bound as a number. Torch's `int_oo` and its largest size stand for "none"."""
     if not getattr(value, "is_Integer", False) or abs(int(value)) >= 2**62:
         return None
     return int(value)
 
 
 def _is_captured(node: Node) -> bool:
-    """Whether only a graph taken before AOT has such a node: Inductor's passes there read `example_value`."""
+    """Return whether only graphs before AOT have such nodes: Inductor's passes there read `example_value`."""
     if node.op == "call_function":
         operators = isinstance(node.target, OpOverload | HigherOrderOperator)
         return not operators and getattr(node.target, "__module__", "") not in ("_operator", "math")

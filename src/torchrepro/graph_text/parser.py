@@ -54,7 +54,7 @@ def read_graph(
     """Return the graph that a text describes; GraphTextError with the line on anything it may not hold.
 
     `trusted` names modules whose code the graph may call; they are imported when it does. `kernels` are the
-    user's Triton kernels (`GraphText.kernels`), `source` the bundle's own code, if somebody vouches for it.
+    user's Triton kernels (`GraphText.kernels`), `source` the bundle's own code, if the reader trusts it.
     """
     symbols = functools.cache(Symbols)  # few graphs name one
 
@@ -234,7 +234,7 @@ class _ModuleReader:
 
 @contextmanager
 def _at_line(tree: ast.AST) -> Iterator[None]:
-    """Errors inside name the line of `tree`, unless they name a line already."""
+    """Prefix errors inside the body with the line of `tree`, unless they name a line already."""
     try:
         yield
     except GraphTextError as failure:
@@ -244,7 +244,7 @@ def _at_line(tree: ast.AST) -> Iterator[None]:
 
 
 def _with_graph(module: GraphModule, graph: Graph) -> GraphModule:
-    """The module with this graph; interpreted where FX cannot generate code for it.
+    """Return the module with this graph; interpreted where FX cannot generate code for it.
 
     FX writes arguments by their `repr`, which is no code for tensors, generators, enums and symbolic numbers.
     """

@@ -50,7 +50,7 @@ class GraphText:
 
 
 def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOverload, ...]:
-    """The operators behind what a graph calls, each once."""
+    """Return the operators behind what a graph calls, each once."""
     found: dict[str, OpOverload] = {}
     for target in targets:
         if isinstance(target, OpOverloadPacket):
@@ -61,7 +61,7 @@ def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOv
 
 
 def write_graph(module: GraphModule, source: Callable[[Any], str | None] = lambda value: None) -> GraphText:
-    """The text of a graph; CannotSerialise, naming it, if something in it cannot be kept as data.
+    """Return the text of a graph; raise CannotSerialise with the name of what cannot be kept as data.
 
     `source` gives the names of what stands in a source text (see `user_code/graph_source.py`).
     """
@@ -82,7 +82,7 @@ class _Constants:
         self._keys: dict[int, str] = {}
 
     def keep_kernel(self, kernel: Any) -> str:
-        """The name under which a Triton kernel is kept."""
+        """Keep a Triton kernel; return the name under which it is kept."""
         return self._unused(kernel, kernel_name(kernel), self.kernels, first=2)
 
     def keep(self, value: Any, wanted: str) -> str:
@@ -120,7 +120,7 @@ class _GraphPrinter:
         )
 
     def lines(self) -> Iterator[str]:
-        """The class of this graph, not indented."""
+        """Yield the class of this graph, not indented."""
         if takes_nested_values(self._module.graph):
             raise CannotSerialise(
                 "the graph takes or returns nested values",
@@ -287,7 +287,7 @@ class _GraphPrinter:
         )
 
     def _operator(self, node: Node) -> str | None:
-        """Python's syntax for the functions of `operator`, where a node among the operands tells it apart."""
+        """Return Python's syntax for a function of `operator`; None without one or without node operands."""
         write, args, target = self.literals.write, node.args, node.target
         if node.kwargs or not args or not isinstance(args[0], Node):
             flipped = not node.kwargs and len(args) == 2 and isinstance(args[1], Node)
@@ -335,12 +335,12 @@ def _is_dotted(path: str) -> bool:
 
 
 def _place(path: str) -> str:
-    """How an attribute of the module is written, as a value and as a target."""
+    """Return the text of an attribute of the module, as a value and as a target."""
     return f"self.{path}" if _is_dotted(path) else f"self[{quote(path)}]"
 
 
 def _reach(module: torch.nn.Module, path: str) -> tuple[Any, torch.nn.Module]:
-    """The attribute at a dotted path and the module that holds it."""
+    """Return the attribute at a dotted path and the module that holds it."""
     value: Any = module
     owner = module
     for part in path.split("."):

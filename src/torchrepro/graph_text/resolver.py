@@ -2,7 +2,7 @@
 
 A graph is data, but running it calls whatever its nodes name. So a name is looked up in a table of what
 computes on tensors (`allowed.py`) and never found by walking attributes: `torch.os.system`, `torch.hub.load`
-and `x.__class__` have no entry. Everything else needs the reader's word (`trusted`).
+and `x.__class__` have no entry. Everything else needs the reader's permission (`trusted`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TORCH_NAMESPACES = frozenset(
 
 
 def path_of(target: Callable[..., Any]) -> str | None:
-    """The path by which any reader finds this callable, None where it needs trust."""
+    """Return the path by which any reader finds this callable, None where it needs trust."""
     if isinstance(target, OpOverload | OpOverloadPacket | HigherOrderOperator):
         return _operator_path(target)
     path = _paths(frozenset(MODULES.keys() & sys.modules.keys())).get(id(target))
@@ -77,7 +77,7 @@ def path_of(target: Callable[..., Any]) -> str | None:
 
 
 def trusted_path_of(target: Callable[..., Any]) -> str:
-    """`module:qualified.name` of a callable outside the table; CannotSerialise if no name leads to it."""
+    """Return `module:qualified.name` of a callable outside the table; CannotSerialise if it has none."""
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str) and _walk(sys.modules.get(module), name) is target:
         return f"{module}:{name}"
@@ -88,7 +88,7 @@ def trusted_path_of(target: Callable[..., Any]) -> str:
 
 
 def resolve(path: str, trusted: Collection[str] = ()) -> Any:
-    """The callable behind a dotted path that starts with torch, operator, math or builtins."""
+    """Return the callable at a dotted path that starts with torch, operator, math or builtins."""
     if path.startswith("torch.ops."):
         return _resolve_operator(path, trusted)
     owner, _, name = path.rpartition(".")
@@ -106,7 +106,7 @@ def resolve(path: str, trusted: Collection[str] = ()) -> Any:
 
 
 def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
-    """The callable behind `module:qualified.name`; only modules in `trusted` are imported."""
+    """Return the callable at `module:qualified.name`; only modules in `trusted` are imported."""
     module, _, name = path.partition(":")
     if not covers(trusted, module):
         raise GraphTextError(
@@ -120,7 +120,7 @@ def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
 
 
 def is_method(name: str) -> bool:
-    """Whether a graph may call this method: one of tensors or sizes that computes."""
+    """Return whether a graph may call this method: one of tensors or sizes that computes."""
     if not IDENTIFIER.match(name) or name in REFUSED_METHODS:
         return False
     if name.startswith("__") and name not in DUNDER_METHODS:
@@ -129,7 +129,7 @@ def is_method(name: str) -> bool:
 
 
 def needs_trust(target: Callable[..., Any]) -> str | None:
-    """What a stranger must trust to use this callable: a user function, or an operator of an own library."""
+    """Return what must be trusted to call this: a user function, or an operator of a user's library."""
     if isinstance(target, HigherOrderOperator):
         return None
     if isinstance(target, OpOverload | OpOverloadPacket):
@@ -139,7 +139,7 @@ def needs_trust(target: Callable[..., Any]) -> str | None:
 
 
 def torch_class(path: str) -> type | None:
-    """The class at a dotted path in torch's loaded modules, None if there is none. Nothing is imported."""
+    """Return the class at a dotted path in torch's loaded modules, None if there is none; import nothing."""
     module_name, _, name = path.rpartition(".")
     if module_name.split(".")[0] != "torch" or name.startswith("__"):
         return None
@@ -147,7 +147,7 @@ def torch_class(path: str) -> type | None:
         module = sys.modules.get(module_name)
         if module is not None:
             found = _walk(module, name)
-            # `torch.os.stat_result` is a class too, but no one of torch's.
+            # `torch.os.stat_result` is a class too, but not one of torch's.
             own = isinstance(found, type) and found.__module__.split(".")[0] == "torch"
             return found if own else None
         module_name, _, outer = module_name.rpartition(".")
@@ -156,7 +156,7 @@ def torch_class(path: str) -> type | None:
 
 
 def torch_class_path(type_: type) -> str | None:
-    """The path by which `torch_class` finds this class; some are public under another name than their own."""
+    """Return the path by which `torch_class` finds this class; some are public under another name."""
     module = sys.modules.get(type_.__module__)
     aliases = (name for name, value in vars(module).items() if value is type_) if module else ()
     for name in (type_.__qualname__, *aliases):
@@ -167,7 +167,7 @@ def torch_class_path(type_: type) -> str | None:
 
 
 def _operator_path(target: OpOverload | OpOverloadPacket | HigherOrderOperator) -> str:
-    """The path under torch.ops. Checked on torch 2.11 to 2.15."""
+    """Return the path under torch.ops. Checked on torch 2.11 to 2.15."""
     if isinstance(target, HigherOrderOperator):
         path = f"torch.ops.higher_order.{target.name()}"
     elif isinstance(target, OpOverload):
@@ -204,7 +204,7 @@ def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
 
 
 def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOrderOperator | None:
-    """The registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
+    """Return the registered operator, None if there is none. Checked on torch 2.11 to 2.15."""
     namespace, name = parts[:2]
     if namespace == "higher_order":
         found = higher_order_operators.get(name) if len(parts) == 2 else None
@@ -223,7 +223,7 @@ def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOr
 
 
 def _lookup(path: str) -> Any:
-    """The entry of the table for a path, None if there is none."""
+    """Return the entry of the table for a path, None if there is none."""
     owner, _, name = path.rpartition(".")
     if owner not in MODULES or not IDENTIFIER.match(name):
         return None
@@ -250,7 +250,7 @@ def _allowed(found: Any, name: str, module_name: str) -> bool:
 
 
 def entries() -> Iterator[tuple[str, Any]]:
-    """All paths that a graph may call, operators under torch.ops excepted, with their callables."""
+    """Yield all paths that a graph may call, operators under torch.ops excepted, with their callables."""
     for module_name, rule in MODULES.items():
         module = _import_if_present(module_name, only_loaded=True)
         for name in rule if isinstance(rule, tuple) else dir(module):
@@ -263,7 +263,7 @@ def entries() -> Iterator[tuple[str, Any]]:
 
 @functools.lru_cache(maxsize=1)
 def _paths(loaded: frozenset[str]) -> dict[int, str]:
-    """Path by identity of the callable, while these modules of the table are loaded and keep it alive."""
+    """Return paths by identity of the callable, valid while these modules of the table are loaded."""
     paths: dict[int, str] = {}
     for path, found in entries():
         paths.setdefault(id(found), path)
@@ -271,7 +271,7 @@ def _paths(loaded: frozenset[str]) -> dict[int, str]:
 
 
 def _import_if_present(name: str, *, only_loaded: bool = False) -> Any:
-    """A module of the table; the submodules of `C` are attributes, not importable modules."""
+    """Return a module of the table; the submodules of `C` are attributes, not importable modules."""
     if name in sys.modules:
         return sys.modules[name]
     if name.startswith(f"{C_MODULE}."):
@@ -295,7 +295,7 @@ def _import_trusted(name: str) -> Any:
 
 
 def covers(trusted: Collection[str], module: str) -> bool:
-    """Whether a module, or a package around it, is trusted."""
+    """Return whether a module, or a package around it, is trusted."""
     parts = module.split(".")
     return any(".".join(parts[:count]) in trusted for count in range(1, len(parts) + 1))
 
@@ -313,7 +313,7 @@ def _walk(owner: Any, qualified: str) -> Any:
 
 
 def numpy_target(target: Any) -> tuple[str, str] | None:
-    """The word and the name for a wrapper of Dynamo, None for others. Checked on torch 2.11 to 2.15."""
+    """Return word and name for a wrapper of Dynamo, None for others. Checked on torch 2.11 to 2.15."""
     if type(target).__module__ != DYNAMO_UTILS:
         return None
     match type(target).__name__:
@@ -331,7 +331,7 @@ def numpy_target(target: Any) -> tuple[str, str] | None:
 
 
 def build_numpy_target(word: str, name: str) -> Callable[..., Any]:
-    """The wrapper that a word and a name stand for. Checked on torch 2.11 to 2.15."""
+    """Build the wrapper that a word and a name stand for. Checked on torch 2.11 to 2.15."""
     wrappers: Any = dynamo.numpy_wrappers
     made: Callable[..., Any]
     if word == "numpy_function":

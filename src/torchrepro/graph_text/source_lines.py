@@ -31,19 +31,19 @@ _OF_DYNAMO = frozenset({"self", "fn"})
 
 
 def source_of(node: Node) -> str | None:
-    """The last frame of the user in a node's stack trace, None where there is no trace."""
+    """Return the last frame of the user in a node's stack trace, None where there is no trace."""
     frame = _frame_of(node)
     return None if frame is None else "{file}:{line} in {function}: {code}".format(**frame).rstrip()
 
 
 def module_of(node: Node) -> str:
-    """The user's module that computes a node: `encoder.layers.3.norm`. Empty at the top, and for inputs.
+    """Return the user's module that computes a node, `encoder.layers.3.norm`; empty at the top, for inputs.
 
     A node of a backward graph belongs to the module whose gradient it computes. Checked on torch 2.11 to 2.15
     (`nn_module_stack`, `fwd_nn_module_stack`: paths with a class each, the innermost last).
     """
     if node.op in ("placeholder", "output"):
-        return ""  # Dynamo's say where an input is first used, not whose it is
+        return ""  # Dynamo's stack of an input is that of its first use
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     entries = stack.values() if isinstance(stack, Mapping) else ()
     paths = [entry[0] for entry in entries if isinstance(entry, tuple) and entry and type(entry[0]) is str]
@@ -51,7 +51,7 @@ def module_of(node: Node) -> str:
 
 
 def comment_of(node: Node) -> str:
-    """What the text of a graph says about where a node comes from."""
+    """Return the comment of a node in the text of its graph: the source line and the module."""
     frame, module = _frame_of(node), module_of(node)
     if frame is None:
         return f"{UNKNOWN}, in {module}" if module else UNKNOWN
@@ -60,20 +60,20 @@ def comment_of(node: Node) -> str:
 
 
 def annotations_of(comment: str | None) -> dict[str, Any]:
-    """For `node.meta`: what the comment says, in the form in which torch keeps it and hands it on."""
+    """Return the entries for `node.meta` that a comment describes, in the form that torch uses."""
     found: dict[str, Any] = {}
     source, module = _told(comment)
     if source is not None:
         file, line, function, code = source.group("file", "line", "function", "code")
         found["stack_trace"] = f'File "{file}", line {line}, in {function}\n    {code or ""}'
     if module:
-        # As torch.export writes it: names of classes, no classes.
+        # Class names in place of classes, as torch.export writes it.
         found["nn_module_stack"] = {module: (module, "")}
     return found
 
 
 def origin_in(comment: str | None) -> tuple[str, str]:
-    """The source line and the module that a comment names, empty where it names none. Needs no torch."""
+    """Return the source line and the module that a comment names, or empty texts. Needs no torch."""
     source, module = _told(comment)
     if source is None:
         return "", module
@@ -94,13 +94,13 @@ def _frame_of(node: Node) -> dict[str, str] | None:
         return None
     own = [frame for frame in frames if "/site-packages/" not in frame["file"].replace("\\", "/")]
     frame = (own or frames)[-1].groupdict()
-    # The name alone: a bundle does not tell where a user keeps their files.
+    # The file name alone: a bundle does not reveal the user's directories.
     frame["file"] = re.split(r"[\\/]", frame["file"])[-1]
     return {key: _printable(text).strip() for key, text in frame.items()}
 
 
 def _attribute_path(path: str, outermost: str) -> str:
-    """`L['self'].encoder.layers[3]` as `encoder.layers.3`.
+    """Return `encoder.layers.3` for `L['self'].encoder.layers[3]`.
 
     The variable that holds the model is part of it where the user's function calls it by that name.
     """

@@ -37,7 +37,7 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 @functools.cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    """Functions by the name sympy prints: torch's own first. Checked on torch 2.11 to 2.15."""
+    """Return functions by the name sympy prints, torch's own first. Checked on torch 2.11 to 2.15."""
     own = {
         name: found
         for name, found in vars(torch_sympy).items()
@@ -48,7 +48,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 
 def to_sympy(tree: ast.expr, symbol: Callable[[str], sympy.Expr]) -> Any:
-    """The sympy expression that a syntax tree describes; `symbol` gives a meaning to each name."""
+    """Return the sympy expression that a syntax tree describes; `symbol` gives a meaning to each name."""
     match tree:
         case ast.Constant(value=bool(value)):
             return sympy.true if value else sympy.false
@@ -76,7 +76,7 @@ def to_sympy(tree: ast.expr, symbol: Callable[[str], sympy.Expr]) -> Any:
 
 
 def symbolic_number_text(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
-    """`sym(2*s0, s0=4)`: the expression, and the value of each symbol where it is known."""
+    """Return `sym(2*s0, s0=4)`: the expression, and the value of each symbol where it is known."""
     kind = next(kind for kind, type_ in SYMBOL_KINDS.items() if isinstance(value, type_))
     expression = expression_of(value)
     if expression is None:
@@ -92,7 +92,7 @@ def symbolic_number_text(value: torch.SymInt | torch.SymFloat | torch.SymBool) -
 
 
 def plain_number(value: Any) -> int | float | None:
-    """A number of sympy as one of Python."""
+    """Return a number of sympy as one of Python."""
     if value is None:
         return None
     return int(value) if value.is_integer else float(value)
@@ -111,7 +111,7 @@ class Symbols:
     def define(
         self, name: str, hint: int | float | None, lower: int | None = None, upper: int | None = None
     ) -> sympy.Expr:
-        """The symbol of this name; unbacked (no value until the graph runs) if it has no hint."""
+        """Return the symbol of this name; unbacked (no value until the graph runs) if it has no hint."""
         if name not in self._by_name:
             made = self._unbacked(name) if hint is None else self._backed(name, hint, lower)
             self._by_name[name] = made
@@ -120,13 +120,13 @@ class Symbols:
         return self._by_name[name]
 
     def number(self, kind: str, tree: ast.expr, hints: Mapping[str, int | float] | None = None) -> Any:
-        """A symbolic number from its expression; names not seen before take their value from `hints`."""
+        """Return a symbolic number from its expression; new names take their value from `hints`."""
         values = hints or {}
         expression = to_sympy(tree, lambda name: self.define(name, values.get(name)))
         return symbolic_number(self.env, kind, expression)
 
     def parse(self, text: str) -> Any:
-        """The sympy expression of a dimension's text."""
+        """Return the sympy expression of a dimension's text."""
         return to_sympy(ast.parse(text, mode="eval").body, lambda name: self.define(name, None))
 
     def _backed(self, name: str, hint: int | float, lower: int | None) -> sympy.Expr:
@@ -136,7 +136,7 @@ class Symbols:
         with named_next(self.env, name):
             return self.env.create_symbol(
                 hint,
-                ConstantSource(f"symbol_{name}"),  # where the guards say that it comes from
+                ConstantSource(f"symbol_{name}"),  # the source that guards name
                 dynamic_dim=DimDynamic.DYNAMIC,
                 constraint_dim=None,
                 positive=positive,
@@ -144,7 +144,7 @@ class Symbols:
             )
 
     def number_next_unbacked(self, numbers: Iterable[int]) -> None:
-        """The next symbol without a value bears the first of these numbers that is still free.
+        """Give the next symbol without a value the first of these numbers that is still free.
 
         Checked on torch 2.11 to 2.15.
         """
@@ -163,7 +163,7 @@ class Symbols:
 
 
 def symbolic_number(env: ShapeEnv, kind: str, expression: Any) -> Any:
-    """A SymInt, SymFloat or SymBool (a plain number for a constant). Checked on torch 2.11 to 2.15."""
+    """Return a SymInt, SymFloat or SymBool (a plain number for a constant). Checked on torch 2.11 to 2.15."""
     if kind == "symbool":
         return env.create_symboolnode(expression)
     hint = expression.xreplace(env.backed_var_to_val)
@@ -174,7 +174,7 @@ def symbolic_number(env: ShapeEnv, kind: str, expression: Any) -> Any:
 
 
 def _restrict_range(env: ShapeEnv, symbol: sympy.Symbol, lower: int | None, upper: int | None) -> None:
-    """Narrows what values a symbol can have. Checked on torch 2.11 to 2.15."""
+    """Narrow the range of a symbol. Checked on torch 2.11 to 2.15."""
     from torchrepro.torch_api.fake import ValueRanges
 
     old = env.var_to_range[symbol]

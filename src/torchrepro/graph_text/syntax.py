@@ -316,7 +316,7 @@ def _parameters(forward: ast.FunctionDef) -> list[Line]:
 
 
 def _named(variable: str, value: ast.expr) -> tuple[str, ast.expr]:
-    """A node whose name could not be a variable is written `named("name", ...)`."""
+    """Return name and value of a node; a name that is no identifier is written `named("name", ...)`."""
     match value:
         case ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=str(name)), inner], keywords=[]):
             return name, inner
@@ -331,7 +331,7 @@ def _attribute(target: ast.expr) -> str:
 
 
 def dotted_name(tree: ast.expr) -> str | None:
-    """`a.b.c` as text, None for any other tree."""
+    """Return `a.b.c` as text, None for any other tree."""
     parts: list[str] = []
     while isinstance(tree, ast.Attribute):
         parts.append(tree.attr)
@@ -340,7 +340,7 @@ def dotted_name(tree: ast.expr) -> str | None:
 
 
 def own_path(tree: ast.expr) -> str | None:
-    """The path of `self.a.b` or `self["a.0"]`, None for any other tree."""
+    """Return the path of `self.a.b` or `self["a.0"]`, None for any other tree."""
     match tree:
         case ast.Subscript(value=ast.Name(id="self"), slice=ast.Constant(value=str(path))):
             return path
@@ -349,7 +349,7 @@ def own_path(tree: ast.expr) -> str | None:
 
 
 def dynamic_dimensions(graph: GraphSyntax) -> list[tuple[int, int]]:
-    """(input, dimension) of every size of an input that is an expression over symbols."""
+    """Return (input, dimension) of every size of an input that is an expression over symbols."""
     found = []
     for position, line in enumerate(graph.inputs):
         note = line.note
@@ -362,14 +362,14 @@ def dynamic_dimensions(graph: GraphSyntax) -> list[tuple[int, int]]:
 
 
 def symbol_names(expression: ast.expr) -> list[str]:
-    """The symbols of an expression over sizes: its names, those of functions excepted."""
+    """Return the symbols of an expression over sizes: its names, those of functions excepted."""
     nodes = list(ast.walk(expression))
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     return [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions]
 
 
 def unused_name(wanted: str, taken: Container[str], *, first: int = 2, join: str = "_") -> str:
-    """The wanted name, with the first number that makes it one that is not taken."""
+    """Return the wanted name, with the first number that makes it unused where it is taken."""
     numbered = (f"{wanted}{join}{number}" for number in itertools.count(first))
     return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 

@@ -41,7 +41,7 @@ def calls_kernel(node: Node) -> bool:
 
 
 def with_places(node: Node) -> dict[str, Any]:
-    """The node's keyword arguments, what the table holds in place of numbers."""
+    """Return the node's keyword arguments with entries of the table in place of their numbers."""
     table = kernel_side_table()
     try:
         kernel = table.get_kernel(node.kwargs[_KERNEL])
@@ -55,11 +55,11 @@ def with_places(node: Node) -> dict[str, Any]:
 
 
 def place_of_kernel(name: str, kernels: Mapping[str, Any]) -> int:
-    """The place of a kernel of the bundle in this process."""
+    """Add a kernel of the bundle to the table of this process; return its place."""
     kernel = kernel_named(name, kernels)
     inner = getattr(kernel, "fn", None)
     if inner is not None and not hasattr(inner, "__name__"):
-        # An autotuner around heuristics: torch's eager run of the operator asks it for a name (2.11 to 2.15).
+        # An autotuner around heuristics: torch's eager run of the operator reads its name (2.11 to 2.15).
         inner.__name__ = kernel_name(inner)
     place: int = kernel_side_table().add_kernel(kernel)
     return place
@@ -85,16 +85,16 @@ def kernel_named(name: str, kernels: Mapping[str, Any]) -> Any:
 
 
 def kernel_name(kernel: Any) -> str:
-    """The name of the function inside the decorators (`jit`, `autotune`, `heuristics`)."""
+    """Return the name of the function inside the decorators (`jit`, `autotune`, `heuristics`)."""
     while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
         kernel = kernel.fn
     return str(getattr(kernel, "__name__", "kernel"))
 
 
 def autotuner_text(kernel: Any) -> str | None:
-    """A call of `triton.autotune` that makes this kernel of its `fn`; None for one without configurations.
+    """Return a call of `triton.autotune` that makes this kernel of its `fn`; None if it is no autotuner.
 
-    Capture replaces a user's autotuner by one of its own, which no name of the user's code leads to.
+    Capture replaces a user's autotuner by one of its own, which no name in the user's code refers to.
     """
     if not _from_triton(kernel) or type(kernel).__name__ != "Autotuner":
         return None
@@ -116,12 +116,12 @@ def _config_text(config: Any) -> str:
 
 
 def is_kernel(value: Any) -> bool:
-    """Whether a value is a function under a decorator of Triton."""
+    """Return whether a value is a function under a decorator of Triton."""
     return _from_triton(value) and hasattr(value, "fn")
 
 
 def is_dtype(value: Any) -> bool:
-    """Whether a value is an element type of Triton."""
+    """Return whether a value is an element type of Triton."""
     return _from_triton(value) and type(value).__name__ == "dtype"
 
 
