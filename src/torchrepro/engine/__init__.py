@@ -1,1 +1,1 @@
-"""Who answers whether a repro fails, and how: each candidate in a process of its own."""
+"""Judge whether repros fail, and how: each candidate runs in its own process."""

@@ -1,8 +1,8 @@
-"""The first question of a search: does the original fail, how, and does it do so every time?
+"""Establish the baseline of a search: whether the original fails, how, and whether it is flaky.
 
-Three runs answer it; runs that disagree ask for more, until the rate is known. A large model that takes long
-to compile is run once if it fails as recorded: with the recorded failure that makes two, and the result of
-the search, which is small, is run again in any case.
+It is run three times, and more often where these runs disagree, to measure the failure rate. A large model
+that takes long to compile is run once if it fails as recorded: with the recorded failure that makes two runs,
+and the result of the search, which is small, is run again in any case.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Failure:
 
     signature: Signature
     differences: frozenset[Difference] = frozenset()
-    """In what way the worst leaf differs; a value that is not finite is worse than any other."""
+    """How the worst leaf differs; a value that is not finite is worse than any other."""
     places: frozenset[str] = frozenset()
     """Where leaves differ in that way: `out`, `inputs`, `state`, `python`, or `grad` alone."""
 
@@ -43,7 +43,7 @@ class Failure:
         return cls(signature, frozenset({telling}), _places(comparison, telling))
 
     def shown_by(self, verdict: Verdict) -> bool:
-        """Whether a verdict shows this failure, and not another one."""
+        """Return whether a verdict shows this failure, and not another one."""
         if not verdict.fails or not self.signature.matches(Signature.of(verdict)):
             return False
         if not self.differences or verdict.comparison is None:
@@ -52,14 +52,14 @@ class Failure:
 
 
 def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
-    """The first words of the paths of leaves that differ in this way; of gradients, if there is no other."""
+    """Return the first part of the path of each leaf that differs in this way; `grad` only if alone."""
     found = {leaf.where.part for leaf in comparison.differing if leaf.difference is difference}
     return frozenset(found - {_GRADIENT} or found)
 
 
 RUNS = 3
 _LONG = 10.0
-"""Seconds of a run beyond which a failure that was recorded before is not waited for again."""
+"""A run that reproduces the recorded failure and takes more seconds than this is not repeated."""
 _MORE_RUNS = 12
 _WRONG_PASS = 0.01
 """How often a candidate that fails may be taken for one that passes."""
@@ -81,7 +81,7 @@ class Original:
 
     @property
     def notes(self) -> list[str]:
-        """What a user has to know of it."""
+        """What the user should know about it."""
         rate = f"fails in {self.failing} of {self.runs} runs" if self.is_flaky else ""
         return [note for note in (self.note, rate) if note]
 
@@ -90,13 +90,13 @@ class Original:
         """Runs after which a candidate counts as passing."""
         if not self.is_flaky:
             return 1
-        # A rate seen in a few runs is itself uncertain: half a failure less is assumed.
+        # A rate measured in a few runs is uncertain, so half a failure less is assumed.
         cautious = max(self.failing - 0.5, 0.5) / self.runs
         return min(_REPEATS, math.ceil(math.log(_WRONG_PASS) / math.log(1 - cautious)))
 
 
 def read_original(path: Path) -> Original | None:
-    """Return how the original fails as another search has found out; None where none has."""
+    """Return the baseline that another search has stored; None if there is none."""
     try:
         return msgspec.convert(json.loads(path.read_bytes()), Original)
     except (OSError, ValueError, msgspec.ValidationError):
@@ -131,14 +131,14 @@ def _run(repro: Repro, oracle: Oracle, times: int) -> list[Verdict]:
 
 
 def _agree(verdicts: list[Verdict], recorded: Signature | None) -> bool:
-    """Whether all runs came out alike. One that fails and is not seen to fail may well be flaky, too."""
+    """Return whether all runs agree. A recorded failure that no run shows may be flaky: no agreement."""
     first = Signature.of(verdicts[0])
     alike = all(first.matches(Signature.of(verdict)) for verdict in verdicts)
     return alike and (first.kind.fails or recorded is None)
 
 
 def _wanted(failures: list[Verdict], recorded: Signature | None) -> Signature:
-    """The recorded failure if it shows, else the one seen most often."""
+    """Return the recorded failure if a run shows it, else the most frequent one."""
     signatures = [Signature.of(verdict) for verdict in failures]
     if recorded is not None and any(recorded.matches(signature) for signature in signatures):
         return recorded

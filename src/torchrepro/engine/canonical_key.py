@@ -2,8 +2,8 @@
 
 What is left out cannot matter: names of nodes, inputs, attributes and nested graphs, stack traces and
 example values on nodes, notes for the reader, the failure that is expected, settings that are not data. What
-cannot be described is keyed as itself, so that two candidates are never taken for one by mistake; asking once
-too often is the smaller harm.
+cannot be described is keyed by its identity, so that two different candidates never share a key; judging an
+equal candidate twice only costs time.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _tokens: dict[int, tuple[Callable[[], Any], str]] = {}
 _names: dict[int, tuple[Any, str]] = {}
 
 _OPAQUE = b'{"kind":"opaque"'
-"""How the description of something begins that cannot be described (`OpaqueEntry`)."""
+"""Prefix of the entry of a value that cannot be described (`OpaqueEntry`)."""
 _STATE_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules", "training"})
 
 
 def canonical_text(module: GraphModule) -> tuple[str, dict[str, Any]]:
-    """The text of a graph, of the graphs nested in it and of the modules that it calls; and its tensors."""
+    """Return the text of a graph, of its nested graphs and of the modules that it calls; and its tensors."""
     writer = _Writer()
     return "\n".join(writer.graph(module)), writer.values
 
 
 def token_of(value: Any) -> str:
-    """A word for this very object, which no other object has had or will have, in any process."""
+    """Return a token for this object that is unique among all objects of all processes."""
     known = _tokens.get(id(value))
     if known is None or known[0]() is not value:
         try:
             reference: Callable[[], Any] = weakref.ref(value)
         except TypeError:
-            reference = functools.partial(lambda held: held, value)  # so that its id is not given to another
+            reference = functools.partial(lambda held: held, value)  # kept alive: its id is not reused
         known = _tokens[id(value)] = reference, f"<{_PROCESS} {next(_numbers):08}>"
     return known[1]
 
@@ -81,7 +81,7 @@ class _Literals(LiteralWriter):
         except CannotSerialise:
             return token_of(target)
         if isinstance(target, types.FunctionType) and path.startswith("user("):
-            # A function that is edited between two runs is another one under the same name.
+            # A function may be edited between two runs and keep its name.
             return f"{path}#{hashlib.sha256(marshal.dumps(target.__code__)).hexdigest()[:16]}"
         if resolver.path_of(target) is not None:
             _names[id(target)] = target, path  # torch's own functions: some hundreds, alive anyway
@@ -95,7 +95,7 @@ class _Writer:
         self.values: dict[str, Any] = {}
         self._variables: dict[Node, str] = {}
         self._seen: dict[int, str] = {}
-        self._alive: list[Any] = []  # an id is only good while its object lives
+        self._alive: list[Any] = []  # ids are unique only while their objects live
         self._literals = _Literals(self._variables, self._name, keep_kernel=token_of)
 
     def graph(self, module: GraphModule, nested: bool = False) -> Iterator[str]:
@@ -104,13 +104,13 @@ class _Writer:
                 yield from self._attribute(module, str(node.target))
             self._variables[node] = f"v{len(self._variables)}"
             yield f"{self._variables[node]} = {self._expression(module, node, nested)}"
-        # What no node reads is still handed to the compiler with the module.
+        # The compiler also gets parameters and buffers that no node reads.
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
             if id(tensor) not in self._seen:
                 yield from self._attribute(module, name)
 
     def _name(self, value: Any, letter: str = "c") -> str:
-        """The name of a tensor, a generator or a module."""
+        """Return the name of a tensor, a generator or a module."""
         if id(value) not in self._seen:
             name = self._seen[id(value)] = f"{letter}{len(self._seen)}"
             self._alive.append(value)
@@ -142,7 +142,7 @@ class _Writer:
         return self._seen.get(id(value)) or self._literals.write(value)
 
     def _attribute(self, module: torch.nn.Module, path: str) -> Iterator[str]:
-        """What an attribute holds, the first time that it is met."""
+        """Yield lines for the value of an attribute on its first occurrence."""
         value, owner = _reach(module, path)
         if id(value) in self._seen:
             return
@@ -157,7 +157,7 @@ class _Writer:
             yield from self._module(value)
 
     def _module(self, module: torch.nn.Module) -> Iterator[str]:
-        """A module by its class and everything that it holds."""
+        """Yield lines for a module: its class, its attributes and its state."""
         name = self._name(module, "m")
         yield f"{name}: {self._literals.callable(type(module))}"
         state = {key: value for key, value in vars(module).items() if key not in _STATE_OF_MODULES}
@@ -176,7 +176,7 @@ def _keywords(node: Node) -> dict[str, Any]:
     try:
         return with_places(node)
     except CannotSerialise:
-        return {**node.kwargs, "process": _PROCESS}  # numbers in a table of this process
+        return {**node.kwargs, "process": _PROCESS}  # indices into a table of this process
 
 
 def _role(value: torch.Tensor, owner: torch.nn.Module, name: str) -> str:
@@ -188,7 +188,7 @@ def _role(value: torch.Tensor, owner: torch.nn.Module, name: str) -> str:
 
 
 def _note(node: Node, nested: bool) -> str:
-    """What the compiler is told of an input that its value does not tell: sizes that are symbols.
+    """Return what the compiler gets for an input in addition to its value: sizes that are symbols.
 
     An input of a nested graph has no value, so all of its note counts.
     """
@@ -205,7 +205,7 @@ def _is_symbolic(note: Note | None) -> bool:
 
 
 def _reach(module: torch.nn.Module, path: str) -> tuple[Any, torch.nn.Module]:
-    """The attribute at a dotted path (None where it is missing) and the module that holds it."""
+    """Return the attribute at a dotted path (None if it is missing) and the module that holds it."""
     value: Any = module
     owner = module
     for part in path.split("."):
@@ -214,7 +214,7 @@ def _reach(module: torch.nn.Module, path: str) -> tuple[Any, torch.nn.Module]:
 
 
 def canonical_key(repro: Repro) -> str:
-    """A digest of the graph without its names, of all values, and of everything around them."""
+    """Return a digest of the graph without its names, of all values, and of the other fields."""
     storages = _Contents()
     text, held = canonical_text(repro.graph)
     values = {
@@ -241,7 +241,7 @@ def canonical_key(repro: Repro) -> str:
 
 
 def _around(repro: Repro) -> list[Any]:
-    """Everything in a repro that is neither its graph nor a value; a field that is new counts at once."""
+    """Return all fields of a repro but its graph and values; a new field is included automatically."""
     left_out = {"graph", "inputs", "earlier", "ambient", "expected", "origin", "notes"}
     fields = {name: value for name, value in vars(repro).items() if name not in left_out}
     ambient = {

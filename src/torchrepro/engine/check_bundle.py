@@ -70,8 +70,8 @@ def check_bundle(
 ) -> Checked:
     """Run a bundle and compare its failure with the recorded one.
 
-    Without a time limit it has 300 s; a recorded hang has a little more than it had then. `frontend` captures
-    a whole call instead of the one that was recorded.
+    The default time limit is 300 s, or for a recorded hang a little more than it took then. `frontend`
+    replaces the recorded frontend for a bundle of a whole call.
     """
     manifest = read_manifest(bundle)
     if frontend is not None and manifest.place is not Place.BEFORE_CAPTURE:

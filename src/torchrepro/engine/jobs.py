@@ -1,4 +1,4 @@
-"""What runs in a candidate's own process: each takes a repro and plain data, and returns plain data."""
+"""Jobs that run in a candidate's own process: each takes a repro and plain data, and returns plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchrepro.torch_api.patching import replaced
 
 _COMPILER = "/torch/_inductor/"
 _CODE = ("_compile_to_module_lines", "codecache.py", "async_compile.py")
-"""Frames of what compiles, loads or runs generated code."""
+"""Names in the stack frames that compile, load or run generated code."""
 
 
 class PastTheFailure(BaseException):
@@ -25,7 +25,7 @@ class PastTheFailure(BaseException):
 
 
 def fails_before_code(verdict: Verdict) -> bool:
-    """Whether a failure is an exception of inductor's passes, before any generated code is compiled."""
+    """Return whether a failure is an exception raised by inductor before generated code is compiled."""
     if verdict.kind is not Kind.COMPILE_ERROR or verdict.raised is None:
         return False
     frames = verdict.raised.traceback.replace("\\", "/")
@@ -33,7 +33,7 @@ def fails_before_code(verdict: Verdict) -> bool:
 
 
 def is_compiled_once(repro: Repro) -> bool:
-    """Whether there is one graph for inductor to compile: no backward, no second capture, no call before."""
+    """Return whether inductor compiles one graph only: no backward, no second capture, no earlier call."""
     if repro.place is Place.AFTER_AOT:
         return True
     if repro.place is Place.BEFORE_CAPTURE or repro.earlier:
@@ -47,8 +47,8 @@ def is_compiled_once(repro: Repro) -> bool:
 def ending_before_code() -> Iterator[None]:
     """Raise `PastTheFailure` once inductor has generated code, in place of compiling it.
 
-    In a process of its own alone. Checked on torch 2.13 (`GraphLowering._compile_to_module_lines`); where
-    that is not there, everything is compiled and run as ever.
+    Only for a candidate's own process. Checked on torch 2.13 (`GraphLowering._compile_to_module_lines`); if
+    that does not exist, everything is compiled and run.
     """
     from torchrepro.torch_api.inductor import GraphLowering
 
@@ -64,7 +64,7 @@ def ending_before_code() -> Iterator[None]:
 
 
 def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """The verdict on a candidate."""
+    """Return the verdict on a candidate."""
     from torchrepro.cut.hints import described, last_words, node_of
     from torchrepro.execute.judge_repro import judge_repro
     from torchrepro.judge.models import Judged
@@ -77,14 +77,14 @@ def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 
 def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """The verdict on a candidate of a failure that comes before any code is generated."""
+    """Return the verdict on a candidate where the baseline fails before code is generated."""
     if not is_compiled_once(repro):
         return judge(repro, payload, phase)
     try:
         with ending_before_code():
             return judge(repro, payload, phase)
     except PastTheFailure:
-        # Not a pass: it was not run.
+        # Not a pass, because it was not run.
         summary = "not run: the compiler got further than the original did"
         return msgspec.to_builtins(Verdict(Kind.NOT_COMPARABLE, summary=summary))
 

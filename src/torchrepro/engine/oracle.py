@@ -1,4 +1,4 @@
-"""Oracle: how candidates are judged and looked into, each in a process of its own."""
+"""Oracle: judges candidates and records their values, each in its own process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUND_SECONDS = 20.0
 
 
 class Oracle(Protocol):
-    """Judges candidates. The real one runs each in isolation; tests have one that only looks at the graph."""
+    """Judges candidates. `IsolatedOracle` runs each in isolation; oracles of tests only inspect the graph."""
 
     workers: int
     """How many candidates are judged at the same time."""
@@ -119,7 +119,7 @@ class IsolatedOracle:
         with tempfile.TemporaryDirectory(prefix="torchrepro-values-") as directory:
             path = Path(directory) / "values.pt"
             outcome = self.ran(_RECORD, repro, path=str(path), limit=_RECORDED_BYTES)
-            return read_values(path) if outcome.result else None  # the file is mapped, its name may go
+            return read_values(path) if outcome.result else None  # the file is mapped, so it may be unlinked
 
     def rounds(
         self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS
@@ -143,7 +143,7 @@ class IsolatedOracle:
         return task
 
     def ran(self, job: str, repro: Repro, **payload: Any) -> Outcome:
-        """One task, alone. An error of ours is raised; what the user's code raises is in the outcome."""
+        """Run one task. Raise errors of torchrepro; return what the user's code raises in the outcome."""
         task = self._started(job, repro, **payload)
         try:
             ended, outcome = self._executor.wait()
@@ -157,7 +157,7 @@ class IsolatedOracle:
         return outcome
 
     def _verdict(self, outcome: Outcome, limit: float) -> Verdict:
-        """Return the verdict; where not even eager terminates, nothing can be said about the compiler."""
+        """Return the verdict; `INVALID` if eager does not terminate: the compiler was not tested."""
         try:
             return verdict_of(outcome, limit)
         except TorchReproError as exc:

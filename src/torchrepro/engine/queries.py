@@ -1,7 +1,7 @@
-"""Ask about candidates: answer from the store, run what is unknown, repeat flaky failures, count.
+"""Query verdicts on candidates: from the store, else by running them; repeat flaky ones; count.
 
-`minify`, `locate` and `explain` all ask through `Queries`. A verdict is stored under the canonical key of the
-repro, the job and the job's payload (for example what is turned off), so a question is never run twice.
+`minify`, `locate` and `explain` all use `Queries`. A verdict is stored under the canonical key of the
+repro, the job and the job's payload (for example what is turned off), so no query is run twice.
 
 Where the failure is flaky (`repeats` > 1), a candidate passes only after that many runs, and fails at the
 first run that shows the failure. A pass is stored only after all of its runs: a kill in between must not
@@ -32,7 +32,7 @@ from torchrepro.nouns.verdict import Kind, Verdict
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A candidate that fails as the original does. `index` is its place among all that were given."""
+    """A candidate that fails as the baseline does, and its `index` in the given sequence."""
 
     index: int
     repro: Repro
@@ -40,12 +40,12 @@ class Answer:
 
 
 class Queries:
-    """Questions about one failure, on one oracle, with one store.
+    """Queries about one failure, on one oracle, with one store.
 
     `failure` is what a candidate has to show; by default the failure in `verdict`, the verdict on `original`.
-    `observer` looks into candidates; by default the oracle does.
-    `job` is how candidates are judged unless a question says otherwise. `asked` may start above zero, to
-    include runs that were made before. Another `Queries` on the same store knows what this one has learnt.
+    `observer` records values and graphs of candidates; by default the oracle does.
+    `job` judges candidates unless a query names another job. `asked` may start above zero, to
+    include earlier runs. Several `Queries` can share a store.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Queries:
         self.observer = cast(IsolatedOracle, oracle) if observer is None else observer
         self.repeats = repeats
         self.statistics: dict[str, Statistics] = {}
-        """What was asked, by label."""
+        """Counts of queries, by label."""
         self.label = ""
         self._oracle = oracle
         self._job = job
@@ -75,7 +75,7 @@ class Queries:
         self._began = time.monotonic()
         self.store.remember(canonical_key(original), verdict)
 
-    # What is asked.
+    # Queries.
 
     def verdicts(
         self,
@@ -87,7 +87,7 @@ class Queries:
     ) -> list[Verdict]:
         """Return the verdict on each repro, several at a time; equal ones are run once.
 
-        `payload` is handed to the job and is part of the key; `extra` is handed over as well and is not.
+        `payload` is passed to the job and is part of the key; `extra` is passed too but is not.
         """
         questions: dict[_Key, _Question] = {}
         order = []
@@ -106,7 +106,7 @@ class Queries:
         return self.verdicts([repro], job=job, extra=extra, **payload)[0]
 
     def fails(self, repro: Repro) -> bool:
-        """Whether a repro fails as the original does."""
+        """Return whether a repro fails as the baseline does."""
         return self.failure.shown_by(self.verdict_on(repro))
 
     def first_failing(
@@ -116,11 +116,11 @@ class Queries:
         is_invalid: Callable[[Repro, str], bool] = lambda candidate, key: False,
         on_answer: Callable[[], None] = lambda: None,
     ) -> Answer | None:
-        """Return the first candidate that fails, in the order given; None stands for one that was not built.
+        """Return the first candidate that fails, in the given order; None entries are skipped.
 
-        As many are run at a time as there are workers. Answers come in any order: one counts as soon as
-        nothing before it can still fail, and what is under way then is cancelled. Candidates for which
-        `is_invalid(candidate, key)` are not run.
+        Each worker runs one at a time. Verdicts come in any order: a failure is returned as soon as no
+        candidate before it can still fail, and the runs still under way are cancelled. Candidates for which
+        `is_invalid(candidate, key)` is true are not run.
         """
         for batch in self._batches(candidates, is_invalid):
             self._run(batch, until_one_fails=True, on_answer=on_answer)
@@ -130,11 +130,11 @@ class Queries:
         return None
 
     def known(self, repro: Repro, *, job: str = "", **payload: Any) -> Verdict | None:
-        """Return the verdict on a repro if it is stored; None: it has not been asked about."""
+        """Return the verdict on a repro if it is stored, else None."""
         return self._known(_Key.of(repro, job or self._job, payload))
 
     def run_once(self, repro: Repro) -> Verdict:
-        """Run a repro once, whatever is known of it; the verdict is not stored."""
+        """Run a repro once, even if its verdict is stored; the new verdict is not stored."""
         ((_, verdict),) = list(self._ask([repro], self._job, {}, keep_others=False))
         return verdict
 
@@ -145,7 +145,7 @@ class Queries:
         self.count(queries=1)
         return self.observer.rounds(repro, own=own, seconds=seconds)
 
-    # What it has cost.
+    # Cost.
 
     @property
     def workers(self) -> int:
@@ -153,7 +153,7 @@ class Queries:
 
     @property
     def asked(self) -> int:
-        """Candidates that were run."""
+        """How many candidates were run."""
         return self._asked_before + sum(row.queries for row in self.statistics.values())
 
     @property
@@ -162,7 +162,7 @@ class Queries:
 
     @contextmanager
     def labelled(self, label: str) -> Iterator[None]:
-        """Count what is asked in the body under a label."""
+        """Count the queries of the body under a label."""
         before, self.label = self.label, label
         started = time.monotonic()
         try:
@@ -177,12 +177,12 @@ class Queries:
         changed = {name: getattr(row, name) + value for name, value in more.items()}
         self.statistics[self.label] = replace(row, **changed)
 
-    # How it is answered.
+    # Running them.
 
     def _batches(
         self, candidates: Sequence[Repro | None], is_invalid: Callable[[Repro, str], bool]
     ) -> Iterator[list[_Question]]:
-        """Questions to ask together, answered ones in between; nothing is needed after one that fails."""
+        """Yield batches with one open query for each worker; a known failure ends its batch."""
         batch: list[_Question] = []
         met: set[_Key] = set()
         for index, candidate in enumerate(candidates):
@@ -190,7 +190,7 @@ class Queries:
                 continue
             key = _Key.of(candidate, self._job, {})
             if key in met:
-                continue  # the same as one before it, which answers for both
+                continue  # equal to an earlier one
             met.add(key)
             question = self._question(index, candidate, key)
             if question.is_open and is_invalid(candidate, key.repro):
@@ -217,14 +217,14 @@ class Queries:
         until_one_fails: bool = False,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run candidates until no answer is wanted: one after the first that fails may not be."""
+        """Run queries until none is open; with `until_one_fails`, none before the first that fails."""
 
         def wanted() -> Iterator[_Question]:
             before = itertools.takewhile(lambda question: not (until_one_fails and question.fails), questions)
             return (question for question in before if question.is_open)
 
         while open_ := list(wanted()):
-            # Where a candidate is run several times, workers that have nothing else to do run it as well.
+            # Idle workers run further repeats of the same candidate.
             copies = max(1, self.workers // len(open_))
             runs = [question for question in open_ for _ in range(min(copies, question.runs_left))]
             answered = 0
@@ -259,14 +259,14 @@ class Queries:
     def _remember(self, question: _Question) -> None:
         assert question.verdict is not None
         key = question.key
-        # A run that was stopped before code is no verdict of the usual job; any other answer is.
+        # Verdicts of this job also hold for the usual job, unless the run was stopped before code.
         complete = key.job == JUDGE_BEFORE_CODE and question.verdict.kind is not Kind.NOT_COMPARABLE
         self.store.remember(key.repro if complete else key.text, question.verdict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What a verdict is stored under: `text`, made of the repro's canonical key, the job and its payload."""
+    """The key of a verdict: `text` is made of the repro's canonical key, the job and its payload."""
 
     repro: str
     job: str
@@ -283,7 +283,7 @@ class _Key:
 
 @dataclass(eq=False)
 class _Question:
-    """A candidate, and what its runs have said so far."""
+    """A candidate, and the verdict of its runs so far."""
 
     index: int
     repro: Repro
@@ -298,11 +298,11 @@ class _Question:
         return self.runs_left > 0
 
     def take(self, verdict: Verdict, failure: Failure) -> bool:
-        """Take a run into account; whether that decides the question."""
+        """Record the verdict of a run and return whether the query is decided."""
         self.fails = failure.shown_by(verdict)
         if self.fails or self.verdict is None or not self.verdict.fails:
             self.verdict = verdict
-        # What eager cannot run it cannot run the next time either, unless eager is meant to raise.
+        # If eager raises, it will raise again: no retry, unless eager is expected to raise.
         hopeless = verdict.kind is Kind.INVALID and failure.signature.kind is not Kind.MISSING_ERROR
         self.runs_left = 0 if self.fails or hopeless else self.runs_left - 1
         return not self.is_open

@@ -1,8 +1,8 @@
-"""Store what a search has found out: verdicts in an SQLite database, the best and others as bundles.
+"""Store the results of a search: verdicts in an SQLite database, the best and other failures as bundles.
 
-A killed process leaves every verdict that it had stored, whole. A database that is damaged is put aside, and
-one that can no longer be written (the disk is full) costs a warning. A wrong verdict is never given: each row
-carries a digest.
+Verdicts survive when the process is killed. A damaged database is renamed and not used, and one that can no
+longer be written (the disk is full) causes a warning. Each row has a digest, so that no damaged verdict is
+returned.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.save_bundle import save_bundle
 
 _OTHERS = 20
-"""Bundles of other failures: each can be as large as the original."""
+"""Limit of bundles of other failures: each can be as large as the original."""
 _SHARE = 0.05
-"""Of the time of a search that may go into saving its best."""
+"""Share of a search's time that may be spent on saving its best."""
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS known (key TEXT PRIMARY KEY, verdict TEXT NOT NULL, digest TEXT NOT NULL)"
 )
 
 
 class Store:
-    """Remembers verdicts, so that nothing is asked twice, and the best, so that nothing is lost.
+    """Stores verdicts, so that no query is run twice, and the best repro.
 
     This one lasts as long as its process.
     """
@@ -49,25 +49,25 @@ class Store:
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.others: dict[Failure, Verdict] = {}
-        """What fails in other ways; of each way the first."""
+        """The first verdict of each other failure."""
 
     def verdict(self, key: str) -> Verdict | None:
-        """The verdict on the candidate with this canonical key, if it is known."""
+        """Return the verdict on the candidate with this canonical key, or None."""
         return self.verdicts.get(key)
 
     def remember(self, key: str, verdict: Verdict) -> None:
         self.verdicts[key] = verdict
 
     def keep_best(self, repro: Repro, verdict: Verdict) -> None:
-        """Keep the best repro so far, if it can outlive the process."""
+        """Keep the best repro so far, if this store outlives its process."""
 
     def also_seen(self, repro: Repro, verdict: Verdict) -> bool:
-        """Keep a repro that fails in another way; whether it is the first of its kind."""
+        """Keep a repro that fails in another way; return whether it is the first with that failure."""
         return self.others.setdefault(Failure.of(verdict), verdict) is verdict
 
 
 def store_knowing(path: Path) -> Store:
-    """A store in memory that knows the verdicts in another search's database, if it can be read."""
+    """Return a store in memory with the verdicts of another search's database, if it can be read."""
     store = Store()
     try:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
@@ -81,20 +81,20 @@ def store_knowing(path: Path) -> Store:
 
 
 class SqliteStore(Store):
-    """A store that outlives its process. Used by one process: forked children leave it alone.
+    """A store that outlives its process. Only one process may use it: forked children must not.
 
-    The best is saved as a bundle: `best_to` is always a whole one, once it is there.
+    The best is saved as a bundle: `best_to` is always complete, if it exists.
     """
 
     def __init__(self, path: Path, *, best_to: Path, also_seen_to: Path) -> None:
         super().__init__()
         self.path = path
         self.notes: list[str] = []
-        """What could not be kept or not be used, in words."""
+        """Messages about what could not be stored or used."""
         self._best_to, self._also_seen_to = best_to, also_seen_to
         self._process = os.getpid()
         self._waiting: tuple[Repro, Verdict, str] | None = None
-        """A best that is not saved yet, and the number of its bundle."""
+        """The best, if it is not saved yet, and the run id of its bundle."""
         self._paid_at = 0.0
         self._database: sqlite3.Connection | None = self._opened()
         self._attempt("finish what was left of the best", self._clean_up)
@@ -109,7 +109,7 @@ class SqliteStore(Store):
 
     def remember(self, key: str, verdict: Verdict) -> None:
         super().remember(key, verdict)
-        # Not msgspec's JSON: it has no inf and no nan, and errors are often just that.
+        # Not msgspec's JSON: it has no inf and no nan, which errors often are.
         text = json.dumps(msgspec.to_builtins(verdict))
         row = (key, text, _digest(key + text))
         self._attempt(
@@ -117,16 +117,16 @@ class SqliteStore(Store):
         )
 
     def keep_best(self, repro: Repro, verdict: Verdict) -> None:
-        """Save a repro as the best: now or, if the last save was just now, later."""
+        """Save a repro as the best: now or, if the last save was recent, later."""
         number = new_run_id()
-        # The verdict first: a bundle whose verdict is not known is nothing to go on from.
+        # The verdict first: a bundle without its verdict could not be used.
         self.remember(f"bundle {number}", verdict)
         self._waiting = (repro, verdict, number)
         if time.monotonic() >= self._paid_at:
             self._attempt("save the best", self._save_best)
 
     def best(self) -> tuple[Repro, Verdict] | None:
-        """The best that a former process has left, with its verdict; None where there is none to trust."""
+        """Return the best that an earlier process saved, with its verdict; None if either cannot be read."""
         if not self._best_to.exists():
             return None
         loaded = self._attempt("read the best", self._load_best)
@@ -146,7 +146,7 @@ class SqliteStore(Store):
         return True
 
     def close(self) -> None:
-        """Save what is still waiting, and leave one file instead of three."""
+        """Save the best if it is not saved yet, and close the database, which merges its three files."""
         self._attempt("save the best", self._save_best)
         if self._database is not None:
             self._attempt("close the database", self._database.close)
@@ -161,13 +161,13 @@ class SqliteStore(Store):
     # The database.
 
     def _opened(self) -> sqlite3.Connection:
-        """The database as it is; where it is damaged, a new one in its place."""
+        """Open the database; if it is damaged, rename it and create a new one."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 return _connected(self.path)
             except sqlite3.OperationalError:
-                raise  # nothing is wrong with its content: it cannot be opened, read or written here
+                raise  # its content is not damaged: it cannot be opened, read or written
             except sqlite3.DatabaseError as exc:
                 for suffix in ("", "-wal", "-shm"):
                     file = self.path.with_name(self.path.name + suffix)
@@ -182,7 +182,7 @@ class SqliteStore(Store):
             ) from exc
 
     def _execute(self, statement: str, values: tuple[str, ...]) -> Any:
-        """The first row of the answer, if there is one."""
+        """Execute a statement and return its first row, or None."""
         return None if self._database is None else self._database.execute(statement, values).fetchone()
 
     def _read(self, key: str) -> Verdict | None:
@@ -194,7 +194,7 @@ class SqliteStore(Store):
     # The best.
 
     def _save_best(self) -> None:
-        """Save what is waiting, if anything is."""
+        """Save the best, if it is not saved yet."""
         if self._waiting is None:
             return
         (repro, verdict, number), self._waiting = self._waiting, None
@@ -212,7 +212,7 @@ class SqliteStore(Store):
         return load_bundle(self._best_to, trusted=trust_own(manifest)), manifest.run_id
 
     def _clean_up(self) -> None:
-        """Put in place the best that a killed process has finished; remove what it has not finished."""
+        """Rename the complete best of a killed process into place; remove incomplete bundles."""
         written = sorted(self._best_to.parent.glob(f".*{self._best_to.name}.*"))
         whole = [path for path in written if (path / "manifest.json").exists()]
         if not self._best_to.exists() and whole:
@@ -221,7 +221,7 @@ class SqliteStore(Store):
             shutil.rmtree(path, ignore_errors=True)
 
     def _attempt(self, what: str, action: Callable[[], Any]) -> Any:
-        """Do something on the disk; where that fails, say so once and go on with what is in memory."""
+        """Run an action on the disk; if it fails, warn once and continue with what is in memory."""
         if os.getpid() != self._process:
             raise HarnessError("the store of a search was used in a child of it")
         try:
@@ -237,7 +237,7 @@ class SqliteStore(Store):
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """In WAL mode a writer that is killed leaves no half-written page; each statement is a transaction."""
+    """Connect in WAL mode, where a killed writer leaves no half-written page; statements autocommit."""
     database = sqlite3.connect(path, isolation_level=None, timeout=5.0)
     try:
         database.execute("PRAGMA journal_mode = WAL")
@@ -257,9 +257,9 @@ def _digest(text: str) -> str:
 
 
 def put_in_place(fresh: Path, target: Path) -> None:
-    """Rename a directory to a name that another one may have; the other one is removed.
+    """Rename a directory to `target` and remove the directory that was there, if any.
 
-    The one in the way keeps a name under which `SqliteStore` finds it, should this process be killed.
+    The old one gets a name under which `SqliteStore` finds it if this process is killed in between.
     """
     former = fresh.with_name(f"{fresh.name}.former")
     if target.exists():

@@ -1,11 +1,11 @@
-"""The fewest of many items that still fail: 1-minimal, in few questions, several questions at a time.
+"""Find the fewest of many items that still fail: 1-minimal, with few queries, several at a time.
 
-Most failures need one or two of a thousand items. So nothing is tried first, then the items that are needed
-are found one by one, each by bisection: of growing prefixes, the first that fails ends with an item that is
-needed. That takes log2(n) questions an item, where halving and complementing take a few times that. A failure
-that needs many items (an error that accumulates) would make bisection the slow way; there items are taken out
-from one end to the other, more at a time as long as that goes well, which is one question for each that is
-needed. At the end each one is taken out by itself: no failure is trusted to need more only for having more.
+Most failures need one or two of a thousand items. So the empty set is tried first, then the needed items are
+found one by one, each by bisection: of growing prefixes, the first that fails ends with a needed item. That
+takes log2(n) queries an item; ddmin (halves and complements) takes a few times that. For a failure that needs
+many items (an error that accumulates) bisection would be slow; there items are removed from one end to the
+other, more at a time as long as that succeeds, which is one query for each needed item. At the end the
+removal of each single item is tried, because a failure need not be monotonic.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 FailsFirst = Callable[[Sequence[Sequence[Item]]], int | None]
-"""Of several subsets, in the order given, the index of the first that fails; None if none does."""
+"""Returns the index of the first of several subsets that fails; None if none does."""
 
 Nearest = Callable[[Sequence[Item], Sequence[Item]], Sequence[Item]]
-"""(needed, rest) -> the rest in the order of its nearness to what is needed."""
+"""(needed, rest) -> the rest, sorted by distance to the needed items."""
 
 _FEW = 6
-"""Items found one by one before the failure counts as one that needs many."""
+"""Needed items to find by bisection before the failure counts as one that needs many."""
 _NOT_MANY = 8
-"""Where one is not enough, no more items than these are as quickly taken out one after the other."""
+"""Once one item is needed, up to this many items are removed one by one instead of bisected."""
 _NEAR = (1, 4, 16, 64)
 """How many of the nearest items are tried before bisection begins; few ops also compile faster than many."""
 
@@ -37,10 +37,10 @@ def minimal_subset(
     nearest: Nearest[Item] | None = None,
     suspected: Collection[Item] = (),
 ) -> list[Item]:
-    """A 1-minimal part of items that fails. All of them together are taken to fail.
+    """Return a 1-minimal subset of items that fails. All of them together are assumed to fail.
 
-    What is needed in addition to an item is often near it: a few of the `nearest` items come first.
-    `suspected` are items that are likely to be needed: the search begins with them.
+    Further needed items are often near the first: a few of the `nearest` items are tried first.
+    `suspected` are items that are likely to be needed: the search starts with them.
     """
     search = _Search(list(items), fails_first, width, nearest)
     if not items or search.first([[]]) is not None:
@@ -51,7 +51,7 @@ def minimal_subset(
 
 
 class _Search(Generic[Item]):
-    """Asks what is not known yet; a subset is a set of indices, whatever their order."""
+    """Queries each subset, a set of indices, at most once."""
 
     def __init__(
         self, items: list[Item], fails_first: FailsFirst[Item], width: int, nearest: Nearest[Item] | None
@@ -60,7 +60,7 @@ class _Search(Generic[Item]):
         self._known: dict[frozenset[int], bool] = {}
 
     def first(self, parts: Sequence[Sequence[int]]) -> int | None:
-        """The index of the first part that fails."""
+        """Return the index of the first part that fails; None if none does."""
         sets = [frozenset(part) for part in parts]
         known = next((index for index, part in enumerate(sets) if self._known.get(part)), None)
         asked = [index for index, part in enumerate(sets[:known]) if part not in self._known]
@@ -75,7 +75,7 @@ class _Search(Generic[Item]):
         return asked[found]
 
     def needed_ones(self, start: list[int]) -> tuple[list[int], list[int]]:
-        """Items that are needed, found by bisection, and those that may still be."""
+        """Return the needed items found by bisection, and the items that may be needed too."""
         count, needed = len(self._items), list(start)
         rest = [index for index in range(count) if index not in start]
         if needed and (not rest or self.first([needed]) is not None):
@@ -90,7 +90,7 @@ class _Search(Generic[Item]):
         return needed, sorted(rest)
 
     def _shortest_prefix(self, needed: list[int], rest: list[int]) -> tuple[list[int], int]:
-        """The rest, the nearest first, and the length of its shortest prefix with which `needed` fails."""
+        """Return the rest sorted by distance, and the length of its shortest prefix to fail with `needed`."""
         by_nearness = bool(needed) and self._nearest is not None
         if needed and self._nearest is not None:
             near = self._nearest(
@@ -100,9 +100,9 @@ class _Search(Generic[Item]):
             rest = sorted(rest, key=lambda index: ranks.get(id(self._items[index]), len(ranks)))
 
         def cuts(low: int, high: int) -> list[int]:
-            """Cut between a prefix that passes and one that fails: one place for each worker.
+            """Return lengths between a prefix that passes and one that fails: one for each worker.
 
-            As long as no prefix but the whole is known to fail, a few of the nearest items come first.
+            As long as only the whole is known to fail, short prefixes of the nearest items come first.
             """
             first = by_nearness and high == len(rest)
             near = [cut for cut in _NEAR if low < cut < high] if first else []
@@ -115,12 +115,12 @@ class _Search(Generic[Item]):
         return rest, smallest_failing(len(rest), first_failing, cuts)
 
     def without_runs(self, needed: list[int], rest: list[int]) -> list[int]:
-        """What is left of the rest once every run that can go has gone, from one end to the other."""
+        """Return the rest without the runs of items that can be removed, in one pass from the start."""
         start, size = 0, 1
         while start < len(rest):
-            if size > 1:  # the last run went: a longer one next, and shorter ones for the other workers
+            if size > 1:  # the last run was removed: try a longer one, and shorter ones on the other workers
                 runs = [(start, size >> step) for step in range(self._width) if size >> step]
-            else:  # it did not: single items, one for each worker
+            else:  # it was not: try single items, one for each worker
                 runs = [(place, 1) for place in range(start, min(start + self._width, len(rest)))]
             without = [rest[:place] + rest[place + length :] for place, length in runs]
             found = self.first([[*needed, *part] for part in without])
@@ -134,7 +134,7 @@ class _Search(Generic[Item]):
         return rest
 
     def one_by_one(self, kept: list[int]) -> list[int]:
-        """What is left when no single item can go."""
+        """Return the items that are left when no single one can be removed."""
         place = passed = 0
         while passed < len(kept):
             places = [(place + step) % len(kept) for step in range(min(self._width, len(kept) - passed))]
@@ -148,14 +148,14 @@ class _Search(Generic[Item]):
 
 
 def _needs_many(needed: int, seen: int, rest: int) -> bool:
-    """Whether bisection is the slower way: a needed item takes log2(rest) questions, a run twice its log2."""
+    """Return whether bisection is slower: an item takes log2(rest) queries, a run twice its log2."""
     if needed and needed + rest <= _NOT_MANY:
         return True
     return needed >= _FEW and (seen / needed) ** 2 <= rest
 
 
 TOGETHER = 3
-"""Switches at most that an answer may need; with more none is named."""
+"""Maximum number of switches in an answer; if more are needed, none is named."""
 
 
 def narrow(
@@ -164,11 +164,11 @@ def narrow(
     *,
     weight: Callable[[Item], float] = lambda switch: 1.0,
 ) -> list[Item]:
-    """Return the fewest switches that are seen to make the failure go away; none where too many are needed.
+    """Return the fewest switches that make the failure go away; none if too many are needed.
 
-    All of them together are known to. The questions are about prefixes, so that the first in the order wins
-    where several would do. `weight` is how likely one is to be the culprit: one culprit among n costs log2(n)
-    questions and one that verifies it, fewer for a likely one; as much again for each that is needed as well.
+    All of them together are known to. The queries are about prefixes, so that the first in the order is
+    returned if several would do. `weight` is how likely one is to be the culprit: one culprit among n costs
+    log2(n) queries and one to verify it, fewer if it is likely; each further switch costs as much again.
     """
     needed: list[Item] = []
     rest = list(switches)
@@ -179,7 +179,7 @@ def narrow(
             return 0 if goes_away([*needed, *rest[: lengths[0]]]) else None
 
         def halving(low: int, high: int, reached: list[float] = reached) -> list[int]:
-            """The place between two others that comes nearest to halving the weight between them."""
+            """Return the place between two others that is closest to halving the weight between them."""
             half = (reached[low] + reached[high]) / 2
             return [min(range(low + 1, high), key=lambda place: abs(reached[place] - half))]
 
@@ -199,7 +199,7 @@ def smallest_failing(
 ) -> int:
     """Return the smallest number that fails: bisect between `low`, which passes, and `high`, which fails.
 
-    `cuts(low, high)` chooses one or more numbers in between, in ascending order, to ask about together;
+    `cuts(low, high)` chooses one or more numbers in between, in ascending order, to query together;
     `first_failing(numbers)` returns the index of the first that fails, None if none does.
     """
     while high - low > 1:

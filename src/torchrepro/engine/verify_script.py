@@ -1,4 +1,4 @@
-"""Run a script in a fresh process, as a stranger would, and say whether it fails as the repro does."""
+"""Run a script in a fresh process and check whether it fails as the repro does."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from torchrepro.script.document import Script
 SCRIPT = "repro.py"
 UNVERIFIED = "repro_unverified.py"
 _READ = 1 << 20
-"""Bytes of output that are looked at: what a C++ compiler says of one kernel can be long."""
+"""Bytes of output that are searched: a C++ compiler's errors for one kernel can be long."""
 _TAIL = 8000
 _POLL_SECONDS = 0.02
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
-# What the script would do if the compiler were fixed: `torch.compile` that compiles nothing.
+# Simulates a fixed compiler: `torch.compile` returns the model unchanged.
 _WITHOUT_COMPILER = """\
 import runpy, sys, torch
 sys.argv = sys.argv[1:]
@@ -37,17 +37,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Whether a script fails as it should, and what was seen."""
+    """Whether a script fails as expected, and what was seen."""
 
     reproduces: bool
     how: str
-    """In words: what it did."""
+    """What it did, as text."""
     output_tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The script that was chosen, where it is, and all that were tried: it is the last of them."""
+    """The path of the chosen script and all that were tried; the last of them is the chosen one."""
 
     path: Path
     tried: tuple[tuple[Script, Verified], ...]
@@ -62,7 +62,7 @@ class Settled:
 
 
 def _ended(program: Program, deadline: float) -> tuple[int | None, str]:
-    """The exit code of a program, None if it has to be ended at the deadline; and what it has printed."""
+    """Return the exit code of a program, None if it is killed at the deadline; and what it has printed."""
     while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     end_group(program.process)
@@ -76,10 +76,10 @@ def verify_script(
     time_limit: float,
     environ: Mapping[str, str] | None = None,
 ) -> Verified:
-    """Run a script in a fresh process; for a hang, `time_limit` is how long it is waited for.
+    """Run a script in a fresh process; for a hang, `time_limit` is how long to wait.
 
-    A script that compares is run a second time in parallel, with a `torch.compile` that does nothing: a
-    failure of that run says nothing about the compiler.
+    A script that compares results is run a second time in parallel, with a `torch.compile` that does nothing:
+    if that run fails too, the script does not show a bug of the compiler.
     """
     environ = compiler_environment() if environ is None else environ
     with tempfile.TemporaryDirectory(prefix="torchrepro-script-") as scratch, ExitStack() as stack:
@@ -112,11 +112,11 @@ def settle(
     header: Sequence[str] = (),
     repeats: int = 1,
 ) -> Settled:
-    """Write the first script that fails as the repro does to `directory/repro.py`, each tried in turn.
+    """Write the first script that fails as the repro does to `directory/repro.py`.
 
     Each is run `repeats` times before it counts as passing: more than once where the failure is flaky.
-    If none does, `repro.py` is the last resort, the hand-written one is next to it as
-    `repro_unverified.py`, and the answer says that nothing was reproduced.
+    If none does, `repro.py` is the last script tried, the first one is next to it as
+    `repro_unverified.py`, and `reproduces` is false.
     """
     expected = repro.expected or Signature.of(verdict)
     environ = compiler_environment(repro.ambient.environ) if environ is None else environ
@@ -151,7 +151,7 @@ def write_script(script: Script, directory: Path, name: str) -> Path:
 
 
 def _read(exit_code: int | None, output: str, expected: Signature, time_limit: float) -> tuple[bool, str]:
-    """Whether this is the failure that is expected, and what happened."""
+    """Return whether this is the expected failure, and what happened."""
     if exit_code is None:
         return expected.kind is Kind.HANG, f"no end after {time_limit:g} s"
     died = signal_name(exit_code)
@@ -177,7 +177,7 @@ def _read(exit_code: int | None, output: str, expected: Signature, time_limit: f
 
 
 def _asserts(output: str) -> bool:
-    """Whether it is an assertion of the script that fails, and not one of the compiler."""
+    """Return whether an assertion of the script fails, and not one of the compiler."""
     told = output.rpartition("Traceback (most recent")[2]
     own = re.findall(rf'File ".*{re.escape(SCRIPT)}", line \d+, in .*\n\s+(.*)', told)
     return (
@@ -186,7 +186,7 @@ def _asserts(output: str) -> bool:
 
 
 def _raises(output: str, expected: Signature) -> bool:
-    """Whether the last traceback tells the exception that is expected, however it is wrapped."""
+    """Return whether the last traceback has the expected exception, possibly wrapped in another."""
     told = output.rpartition("Traceback (most recent")[2]
     for found in re.finditer(rf"\b{re.escape(expected.exception)}\b(?:: ?|\s|$)", told):
         if normalise_message(told[found.end() :]) == expected.message:
@@ -195,7 +195,7 @@ def _raises(output: str, expected: Signature) -> bool:
 
 
 def _last_line(output: str) -> str:
-    """What an exception says: the last line that is not torch's advice about itself."""
+    """Return the line of the last exception, else the last line of the output."""
     told = output.rpartition("Traceback (most recent")[2]
     found = re.findall(r"^\w[\w.]*(?:Error|Exception|Failed|Interrupt)\b.*$", told, re.MULTILINE)
     lines = [line.strip() for line in output.splitlines() if line.strip()]

@@ -1,1 +1,1 @@
-"""Run what may crash, hang or exhaust the memory in a process of its own."""
+"""Run code that may crash, hang or exhaust the memory in its own process."""

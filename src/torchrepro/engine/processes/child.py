@@ -1,9 +1,9 @@
-"""A job in a process of its own: what it reports, what it prints, how it ends, and how it is ended.
+"""A job in its own process: what it reports, what it prints, how it ends, and how it is killed.
 
 The process reports over a pipe, one JSON object a line: phases as they begin, then a result or an error for
-each job. So whatever a model prints cannot be mistaken for an answer. It leads a process group that is ended
-as a whole: compilers start compilers. Signals are blocked between fork() and recording the pid
-(`undisturbed`): no process is ever forgotten.
+each job. So whatever a model prints cannot be mistaken for an answer. It leads a process group, which is
+killed as a whole because compilers start processes too. Signals are blocked between fork() and recording the
+pid (`undisturbed`), so no process is left running.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import IO, Any, NoReturn, Protocol, Self
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 
 OnMessage = Callable[[Mapping[str, Any]], None]
-"""Told of everything that a process reports."""
+"""Called with every message that a process reports."""
 SignalHandler = Callable[[int, FrameType | None], None]
 
 _TAIL_BYTES = 8000
@@ -48,8 +48,8 @@ class Outcome:
 
     result: Any = None
     error: Mapping[str, str] | None = None
-    """`fact`, `next_step` and `traceback` of an error; its `kind` is `user` (theirs to fix), `memory` (there
-    was not enough of it) or `harness` (ours)."""
+    """`fact`, `next_step` and `traceback` of an error; its `kind` is `user` (for the user to fix), `memory`
+    (there was not enough) or `harness` (a bug of torchrepro)."""
     phase: str = "start"
     signal: str = ""
     timed_out: bool = False
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def died_in_reference(self) -> bool:
-        """Whether the float64 run ended the process: worth running again without it."""
+        """Whether the float64 run killed the process: then it is run again without that."""
         return self.phase == "reference" and self.result is None and self.error is None
 
     @property
@@ -71,13 +71,13 @@ class Outcome:
 
 
 def run_without_reference_if_it_dies(run: Callable[..., Outcome]) -> Outcome:
-    """Call `run()`; if its float64 run ended the process, return what `run(fp64=False)` gives."""
+    """Return `run()`, or `run(fp64=False)` if the float64 run killed the process."""
     outcome = run()
     return run(fp64=False) if outcome.died_in_reference else outcome
 
 
 def signal_name(exit_code: int | None) -> str:
-    """The signal that an exit code, as `subprocess` has it, stands for; empty if none."""
+    """Return the name of the signal behind an exit code of `subprocess`; empty if there is none."""
     if exit_code is None or exit_code >= 0:
         return ""
     try:
@@ -87,7 +87,7 @@ def signal_name(exit_code: int | None) -> str:
 
 
 class Reporter:
-    """The child's end of the pipe. Jobs are given it, and call it with the name of each phase."""
+    """The child's end of the pipe. A job calls it with the name of each phase."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -101,15 +101,15 @@ class Reporter:
     __call__ = phase
 
     def answer(self, job: Callable[[], Any]) -> None:
-        """Run the job and send what it returns or how it failed. It never raises."""
+        """Run the job and send its result or its error. Never raises."""
         try:
             message: dict[str, Any] = {"result": job()}
-            # Whatever the job has returned has to be data: where it is not, that is a bug of the job.
+            # The result has to be plain data; anything else is a bug of the job.
             json.dumps(message)
         except BaseException as exc:
-            # Whatever it is, the parent must hear of it: a silent exit would look like a verdict.
+            # Report every error to the parent: a silent exit would look like a verdict.
             message = {"error": describe_error(exc)}
-        # Before the answer: the parent may end this process as soon as it has it.
+        # Before the answer: the parent may kill this process as soon as it has it.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # the job has closed it
                 stream.flush()
@@ -124,7 +124,7 @@ def write_line(descriptor: int, data: Any) -> None:
 
 
 def describe_error(exc: BaseException) -> dict[str, str]:
-    """An error as plain text, with whose it is: see `Outcome.error`."""
+    """Return an error as plain text, with its kind: see `Outcome.error`."""
     if isinstance(exc, TorchReproError):
         words = {"kind": "user", "fact": exc.fact, "next_step": exc.next_step}
     elif isinstance(exc, SystemExit):
@@ -150,7 +150,7 @@ class Process(Protocol):
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs. Reaps it."""
+        """Return the exit code, negative for a signal, and reap the process; None while it runs."""
 
 
 class ForkedProcess:
@@ -169,7 +169,7 @@ class ForkedProcess:
 
 
 class Program:
-    """A process that leads a group, and the file that it prints to; ended as a context manager too."""
+    """A process that leads a group, and the file that it prints to; leaving the context kills it."""
 
     def __init__(self, process: Process, output: IO[bytes]) -> None:
         self.process = process
@@ -195,21 +195,21 @@ class Program:
         return time.monotonic() - self.started
 
     def tail(self, size: int = _TAIL_BYTES) -> str:
-        """The end of what it has printed."""
-        # Not by seeking: the process writes where this end stands.
+        """Return the end of what the process has printed."""
+        # Not by seeking: the process shares the file offset.
         descriptor = self._output.fileno()
         start = max(0, os.fstat(descriptor).st_size - size)
         return os.pread(descriptor, size, start).decode(errors="replace")
 
     def end(self) -> None:
-        """End the process with everything that it has started."""
+        """Kill the process with everything that it has started."""
         try:
             end_group(self.process)
         finally:
             self.let_go()
 
     def let_go(self) -> None:
-        """Close what this process holds of it. A forked child does this for its siblings."""
+        """Close the descriptors of this process for it. A forked child does this for its siblings."""
         self._output.close()
 
 
@@ -229,11 +229,11 @@ class Child(Program):
     ) -> None:
         super().__init__(process, output)
         self.is_silent = False
-        """It has closed its end of the pipe: it is dying, or it will never answer."""
+        """It has closed its end of the pipe: it is exiting, or it will never answer."""
         self.is_worn_out = False
-        """It can answer no other question: a kernel's fault has made its device unusable."""
+        """It cannot run another job: a kernel's fault has made its device unusable."""
         self.jobs = 0
-        """How many it has been given."""
+        """How many jobs it has been given."""
         self._reports, self._requests = reports, requests
         self._unread = b""
         os.set_blocking(reports, False)
@@ -244,7 +244,7 @@ class Child(Program):
     def begin(
         self, time_limit: float, *, phase: str = "start", on_message: OnMessage = lambda message: None
     ) -> None:
-        """Expect an answer within so many seconds from now."""
+        """Expect an answer within this many seconds from now."""
         self.jobs += 1
         if self.jobs > 1:
             os.ftruncate(self._output.fileno(), 0)
@@ -255,13 +255,13 @@ class Child(Program):
         self._set_clock(time_limit)
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Hand over a request; in vain to one that has just died, which its exit code tells."""
+        """Send a request. A process that has just died does not read it; its exit code shows that."""
         assert self._requests is not None
         with suppress(BrokenPipeError):
             write_line(self._requests, request)
 
     def outcome(self) -> Outcome | None:
-        """How the job ended; None while it has until the deadline."""
+        """Return how the job ended; None before the deadline while it still runs."""
         exit_code = self.process.poll()  # first: what it wrote before it died is read after
         self._read()
         timed_out = exit_code is None and time.monotonic() >= self.deadline
@@ -304,7 +304,7 @@ class Child(Program):
         try:
             message = json.loads(line)
         except ValueError:
-            return  # a child that writes into any descriptor it finds: how it ends tells the rest
+            return  # the child wrote into all of its descriptors: its exit code is evaluated instead
         if not isinstance(message, dict):
             return
         self._on_message(message)
@@ -318,7 +318,7 @@ class Child(Program):
 
 @contextmanager
 def reports_and_output() -> Iterator[tuple[int, int, IO[bytes]]]:
-    """What to start a process with: both ends of a pipe and a file without a name. Make a `Child` of them.
+    """Yield both ends of a pipe and an unnamed file to start a process with and to make a `Child` of.
 
     Afterwards only the process has the writing end; if it could not be started, all are closed.
     """
@@ -335,9 +335,9 @@ def reports_and_output() -> Iterator[tuple[int, int, IO[bytes]]]:
 
 
 def listen(children: Sequence[Child]) -> None:
-    """Wait until one of them has something to say, may have died, or a deadline has come.
+    """Wait until one of them has reported, may have died, or has reached its deadline.
 
-    A pipe does not tell every death: a grandchild can hold it open. So it never waits for long.
+    The pipe does not reveal every exit, because a grandchild can hold it open. So each wait is short.
     """
     left = min((child.deadline for child in children), default=0.0) - time.monotonic()
     dying = any(child.is_silent for child in children)
@@ -349,9 +349,9 @@ def listen(children: Sequence[Child]) -> None:
 
 
 def end_group(leader: Process) -> None:
-    """End a process with everything that it has started, and reap it.
+    """Kill a process with everything that it has started, and reap it.
 
-    First politely: on SIGTERM g++ removes the kernel or precompiled header that it has half written (in 12 of
+    SIGTERM first: g++ then removes the kernel or precompiled header that it has half written (in 12 of
     12 tries). After SIGKILL it stays in the cache (12 of 12), and the next candidate that needs it loads it.
     """
     _send(leader, signal.SIGTERM)
@@ -363,13 +363,13 @@ def end_group(leader: Process) -> None:
 
 
 def _send(leader: Process, number: int) -> bool:
-    """Send a signal to a group; whether it has members. 0: only ask."""
+    """Send a signal to a group (0: none) and return whether the group has members."""
     reached = False
     # PermissionError: on macOS for a group of which only a dead process is left.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader.pid, number)
         reached = True
-    # A child that has just been forked may not lead its group yet. Not reaped: its number is still its own.
+    # A child that has just been forked may not lead its group yet. It is not reaped: its pid is not reused.
     if leader.poll() is None:
         with suppress(ProcessLookupError):
             os.kill(leader.pid, number)
@@ -390,12 +390,12 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     if sys.platform == "linux" and _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
-        os._exit(1)  # it died before the request
+        os._exit(1)  # the parent died before the call
 
 
 @contextmanager
 def handling(handlers: Mapping[int, SignalHandler]) -> Iterator[None]:
-    """Handle signals in the body. What a shell ignores for a process in the background stays ignored.
+    """Handle signals in the body. Signals that a shell ignores for background processes stay ignored.
 
     Python handles signals in the main thread only; a caller in another thread keeps its own handlers.
     """
@@ -412,7 +412,7 @@ def handling(handlers: Mapping[int, SignalHandler]) -> Iterator[None]:
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM: what was started is ended on the way out, which a second one does not disturb."""
+    """Handle SIGTERM: raise SystemExit, so that child processes are killed; ignore a second SIGTERM."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -434,8 +434,8 @@ def start_afresh() -> None:
         handler = signal.getsignal(number)
         if callable(handler) and not isinstance(handler, signal.Handlers):
             signal.signal(number, signal.SIG_DFL)
-    # A shell ignores it for what it starts in the background; a candidate that dies of it has to show it.
+    # A shell ignores SIGINT for background processes; a candidate that raises it must die of it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # A crash of a process with gigabytes would take seconds to be written down.
+    # A core dump of a process with gigabytes would take seconds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,11 +1,11 @@
-"""Where candidates run: in forked children of this process while a fork is safe, else in reusable workers.
+"""Run candidates in forked children of this process while a fork is safe, else in reusable workers.
 
-A task is a job on a repro. A forked child starts as warm as its parent, in milliseconds, and finds the repro
-in its memory; it is checked before each fork that it is safe (`fork_safety.py`). A worker is a fresh process
-that reads a bundle. It takes seconds to start, so it goes on to the next task; it is replaced after whatever
-may have harmed it (a crash, a hang, a task called off, a fault of the device), and after a number of tasks,
-because what has been compiled stays in memory. The caller cannot tell the difference. There are no threads:
-the caller also waits.
+A task is a job on a repro. A forked child starts as warm as its parent, in milliseconds, and has the repro
+in its memory; before each fork it is checked that forking is safe (`fork_safety.py`). A worker is a fresh
+process that reads a bundle. It takes seconds to start, so it is reused for the next task; it is replaced
+after anything that may have harmed it (a crash, a hang, a cancelled task, a fault of the device), and after a
+number of tasks, because what has been compiled stays in memory. Both have the same interface. There are no
+threads: `wait` polls the children.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _START_SECONDS = 300.0
 _TASKS_PER_WORKER = 100
 _ANY_SIZE = 1 << 62
 _CONTEXTS = 8
-"""Workers on a device at most, by default: each has a context there, of half a gigabyte."""
+"""Default limit of workers on a device: each has a context there, of half a gigabyte."""
 _PRELOADED = ("torchrepro.execute.judge_repro", COMPILE_FX)
 
 _numbers = itertools.count(1)
@@ -66,7 +66,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A job on a repro, and what it may use. Each task is itself alone: two alike are two tasks."""
+    """A job on a repro, and what it may use. Compared by identity."""
 
     job: str
     """`package.module:function(repro, payload, phase)`: calls `phase(name)` as phases begin, and returns
@@ -80,9 +80,9 @@ class Task:
 
 
 class Executor:
-    """Runs tasks, at most `workers` at a time (by default one for each core). Closed at the end.
+    """Runs tasks, at most `workers` at a time (by default one for each core). Has to be closed.
 
-    It can be used again after an interruption. `waiting` is entered while it waits, and may raise.
+    It can be used again after an interrupt. `waiting` is entered while it waits, and may raise.
     """
 
     def __init__(
@@ -111,19 +111,19 @@ class Executor:
         self._fill()
 
     def wait(self) -> tuple[Task, Outcome]:
-        """The next task to end, whichever it is, and how. Only while tasks are under way."""
+        """Return the next task that ends, and its outcome. Raises if no task is under way."""
         try:
             with self._waiting():
                 return self._next()
         except BaseException:
-            # Ctrl-C, or a bug: leave no candidate running that no caller waits for.
+            # Ctrl-C, or a bug: no caller waits for these candidates any more.
             for task in (*self._queue, *self._running):
                 self.cancel(task)
             self._ended.clear()
             raise
 
     def cancel(self, task: Task) -> None:
-        """Forget a task, and end it with everything that it has started. Unknown tasks are passed over."""
+        """Kill a task with everything that it has started. Unknown tasks are ignored."""
         self._queue = deque(other for other in self._queue if other is not task)
         self._ended = deque(ended for ended in self._ended if ended[0] is not task)
         with undisturbed():
@@ -132,7 +132,7 @@ class Executor:
                 self._remove_scratch(task)
 
     def close(self) -> None:
-        """End everything: no process, no temporary file is left."""
+        """Kill all processes and remove all temporary files."""
         with undisturbed():
             for task in (*self._queue, *self._running):
                 self.cancel(task)
@@ -156,7 +156,7 @@ class Executor:
             for task, child in list(self._running.items()):
                 outcome = child.outcome()
                 if outcome is not None and self._retire(task, child, outcome):
-                    self._fill()  # the next one need not wait for what is made of the answer
+                    self._fill()  # the next task starts before the caller handles this outcome
                     return task, outcome
             listen(list(self._running.values()))
         raise HarnessError("waiting for a task, and none is under way")
@@ -165,7 +165,7 @@ class Executor:
         while self._queue and len(self._running) < self.workers:
             with undisturbed():
                 task = self._queue.popleft()
-                job = job_named(task.job)  # here, so that no forked child has to import it
+                job = job_named(task.job)  # imported here, so that no forked child has to
                 self._scratch = self._scratch or scratch_directory()
                 self._forks = self._forks and not why_not_fork()
                 begun = self._fork(task, job) if self._forks else self._hand_over(task)
@@ -175,7 +175,7 @@ class Executor:
                     self._ended.append((task, begun))
 
     def _retire(self, task: Task, child: Child, outcome: Outcome) -> bool:
-        """See to the process of a task that has ended. False: that was no answer, the task runs again."""
+        """Kill or keep the process of an ended task. Return False if the task has to run again."""
         with undisturbed():
             del self._running[task]
             is_worker = not isinstance(child.process, ForkedProcess)
@@ -190,13 +190,13 @@ class Executor:
                 if outcome.phase == "spawn":
                     raise HarnessError(f"a worker could not be started:\n{outcome.output_tail}")
                 return True
-            # What an earlier task has done to this process may have killed it. A fresh one tells.
+            # An earlier task may have damaged this worker, so the task is retried in a fresh one.
             self._wants_fresh.add(task)
             self._queue.appendleft(task)
             return False
 
     def _scratch_of(self, task: Task) -> Path:
-        """A directory for the temporary files of a task, which goes with the task."""
+        """Return the directory for a task's temporary files, which is removed after the task."""
         assert self._scratch is not None
         return self._scratch / str(task.number)
 
@@ -208,7 +208,7 @@ class Executor:
     def _fork(self, task: Task, job: Callable[..., Any]) -> Child:
         parent = os.getpid()
         with reports_and_output() as (reading_end, writing_end, output):
-            # What is buffered here would be written by the child as well.
+            # Otherwise the child would write the buffered output again.
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             pid = fork()
@@ -238,27 +238,27 @@ class Executor:
         try:
             reporter.answer(work)
         finally:
-            # No interpreter teardown: a library that crashes at exit must not overwrite the answer, and what
-            # the parent was about to do must not happen twice.
+            # No interpreter teardown: a library that crashes at exit must not overwrite the answer, and the
+            # parent's exit handlers must not run in the child.
             os._exit(0)
 
     # Workers.
 
     def _hand_over(self, task: Task) -> Child | Outcome:
-        """Give a task to a worker; where its repro cannot be saved as a bundle, that is how it ended."""
+        """Send a task to a worker and return that; the error as outcome if the repro cannot be saved."""
         try:
             request = self._request(task)
         except Exception as exc:
             self._remove_scratch(task)
             return Outcome(error=describe_error(exc), phase="load")
         worker = self._worker_for(task)
-        # The time of a task begins with its job: the worker may have to start, and has to load the repro.
+        # The time limit of a task begins with its job, after the worker has started and loaded the repro.
         worker.begin(_START_SECONDS, phase="spawn")
         worker.ask({"job": "torchrepro.engine.processes.executor:run_task", "payload": request})
         return worker
 
     def _worker_for(self, task: Task) -> Child:
-        """One that is idle and still alive, else a new one."""
+        """Return an idle worker that is alive, else a new one."""
         if task in self._wants_fresh:
             self._wants_fresh.discard(task)
             while len(self._idle) >= self.workers - len(self._running):
@@ -269,11 +269,11 @@ class Executor:
                 if worker.process.poll() is None:
                     return worker
                 worker.end()
-        # What can be imported here can be imported there.
+        # The worker gets the import path of this process.
         return start_interpreter({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
     def _request(self, task: Task) -> dict[str, Any]:
-        """What a worker is told of a task; its repro is in a bundle."""
+        """Return the request for a worker; the repro of the task is saved as a bundle."""
         from torchrepro.bundle.load import trust_own
         from torchrepro.bundle.read import read_manifest
         from torchrepro.script.save_bundle import save_bundle
@@ -314,7 +314,7 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
 
 
 def _device_is_lost() -> bool:
-    """Whether a kernel has failed in such a way that everything on the device fails from now on."""
+    """Return whether a kernel's fault makes everything on the device fail from now on."""
     for kind in filter(is_initialised, accelerators()):
         try:
             torch.get_device_module(kind).synchronize()
@@ -326,13 +326,13 @@ def _device_is_lost() -> bool:
 
 
 def _redirect(output: int) -> None:
-    """Read nothing, print to the file. New stream objects: the old ones may belong to a test runner."""
+    """Redirect stdin to /dev/null and output to the file, with new streams: a test runner may own the old."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.close(nothing)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for the life of the process)
-    # By lines: the last words before a crash are the ones that count.
+    # Line-buffered, so that the last lines before a crash are written.
     stdout, stderr = (
         os.fdopen(target, "w", 1, errors="backslashreplace", closefd=False) for target in (1, 2)
     )
@@ -346,7 +346,7 @@ def executor_for(
     workers: int | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Executor:
-    """An executor for this repro and what becomes of it."""
+    """Return an executor for candidates of this repro."""
     forks = not why_not_forked(repro)
     if workers is None and devices_of(repro):
         workers = min(usable_cores(), _CONTEXTS)
@@ -354,7 +354,7 @@ def executor_for(
 
 
 def why_not_forked(repro: Repro) -> str:
-    """Why its candidates cannot run in forked children; empty if they can. Prepares this process for it."""
+    """Prepare this process for forking and return why candidates cannot be forked; empty if they can."""
     devices = devices_of(repro)
     if devices:
         return f"it runs on {', '.join(sorted(devices))}, whose context a fork does not share"
@@ -363,7 +363,7 @@ def why_not_forked(repro: Repro) -> str:
 
 
 def devices_of(repro: Repro) -> frozenset[str]:
-    """The kinds of device that a repro uses in addition to the CPU, as far as its graph and values tell."""
+    """Return the kinds of device in addition to the CPU that appear in a repro's graph and values."""
     held: list[Any] = [repro.inputs, repro.earlier, *repro.graph.parameters(), *repro.graph.buffers()]
     found = set()
     for module in repro.graph.modules():
@@ -373,13 +373,13 @@ def devices_of(repro: Repro) -> frozenset[str]:
                 found.update(_devices_named(node))
     found.update(tensor.device.type for _, tensor in tensors_in(held))
     if repro.place is Place.BEFORE_CAPTURE:
-        # The user's own code says nothing. The generators that had a state then tell what was in use.
+        # The user's code does not show its devices. The recorded generator states do.
         found.update(torch.device(name).type for name in repro.ambient.rng)
     return frozenset(found - {"cpu", "meta"})
 
 
 def _devices_named(node: torch.fx.Node) -> set[str]:
-    """Devices among a node's arguments; as words only where they cannot be anything else."""
+    """Return the devices in a node's arguments; strings count only as `device=` or as `.cuda()`."""
     arguments = pytree.tree_leaves((node.args, node.kwargs))
     named: list[Any] = [value for value in arguments if isinstance(value, torch.device)]
     if isinstance(node.kwargs.get("device"), str):

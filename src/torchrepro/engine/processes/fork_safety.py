@@ -1,16 +1,16 @@
-"""Whether this process may be forked: a child has only the thread that forked, and every lock as it stood.
+"""Check whether this process may be forked: a child has only the forking thread, and all locks as they were.
 
-A thread that is missing in the child leaves its locks locked and its queues unanswered: the child hangs, and
+A thread that is missing in the child leaves its locks locked and its queues unserved: the child hangs, and
 a hang is a verdict. So it is checked before each fork that there is no other thread, whatever has started it.
 
-What torch and its company start, and what becomes of it here (`prepare_to_fork`; torch 2.11 to 2.15):
+Threads of torch and its dependencies, and how each is handled (`prepare_to_fork`; torch 2.11 to 2.15):
 
 - OpenMP's team: with one thread there is none. Children choose their own number.
 - OpenBLAS (in NumPy) has threads as soon as it is imported, and ends them itself when the process forks.
-- tqdm, which inductor shows its progress with, has a thread that looks after progress bars: switched off.
+- tqdm, which inductor shows its progress with, has a thread that monitors progress bars: switched off.
 - autograd's threads for devices: only where an accelerator is in use, and then a fork is not safe anyway.
-- the CUDA driver's thread, which merely asking for devices starts, even if there is none to see: harmless
-  then, for it waits for events of devices (`hide_devices`).
+- the CUDA driver's thread, which a device query starts, even if no device is visible: harmless then,
+  because it only waits for events of devices (`hide_devices`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
 _DRIVER = "cuda"
-"""How the names of the CUDA driver's threads begin (`cuda00002c0000c`, seen with CUDA 13)."""
+"""Prefix of the names of the CUDA driver's threads (`cuda00002c0000c`, seen with CUDA 13)."""
 
 
 def prepare_to_fork() -> None:
@@ -40,18 +40,18 @@ def prepare_to_fork() -> None:
 
 
 def hide_devices(environ: MutableMapping[str, str]) -> None:
-    """Let a process with this environment see no GPU: one that has looked at a GPU cannot be forked."""
+    """Hide all GPUs from a process with this environment: after a device query it could not be forked."""
     environ["CUDA_VISIBLE_DEVICES"] = ""
-    # Torch then reads the line above instead of starting the driver to ask how many there are.
+    # Torch then reads the variable above instead of starting the driver to count devices.
     environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 
 def why_not_fork() -> str:
-    """Why a fork of this process would not be safe; empty if it is."""
+    """Return why a fork of this process would not be safe; empty if it is."""
     if sys.platform != "linux":
         return f"on {sys.platform} libraries of the system do not survive a fork"
     if len(_threads()) > 1:
-        # Some libraries end their threads when the process forks (OpenBLAS does); what is left then matters.
+        # Some libraries end their threads when the process forks (OpenBLAS does): count after a fork.
         child = fork()
         if child == 0:
             os._exit(0)
@@ -72,7 +72,7 @@ def fork() -> int:
 
 
 def _threads() -> dict[int, str]:
-    """The number and the name of every thread, of Python or not."""
+    """Return the names of all threads, native ones included, by thread id."""
     found = {}
     for task in _TASKS.iterdir():
         try:
@@ -88,7 +88,7 @@ def _device_in_use() -> str:
         return ""
     from torchrepro.torch_api.generators import is_initialised
 
-    # Which kind torch was built for, without asking the driver: that alone could start threads.
+    # The kind that torch was built for. Not by a query of the driver, which could start threads.
     kind = torch.accelerator.current_accelerator()
     if kind is None or not is_initialised(kind.type):
         return ""

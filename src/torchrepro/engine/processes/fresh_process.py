@@ -1,6 +1,6 @@
-"""Run jobs in a fresh process: a result, the error it reports, or the verdict its death amounts to.
+"""Run jobs in a fresh process: a result, the error it reports, or the verdict derived from its death.
 
-A process that reports has the last word; one that dies tells by its phase whether the compiler can be blamed.
+A reported answer decides; if the process dies, its phase decides whether the compiler is the culprit.
 Started as `python -m` this module with the descriptor for its reports, it runs a job for each line of its
 standard input.
 """
@@ -37,7 +37,7 @@ from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 _MODULE = "torchrepro.engine.processes.fresh_process"
 _COMPILED_PHASES = ("compile", "run", "compare")
-# Of C++ code and of libgomp, which end the process where Python raises MemoryError.
+# Printed by C++ code and by libgomp, which abort where Python raises MemoryError.
 _LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
 _DOING = {
     "start": "starting the process",
@@ -52,11 +52,11 @@ _DOING = {
 
 
 def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a judging process.
+    """Return the environment variables for a judging process.
 
-    Inductor's caches go to a directory of our own and the caches of whole graphs are off: a hit in either can
-    hide the failure. What is shared there is keyed by the source of a kernel, and the precompiled header,
-    which costs ten seconds, stays warm. Of a recorded environment only switches are taken, no program to run.
+    Inductor's caches go to torchrepro's own directory and the caches of whole graphs are off: a hit in either
+    can hide the failure. What is shared there is keyed by the source of a kernel, and the precompiled header,
+    which costs ten seconds, stays warm. Of a recorded environment only switches are used, no programs to run.
     """
     chosen = {
         name: value
@@ -75,7 +75,7 @@ def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str,
 
 
 def cache_directory() -> Path:
-    """`TORCHREPRO_CACHE_DIR`, else the user's cache directory."""
+    """Return `TORCHREPRO_CACHE_DIR`, else the user's cache directory."""
     chosen = os.environ.get("TORCHREPRO_CACHE_DIR")
     return Path(chosen) if chosen else platformdirs.user_cache_path("torchrepro", appauthor=False)
 
@@ -93,7 +93,7 @@ def run_isolated(
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
-    `on_start` is told its pid, `on_message` all that it reports, and `on_phase` the names of phases.
+    `on_start` is called with its pid, `on_message` with each report, and `on_phase` with each phase's name.
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ def main() -> None:
     requests = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    # The end of the requests is the end of the process that sends them, or its wish.
+    # Requests end when the parent closes the pipe or dies.
     with os.fdopen(requests) as lines:
         for line in lines:
             request = json.loads(line)
@@ -161,7 +161,7 @@ def job_named(name: str) -> Callable[..., Any]:
 
 
 def _forget() -> None:
-    """Let the next job find what a fresh process has, but for the imports."""
+    """Reset torch's state to that of a fresh process, except for imports, before the next job."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -204,7 +204,7 @@ def result_in_isolation(
 
 
 def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
-    """The verdict a process reported, or the one its death amounts to."""
+    """Return the verdict that a process reported, or the one derived from its death."""
     if outcome.result is not None:
         return replace(msgspec.convert(outcome.result, Verdict), seconds=outcome.seconds)
     short_of_memory = _ran_out_of_memory(outcome)
@@ -237,7 +237,7 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
 
 
 def _ran_out_of_memory(outcome: Outcome) -> bool:
-    """Killed by the system, or it says so itself; under a limit (`limits.py`) it can end in each of these."""
+    """Return whether memory was exhausted: an error, SIGKILL or an abort that says so (`limits.py`)."""
     if outcome.error is not None:
         return outcome.error["kind"] == "memory"
     if outcome.timed_out:
@@ -247,7 +247,7 @@ def _ran_out_of_memory(outcome: Outcome) -> bool:
 
 
 def raise_reported(outcome: Outcome) -> None:
-    """Raise what the child reported as an error: the user's to fix, or ours."""
+    """Raise the error that the child reported: `TorchReproError` or `HarnessError`."""
     error = outcome.error
     if error is None:
         return

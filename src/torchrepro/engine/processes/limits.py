@@ -1,4 +1,4 @@
-"""What one candidate may use: memory, threads, temporary files; and how what a killed run leaves is ended.
+"""Limit the memory, threads and temporary files of a candidate; clean up after a killed run.
 
 `kill -9` leaves no time to clean up, and the compilers that a child has started do not die with it. So
 everything that a run starts carries the run's mark in its environment, which every process inherits and
@@ -25,44 +25,44 @@ _STATUS = Path("/proc/self/status")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _KEPT_FREE = 0.2
-"""Of the memory, for the search itself and for everybody else."""
+"""Share of the memory that is left to the search itself and to other processes."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 MARK = "TORCHREPRO_RUN_MARK"
-"""Set to the mark of a run in the environment of what must not be left behind."""
+"""Environment variable with the mark of a run, by which its processes are found."""
 _TERM_SECONDS = 2.0
 _GRACE = 5.0
 
 
 def usable_cores() -> int:
-    """The cores that this process may use: what the scheduler and the container leave of them."""
+    """Return how many cores this process may use, by its affinity and the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *map(int, _cpu_quotas())]))
 
 
 def thread_share(workers: int) -> int:
-    """Threads of one of several workers."""
+    """Return how many threads one of several workers may use."""
     return max(1, usable_cores() // workers)
 
 
 def usable_memory() -> int:
-    """Bytes of the machine, or of the container where that is less."""
+    """Return the bytes of memory of the machine, or of the container if that is less."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [*_in_cgroups("", "memory.max"), *_in_cgroups("memory", "memory.limit_in_bytes")]
     return min([physical, *(int(limit) for limit in limits if limit.isdigit())])
 
 
 def memory_share(workers: int) -> int:
-    """Bytes that one of several workers may have: together they leave a part of the memory free."""
+    """Return the bytes that one of several workers may use; together they leave `_KEPT_FREE` free."""
     return int(usable_memory() * (1 - _KEPT_FREE)) // workers
 
 
 def limit_memory(more: int | None) -> None:
-    """Let this process have so many bytes more than it has now; None lifts the limit.
+    """Limit this process to this many bytes more than it has now; None lifts the limit.
 
-    It is a limit on private writable memory (`RLIMIT_DATA`), which an allocation beyond it meets as an error
-    that Python and torch can report. A limit on addresses would count what is only reserved, and one on
-    resident memory does not exist. Where the system does not tell what a process has (macOS), there is none.
+    It is a limit on private writable memory (`RLIMIT_DATA`): an allocation beyond it fails with an error that
+    Python and torch can report. A limit on addresses would count what is only reserved, and one on resident
+    memory does not exist. Where the memory in use is unknown (macOS), there is no limit.
     Programs that this one starts have the same limit, each for itself.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -74,7 +74,7 @@ def limit_memory(more: int | None) -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """Compute and compile with so many threads from now on, in this process and in what it starts.
+    """Compute and compile with this many threads from now on, in this process and its children.
 
     The compilers of inductor's pool are not counted: a candidate compiles in its own process
     (`engine/processes/fresh_process.py`).
@@ -94,7 +94,7 @@ def _data_in_use() -> int | None:
 
 
 def _cpu_quotas() -> Iterator[float]:
-    """The cores that the containers around this process may use, by both versions of cgroups."""
+    """Yield the CPU quotas, in cores, of the containers around this process, of cgroups v1 and v2."""
     second = (text.split() for text in _in_cgroups("", "cpu.max"))
     first = zip(_in_cgroups("cpu", "cpu.cfs_quota_us"), _in_cgroups("cpu", "cpu.cfs_period_us"), strict=True)
     for quota, period in itertools.chain(second, first):
@@ -103,7 +103,7 @@ def _cpu_quotas() -> Iterator[float]:
 
 
 def _in_cgroups(controller: str, file: str) -> list[str]:
-    """What a file says in this process's group and in those around it; no controller: the second version."""
+    """Return the text of a file in this process's cgroup and its parents; no controller: cgroups v2."""
     found = []
     for line in _text(_OWN_CGROUPS).splitlines():
         _, controllers, own = line.split(":", 2)
@@ -121,7 +121,7 @@ def _text(path: Path) -> str:
 
 
 def use_scratch(directory: str) -> None:
-    """Put temporary files here from now on, those of g++ as well; the parent removes it after the task."""
+    """Put temporary files here from now on, also those of g++; the parent removes them after the task."""
     os.mkdir(directory)
     os.environ["TMPDIR"] = tempfile.tempdir = directory
 
@@ -132,9 +132,9 @@ def scratch_directory() -> Path:
 
 
 def end_leftovers(mark: str) -> int:
-    """End every process that carries the mark, this one excepted, and return how many there were.
+    """Kill every other process that carries the mark, and return how many there were.
 
-    First politely, as in `child.end_group`. Only Linux tells the environment of a process.
+    SIGTERM first, as in `child.end_group`. Only Linux shows the environment of a process.
     """
     ended: set[int] = set()
     started = time.monotonic()

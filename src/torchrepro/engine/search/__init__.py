@@ -1,1 +1,1 @@
-"""A long search in a process of its own: how it is started, followed, stopped and kept warm."""
+"""A long search in its own process: how it is started, followed, stopped and kept warm."""

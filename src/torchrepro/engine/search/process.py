@@ -1,10 +1,10 @@
 """Start a search process, follow it, pass Ctrl-C on to it, and leave nothing behind. Needs no torch.
 
-The search process leads a session of its own, so a Ctrl-C of the terminal reaches only the parent: the first
-asks the search to stop with what it has, the second ends everything. The search process never outlives its
-parent, and what it has started never outlives either.
+The search process leads its own session, so a Ctrl-C of the terminal reaches only the parent: the first
+requests the search to stop with its best so far, the second kills everything. The search process never
+outlives its parent, and the processes that it starts outlive neither.
 
-It first makes sure that it ends with its parent, then imports torch: that takes seconds.
+It first requests a signal for the parent's death, then imports torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from torchrepro.nouns.results import Located, Minified
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """Which search, on what, and where its result goes."""
+    """The job of a search, its bundle, and where its result goes."""
 
     job: str
     """`package.module:function` that takes this and a `Reporter`, and returns plain data."""
@@ -49,21 +49,21 @@ class SearchRequest:
     directory: str
     """The directory of the run (`engine/search/run_directory.py`)."""
     settings: Mapping[str, Any]
-    """As plain data: only the job knows what they are."""
+    """As plain data; only the job interprets them."""
     seed: str
-    """Where a warm cache is kept from which the next run starts (`engine/search/setup.py`)."""
+    """The directory of the warm cache that the next run starts from (`engine/search/setup.py`)."""
     parent: int
-    """The process that asked; the search does not outlive it."""
+    """The pid of the parent; the search does not outlive it."""
     known: str = ""
-    """The run directory of `minify` on the same bundle, whose verdicts count here as well; empty: none."""
+    """The run directory of `minify` on the same bundle, whose verdicts are used here too; empty: none."""
     warm: bool = True
-    """Warm up before the first candidate; False after a search process that died of it."""
+    """Warm up before the first candidate; False after a search process died while warming up."""
     lock: int = -1
     """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
 
 
 def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage) -> Outcome:
-    """Run a search and wait for its end. KeyboardInterrupt: the user does not even want the best so far."""
+    """Run a search and return its outcome; raise KeyboardInterrupt if it was stopped without a result."""
     directory = RunDirectory(Path(request.directory))
     interrupts = _Interrupts(on_message)
     with handling({signal.SIGINT: interrupts.take, signal.SIGTERM: leave}):
@@ -81,22 +81,22 @@ def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message
             end_leftovers(directory.mark)
             shutil.rmtree(directory.scratch, ignore_errors=True)
         if outcome.result is None and interrupts.count:
-            raise KeyboardInterrupt  # asked to stop before there was anything to stop with
+            raise KeyboardInterrupt  # stopped before there was a result
         return outcome
 
 
 def search(payload: Mapping[str, Any], reporter: Reporter) -> Any:
-    """Run a search in its process."""
+    """Run a search in this process, which is its own."""
     request = msgspec.convert(payload, SearchRequest)
     die_with(request.parent, signal.SIGTERM)
-    # Candidates must not hold the lock of the run: it goes when this process does.
+    # Candidates must not hold the lock of the run: it is released when this process exits.
     os.set_inheritable(request.lock, False)
     os.register_at_fork(after_in_child=lambda: os.close(request.lock))
     return job_named(request.job)(request, reporter)  # imports torch
 
 
 class _Interrupts:
-    """The first Ctrl-C goes to the search, the second one is for us; a plain `kill` is always for us."""
+    """Passes the first Ctrl-C to the search, and raises at the second. SIGTERM is not passed on."""
 
     def __init__(self, on_message: OnMessage) -> None:
         self.count = 0
@@ -126,18 +126,18 @@ Answer = TypeVar("Answer", Located, Minified)
 
 @dataclass(frozen=True)
 class Search:
-    """A search process on a bundle, in a run directory of its own."""
+    """A search process on a bundle, in its own run directory."""
 
     job: str
     bundle: Path
     directory: RunDirectory
     settings: Any
     fresh: bool = False
-    """Start over, whatever a former run has left."""
+    """Start over, even if an earlier run has left results."""
     oracle: str = ""
-    """The command that judges candidates, where it is not the judge."""
+    """The command that judges candidates; empty: the built-in judge."""
     kept: Callable[[], str] = lambda: ""
-    """Says what is left of a search whose process died."""
+    """Returns a note on what a search left whose process died."""
 
     def answer(
         self, kind: type[Answer], finished: Callable[[], Answer | None], *, on_message: OnMessage
@@ -171,13 +171,13 @@ class Search:
         environ = {
             **compiler_environment(manifest.ambient.environ),
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory.cache),
-            "OPENBLAS_NUM_THREADS": "1",  # the search process forks, and has no other thread
+            "OPENBLAS_NUM_THREADS": "1",  # the search process forks, so it must have no other thread
         }
         if not devices_of(manifest):
             hide_devices(environ)
         outcome = run_search(request, environ=environ, on_message=on_message)
         if outcome.result is None and outcome.error is None and outcome.phase == "warm":
-            # It died of warming up: the compiler under test may crash there.
+            # It died while warming up: the compiler under test may crash there.
             outcome = run_search(replace(request, warm=False), environ=environ, on_message=on_message)
         if outcome.result is not None:
             return outcome.result

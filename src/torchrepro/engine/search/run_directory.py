@@ -1,12 +1,12 @@
-"""The directory of a search: whose it is, one run at a time in it, and when a former run still counts.
+"""The directory of a search: one run at a time uses it, and continues an earlier run on the same input.
 
     result.json       the result as data
     scratch/          temporary files, while the run lasts
     cache/            what the compilers cache, while the run lasts
-    run.json          what the verdicts depend on: the same command goes on only if this is still the same
-    lock              held while a run is at work
+    run.json          what the verdicts depend on: the same command continues only if this is unchanged
+        lock              held while a run is under way
 
-Needs no torch: a run that is finished is answered at once.
+Needs no torch: the result of a finished run is returned at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _IN_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The bundle, who judges, and everything installed that takes part."""
+    """The bundle, the oracle, and the versions of everything installed that takes part."""
 
     bundle: str = ""
     """A digest of its files."""
@@ -77,12 +77,12 @@ class Identity:
 
     @property
     def toolchain(self) -> str:
-        """A digest of what compiled libraries depend on: those of other runs serve where it is the same."""
+        """A digest of what compiled libraries depend on: runs with the same digest can share them."""
         parts = (self.torch, self.python, self.machine, self.cxx)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
     def changed_since(self, former: Identity) -> str:
-        """The first thing that is not as it was, in words; empty if all is."""
+        """Return the first change as text; empty if there is none."""
         for entry in fields(self):
             if getattr(self, entry.name) != getattr(former, entry.name):
                 return _IN_WORDS[entry.name]
@@ -90,8 +90,8 @@ class Identity:
 
 
 def _digest(bundle: Path) -> str:
-    """Of every file in it. A gigabyte takes about a second."""
-    # What was found out about it and lies in a folder of it is not part of it.
+    """Return a digest of every file in a bundle. A gigabyte takes about a second."""
+    # The results of `locate`, in a folder of the bundle, are not part of it.
     inside = (path for path in bundle.rglob("*") if path.is_file() and bundle / LOCATED not in path.parents)
     digest = hashlib.sha256()
     for path in sorted(inside) if bundle.is_dir() else [bundle]:
@@ -101,7 +101,7 @@ def _digest(bundle: Path) -> str:
 
 
 def _torch_version() -> str:
-    """The version, and for a build from source also the commit: `torch/version.py` has both."""
+    """Return a digest of `torch/version.py`: the version, and the commit of a build from source."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return ""
@@ -112,9 +112,9 @@ def _torch_version() -> str:
 
 
 CAUGHT = "caught"
-"""Where a program was given instead of a bundle: what was caught in it, and `caught.json` about that."""
+"""For a program instead of a bundle: the failures caught in it, described in `caught.json`."""
 _WAIT_SECONDS = 10.0
-"""Seconds for the processes of a killed run to end."""
+"""Seconds to wait for the processes of a killed run to exit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The paths that every run directory has, and what a former run has left there."""
+    """The paths that every run directory has, and what an earlier run has left there."""
 
     path: Path
 
     left: ClassVar[tuple[str, ...]] = ("scratch", "cache", "result.json", "run.json")
-    """How the names of what runs leave here begin."""
+    """Prefixes of the names of what runs leave here."""
     guests: ClassVar[tuple[str, ...]] = ("lock", CAUGHT, f"{CAUGHT}.json")
     """What may be here before the first run."""
 
@@ -146,11 +146,11 @@ class RunDirectory:
 
     @property
     def mark(self) -> str:
-        """What the processes of a run here carry (`engine/processes/limits.py`)."""
+        """The mark of the processes of a run here (`engine/processes/limits.py`)."""
         return hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:24]
 
     def begin(self, identity: Identity, *, fresh: bool) -> str:
-        """Keep what a former run has left if it is about the same; else start over, and say why."""
+        """Keep what an earlier run with the same identity has left; else start over and return why."""
         former = self._former()
         changed = "" if former is None else identity.changed_since(former)
         if fresh or changed:
@@ -160,7 +160,7 @@ class RunDirectory:
         return f"starting over: {changed}" if changed and not fresh else ""
 
     def is_about(self, identity: Identity) -> bool:
-        """Whether what a run has left here is about this, judged by the same installation."""
+        """Return whether a run has left results here for the same bundle, oracle and installation."""
         try:
             return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Identity) == identity
         except (OSError, msgspec.DecodeError):
@@ -187,19 +187,19 @@ class RunDirectory:
                 ) from None
             return None
         except msgspec.DecodeError:
-            return Identity()  # half-written by a full disk: as different as can be
+            return Identity()  # half-written because the disk was full: differs from every identity
 
 
 def minified_beside(bundle: Path) -> Path:
-    """Where `minify` works on a bundle unless another place is asked for."""
+    """Return the default run directory of `minify` for a bundle."""
     name = bundle.stem if bundle.suffix == ".zip" else bundle.name
     return bundle.absolute().with_name(f"{name}.minified")
 
 
 def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
-    """The directory that was asked for, else the preferred one; made, and known to be writable.
+    """Make and return the wanted directory, else the preferred one; it is writable.
 
-    Where nothing can be written there, it is one of that name in the working directory, and that is said.
+    If the preferred one is not writable, use one of that name in the working directory and return a note.
     """
     if wanted is not None:
         make_directory(wanted, "choose another directory with --out")
@@ -215,7 +215,7 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
 
 @contextmanager
 def held(directory: RunDirectory) -> Iterator[int]:
-    """The lock of a run directory, which goes when every process that holds the descriptor has gone."""
+    """Hold the lock of a run directory, released once no process has the yielded descriptor open."""
     with open(directory.path / "lock", "a+") as file:
         _lock(file.fileno(), directory.path)
         file.seek(0)
@@ -226,10 +226,10 @@ def held(directory: RunDirectory) -> Iterator[int]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file atomically: a reader finds the former content or the new one."""
+    """Write a file atomically: a reader sees the old content or the new one."""
     partial = path.with_name(f".{path.name}.{new_run_id()}.partial")
     try:
-        # Not by msgspec, which turns what is not a number into nothing.
+        # Not by msgspec, which writes NaN as null.
         partial.write_text(json.dumps(data, indent=1) + "\n")
         os.replace(partial, path)
     finally:
@@ -237,7 +237,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def make_directory(path: Path, next_step: str) -> None:
-    """Make a directory that can be written to, or raise with what the user can do instead."""
+    """Make a writable directory, or raise with `next_step`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -256,7 +256,7 @@ def _lock(descriptor: int, path: Path) -> None:
             return
         except OSError as exc:
             if exc.errno in (errno.ENOLCK, errno.ENOTSUP):
-                return  # a file system without locks: nothing better can be done there
+                return  # a file system without locks
             written = os.pread(descriptor, 32, 0)
             holder = int(written) if written.isdigit() else 0
         if (holder and answers(holder)) or time.monotonic() > deadline:
@@ -264,4 +264,4 @@ def _lock(descriptor: int, path: Path) -> None:
                 f"another run (process {holder}) is at work in {path}",
                 next_step="wait for it, end it, or choose another directory with --out",
             )
-        time.sleep(0.05)  # its holder was killed, and the search process that shared the lock is about to go
+        time.sleep(0.05)  # its holder was killed; the search process, which holds it too, is about to exit

@@ -1,7 +1,7 @@
-"""What every search process does first: load the bundle, give the compiler a warm start, take its scratch.
+"""Set up a search process: load the bundle, warm up the compiler, choose the directory for scratch files.
 
-The compilers' cache of a run is its own, because what is in a cache can hide a failure, and it goes with the
-run. An empty one makes the first compilation take 20 s instead of 5 s (torch 2.13, two cores): inductor
+Each run has its own compiler cache, because a cache hit can hide a failure, and the cache is removed after
+the run. An empty one makes the first compilation take 20 s instead of 5 s (torch 2.13, two cores): inductor
 builds and loads a library for each vector unit that the CPU might have. So what a warm-up leaves in a new
 cache is kept, and the next run starts from a copy. The precompiled header is elsewhere: torch shares it
 between a user's caches.
@@ -9,8 +9,8 @@ between a user's caches.
 Candidates that are forked from a warm process judge in tenths of a second: a first compilation imports and
 registers for 2 to 5 s of processor time before the compiler proper begins (measured on torch 2.13 with a
 kernel in the cache: 2.4 s in a child that inherits imports only, 0.4 s in one that inherits a compilation).
-The throwaway compilation may itself run into the bug under test, and be slow to end, or never. So a child
-rehearses it, and only what has gone well there is done here. Nothing compiled is ever run here.
+The throwaway compilation may itself hit the bug under test, and be slow or never terminate. So a child
+rehearses it, and only what succeeded there is done here. Compiled code is never run here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TIME_IS_UP = "the time is up"
 
 
 class Stop:
-    """Whether the search is to end, and why."""
+    """Whether the search has to stop, and why."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -61,25 +61,25 @@ class Stop:
         self._is_late = False
 
     def listen(self) -> None:
-        """From now on SIGINT is a request to stop; SIGTERM ends the process."""
+        """Handle SIGINT as a request to stop from now on; SIGTERM exits."""
         signal.signal(signal.SIGINT, self._request)
         signal.signal(signal.SIGTERM, leave)
 
     def after(self, seconds: float | None) -> None:
-        """Request it after so many seconds as well; None: never."""
+        """Request a stop after this many seconds too; None: never."""
         if seconds is not None:
             signal.signal(signal.SIGALRM, self._ring)
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def ignore_interrupts(self) -> None:
-        """Ignore Ctrl-C while the result is written; a second one ends the process from outside."""
+        """Ignore Ctrl-C while the result is written; at a second one the parent kills this process."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.reason = ""
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """The body only waits: a request to stop ends it at once."""
+        """Raise `SearchStopped` in the body as soon as a stop is requested."""
         self._is_waiting = True
         try:
             if self.reason:
@@ -93,7 +93,7 @@ class Stop:
             time.sleep(seconds)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
-        # By way of SIGINT, which is blocked where nothing may come in between (`undisturbed`).
+        # By SIGINT, because `undisturbed` blocks that one.
         self._is_late = True
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -105,13 +105,13 @@ class Stop:
 
 
 _UNKNOWN_SECONDS = 75.0
-"""What the original is taken to need before it has been run: its limit is about four times that."""
+"""Assumed seconds of the baseline before it has been run: its timeout is about four times that."""
 _UNKNOWN_SECONDS_OF_A_HANG = 5.0
 
 
 @contextmanager
 def isolated_oracle(repro: Repro, jobs: int | None, stop: Stop) -> Iterator[IsolatedOracle]:
-    """Ready to be asked; no process and no temporary file is left afterwards."""
+    """Yield an oracle for the body; afterwards no process and no temporary file is left."""
     recorded = repro.expected
     hangs = recorded is not None and recorded.kind is Kind.HANG
     timeout = Timeout(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
@@ -120,10 +120,10 @@ def isolated_oracle(repro: Repro, jobs: int | None, stop: Stop) -> Iterator[Isol
 
 
 def start_cache(cache: Path, seed: Path) -> None:
-    """Give a run its cache, with what warming up left in another one."""
+    """Create the cache of a run, with a copy of what an earlier warm-up left."""
     cache.mkdir(exist_ok=True)
     if seed.is_dir():
-        # It is there already: inductor makes it when it is imported, and an interrupted run has filled it.
+        # The cache may exist: inductor creates it on import, and an interrupted run has filled it.
         shutil.copytree(
             seed,
             cache,
@@ -133,11 +133,11 @@ def start_cache(cache: Path, seed: Path) -> None:
 
 
 def keep_seed(cache: Path, seed: Path) -> None:
-    """Keep what a warm-up has just left in a cache, unless somebody has already."""
+    """Keep what a warm-up has just left in a cache, unless another process has done so."""
     if seed.exists():
         return
     partial = seed.with_name(f".{seed.name}.{new_run_id()}.partial")
-    # A process that cannot write there, or comes second, only loses time.
+    # If this fails, the next run only loses time.
     with suppress(OSError):
         seed.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(cache, partial, ignore=shutil.ignore_patterns("locks"))
@@ -149,23 +149,23 @@ _REHEARSAL = 120.0
 
 
 class Rehearsal:
-    """A throwaway compilation under way in a child, while this process sees to something else.
+    """A throwaway compilation in a child, in parallel with this process.
 
-    The executor is for the rehearsal alone until it is finished.
+    The executor must not be used otherwise until it is finished.
     """
 
     def __init__(self, compiler: Compiler, executor: Executor, *, time_limit: float = _REHEARSAL) -> None:
         self._compiler = compiler
         self._executor = executor
         self._repro = _throwaway(compiler)
-        # First what is sure to be needed, so that it is imported once and not twice.
+        # Imported before the fork, so that the child need not import it again.
         importlib.import_module(DYNAMO)
         if self._repro.compiler.name == "inductor":
             importlib.import_module(COMPILE_FX)
         executor.start(Task("torchrepro.engine.search.setup:rehearse", self._repro, time_limit=time_limit))
 
     def finish(self) -> str:
-        """Do here what has gone well in the child; why this process has stayed cold, or empty."""
+        """Repeat here what succeeded in the child. Return why it could not be repeated, or empty."""
         _, outcome = self._executor.wait()
         if outcome.result is None:
             return f"a throwaway compilation failed ({'did not end' if outcome.timed_out else outcome.death})"
@@ -178,13 +178,13 @@ class Rehearsal:
         try:
             with same_randomness(capture_rng_state()):
                 repro_common(self._repro).compile()
-        except Exception as exc:  # of the compiler under test: it may fail at one time and not at another
+        except Exception as exc:  # the compiler under test may be flaky
             return f"a throwaway compilation failed ({type(exc).__name__})"
         return ""
 
 
 def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Do in a child what `finish` is about to do, then judge; what that has imported and left behind."""
+    """Judge in a child; return the modules that were imported and why forking became unsafe."""
     before = set(sys.modules)
     prepare_to_fork()
     unsafe: list[str] = []
@@ -199,10 +199,10 @@ def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 
 def _throwaway(compiler: Compiler) -> Repro:
-    """A small repro that takes a compiler through most of its code: pointwise and a reduction.
+    """Return a small repro that exercises most of a compiler: pointwise ops and a reduction.
 
-    With the compiler's defaults: a mode could mean minutes of tuning. A library for an exported program is
-    made by inductor like everything else.
+    With the compiler's defaults: a mode could mean minutes of autotuning. AOTInductor is warmed up by
+    inductor.
     """
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
@@ -214,13 +214,13 @@ def _throwaway(compiler: Compiler) -> Repro:
 
 
 def _import_if_package_is_here(name: str) -> None:
-    """Import a module that a child needed, of a package that is in use already; kernels are in none."""
+    """Import a module that a child imported, if its package is loaded here; kernels have no package."""
     if name.partition(".")[0] not in sys.modules:
         return
     try:
         importlib.import_module(name)
     except ImportError:
-        return  # made by the child itself: a kernel's wrapper, under the name of a package of torch's
+        return  # generated in the child: a kernel's wrapper, named like a package of torch
 
 
 _COMPILES = 2
@@ -228,9 +228,9 @@ _COMPILES = 2
 
 
 def loaded(bundle: Path, *, trusted: tuple[str, ...], own: bool) -> tuple[Repro, tuple[str, ...]]:
-    """The repro in a bundle, and what it may run; with `own`, all that it names: it is the user's program.
+    """Return the repro in a bundle and the trusted names; with `own`, trust all names: it is the user's own.
 
-    The working directory is importable then, as it is for `python script.py`.
+    With trusted names, the working directory is importable, as it is for `python script.py`.
     """
     trusted = (*trusted, *(trust_own(read_manifest(bundle)) if own else ()))
     if trusted:
@@ -240,11 +240,10 @@ def loaded(bundle: Path, *, trusted: tuple[str, ...], own: bool) -> tuple[Repro,
 
 @contextmanager
 def warming_up(request: SearchRequest, repro: Repro, stop: Stop) -> Iterator[int]:
-    """Get the compiler ready for all candidates, unless that has brought this process down before; how many
-    compiles that takes.
+    """Warm up the compiler, unless that has killed this process before; yield how many compiles it takes.
 
-    A rehearsal runs in parallel with the body; what it shows to be safe is done here when the body has ended.
-    The very first one has the cache to itself, because what it leaves there is kept for other runs.
+    A rehearsal runs in parallel with the body; what it shows to be safe is done here after the body.
+    The first one runs before the body, because what it leaves in the cache is kept for other runs.
     """
     cache, seed = RunDirectory(Path(request.directory)).cache, Path(request.seed)
     start_cache(cache, seed)
@@ -263,10 +262,9 @@ def warming_up(request: SearchRequest, repro: Repro, stop: Stop) -> Iterator[int
 
 
 def use_scratch(directory: RunDirectory) -> None:
-    """Put temporary files where they are found and removed, should this process be killed.
+    """Put temporary files where they are found and removed if this process is killed.
 
-    After warming up only: inductor, once it is imported, keeps its precompiled header where temporary files
-    were then.
+    Only after warming up: inductor keeps its precompiled header where temporary files were at its import.
     """
     shutil.rmtree(directory.scratch, ignore_errors=True)
     directory.scratch.mkdir()
