@@ -25,8 +25,8 @@ SOURCE_PREFIX = "source."
 def write_with_source(repro: Repro) -> tuple[GraphText, Compiler]:
     """Write a repro's graph with the source text that it needs; return the compiler as a reader finds it.
 
-    A call before capture takes all of the user's code along. Other graphs name the functions of modules that
-    can be imported, and take along only what no import finds: what was defined in a script.
+    A call before capture includes all of the user's code. Other graphs name the functions of modules that
+    can be imported, and include only what no import finds: what was defined in a script.
     """
     graph, compiler = repro.graph, repro.compiler
     wanted: dict[int, Any] = {}
@@ -89,12 +89,12 @@ def _backend_in_a_script(compiler: Compiler) -> Any:
     if place != "__main__" and not is_source_module(place):
         return None
     if "<locals>" in name:
-        return None  # no name leads to it, so there is nothing to keep it by
+        return None  # no name refers to it, so it cannot be kept
     return functools.reduce(getattr, name.split("."), sys.modules[place])
 
 
 def _everything(value: Any) -> bool:
-    """Functions, modules and objects; what a graph can name by itself never gets here."""
+    """Return whether a value is a function, module or object: no graph, tensor or generator."""
     return not isinstance(value, torch.fx.GraphModule | torch.Tensor | torch.Generator)
 
 

@@ -1,7 +1,7 @@
 """The user's operators and Triton kernels that a graph calls: what registers them, and their source.
 
 Registering an operator runs code of the user. So a bundle says which module, library or source of its own
-does it, and on replay that happens only if the operator is not there yet and the code is trusted.
+does it, and on replay that happens only if the operator is not registered yet and the code is trusted.
 
 The source is one module of plain Python, kept as `operators.py` in a bundle and run only on `--trust source`:
 the functions with all that they need, then a table of what registers each operator, and one of the kernels.
@@ -196,7 +196,7 @@ def registration_name(entry: CustomOpEntry) -> str:
 def require_registered(
     entries: Iterable[CustomOpEntry], trusted: Collection[str], registrations: Registrations, bundle: Path
 ) -> None:
-    """Have every operator of a bundle in this process, with the schema that it had; else a BundleError."""
+    """Register every missing operator of a bundle; BundleError if that fails or a schema differs."""
     for entry in entries:
         qualified, _, overload = entry.op.partition(".")
         module = f"the module {entry.module}" + (f" ({entry.file})" if entry.file else "")
@@ -261,7 +261,7 @@ def _users_own(function: Any) -> Callable[..., Any]:
     while str(getattr(function, "__module__", None)).partition(".")[0] == "torch":
         inner = inspect.unwrap(function)
         if not inspect.isfunction(inner):
-            break  # an operator or a builtin of torch's, which the user has named as it is
+            break  # an operator or a builtin of torch's, which the user has registered unchanged
         held = inspect.getclosurevars(inner).nonlocals
         if "fn" not in held:
             break
@@ -300,14 +300,14 @@ def _native_origin(op: OpOverload) -> tuple[str, str]:
         if _holds(library, name):
             return "", library
     for module, file in _files(".so"):
-        # numpy's extensions hold many a short name; one that registers operators also names torch's library.
+        # numpy's extensions hold many short names; one that registers operators also names torch's library.
         if _holds(file, name, namespace) and any(_holds(file, symbol) for symbol in _REGISTRATION):
             return module, ""
     return "", ""
 
 
 def _files(suffix: str) -> Iterator[tuple[str, str]]:
-    """Loaded modules that come from a file of this kind, torch's own left out."""
+    """Yield loaded modules that come from a file of this kind, torch's own left out."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         if isinstance(file, str) and file.endswith(suffix) and not Path(file).is_relative_to(_TORCH):
@@ -315,7 +315,7 @@ def _files(suffix: str) -> Iterator[tuple[str, str]]:
 
 
 def _holds(path: str, *wanted: bytes) -> bool:
-    """Whether a file has all these bytes; no for one that cannot be read."""
+    """Return whether a file contains all these bytes; False for one that cannot be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return all(data.find(one) >= 0 for one in wanted)

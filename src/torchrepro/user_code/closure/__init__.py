@@ -61,7 +61,7 @@ def source_closure(objects: Sequence[Any]) -> SourceClosure:
 def load_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyType({})) -> types.ModuleType:
     """Run a text, with the tensors kept next to it, and return the module. Runs the user's code.
 
-    The same text gives the same module, unless there are tensors, which may be others.
+    The same text gives the same module, unless there are tensors, which may differ.
     """
     if tensors:
         return fresh_source(text, tensors)
@@ -70,18 +70,18 @@ def load_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyTyp
 
 
 def fresh_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyType({})) -> types.ModuleType:
-    """Run a text again and return a module that shows nothing of what was done to another one."""
+    """Run a text again and return a new module that shares no state with earlier ones."""
     base = _PREFIX + hashlib.sha256(text.encode()).hexdigest()[:12]
     return _run(text, f"{base}_{next(_NUMBERS)}", tensors)
 
 
 def forget_source(module: types.ModuleType) -> None:
-    """Let go of a module and of the tensors in it. Its text stays, for tracebacks."""
+    """Remove a module, so that its tensors can be freed. Its text stays, for tracebacks."""
     sys.modules.pop(module.__name__, None)
 
 
 def is_source_module(name: str) -> bool:
-    """Whether a module was made by running a source text: no import finds it in another process."""
+    """Return whether a module was made by running a source text: no import finds it in another process."""
     return name.startswith(_PREFIX)
 
 
@@ -110,11 +110,11 @@ _PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
 def is_installed_file(path: str | None) -> bool:
-    """Whether a file belongs to Python or an installed package. What has no file is built in."""
+    """Return whether a file belongs to Python or an installed package. What has no file is built in."""
     if path is None or path.startswith("<frozen"):
         return True
     if path.startswith("<"):
-        return False  # typed in, or made by exec
+        return False  # entered interactively, or made by exec
     parts = Path(path).absolute()
     return bool(_PACKAGE_FOLDERS.intersection(parts.parts)) or any(
         parts.is_relative_to(root) for root in _installed_folders()
@@ -122,7 +122,7 @@ def is_installed_file(path: str | None) -> bool:
 
 
 def is_installed_module(name: str | None) -> bool:
-    """Whether a module is imported from an installed package, as opposed to one of the user's files."""
+    """Return whether a module is imported from an installed package, not from one of the user's files."""
     if name is None or name == "__main__":
         return name is None
     module = sys.modules.get(name)
@@ -135,7 +135,7 @@ def is_installed_module(name: str | None) -> bool:
 
 
 def installed_path(value: Any) -> tuple[str, str] | None:
-    """(module, qualified name) by which a class or function of an installed package is imported."""
+    """Return (module, qualified name) by which a class or function of an installed package is imported."""
     if isinstance(value, types.BuiltinFunctionType) or not isinstance(value, type | types.FunctionType):
         path = resolver.path_of(value) if callable(value) else None
         if path is not None:
@@ -156,6 +156,6 @@ def installed_path(value: Any) -> tuple[str, str] | None:
 
 @functools.cache
 def _installed_folders() -> tuple[Path, ...]:
-    """Python's own, and torchrepro wherever it is: from a checkout it is no code of the user either."""
+    """Return the folders of Python and of torchrepro, which even in a checkout is not the user's code."""
     own = Path(__file__).parents[2]
     return (own, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))

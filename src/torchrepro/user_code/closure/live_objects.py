@@ -40,16 +40,16 @@ _NOT_KEPT = ("__wrapped__", "__signature__", "__annotations__")
 
 
 def same_literal(node: ast.expr, value: Any) -> bool:
-    """Whether an expression is a literal that still gives this value."""
+    """Return whether an expression is a literal that still gives this value."""
     try:
-        # The text tells 1 from True, and 0.0 from -0.0.
+        # The text distinguishes 1 from True, and 0.0 from -0.0.
         return _is_plain(value) and repr(ast.literal_eval(node)) == repr(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is numbers, strings and containers of them."""
+    """Return whether a value is numbers, strings and containers of them."""
     if type(value) in (list, tuple, set, frozenset):
         return all(map(_is_plain, value))
     if type(value) is dict:
@@ -58,25 +58,25 @@ def _is_plain(value: Any) -> bool:
 
 
 def is_made_by_package(value: Any) -> bool:
-    """Whether a value is an object of an installed package that its own statement makes best: no data."""
+    """Return whether a value is an object made by a package, no data: its own statement recreates it."""
     if holds_tensors(value):
         return False
     if isinstance(value, types.FunctionType):
-        # What a package has put around a function of the user, as `torch.func.jacfwd` does.
+        # A wrapper that a package has put around a function of the user, as `torch.func.jacfwd` does.
         return is_installed_file(value.__code__.co_filename) and installed_path(value) is None
     home = type(value).__module__
     return is_installed_module(home) and home not in ("builtins", "collections")
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether making a value again would give other numbers."""
+    """Return whether recreating a value would give other numbers."""
     if isinstance(value, torch.nn.Module):
         return any(True for _ in (*value.parameters(), *value.buffers()))
     return isinstance(value, torch.Tensor)
 
 
 def has_state(value: Any) -> bool:
-    """Whether a function carries data that running its definition again would lose."""
+    """Return whether a function carries data that running its definition again would lose."""
     if not isinstance(value, types.FunctionType) or not value.__closure__:
         return False
     node = definition_of(value)
@@ -88,7 +88,7 @@ def has_state(value: Any) -> bool:
 
 
 def is_decorated(value: Any) -> bool:
-    """Whether an object is what the decorators of a `def` have made: not bound by any other statement."""
+    """Return whether an object is the result of a `def`'s decorators, not bound by any other statement."""
     if isinstance(value, types.FunctionType | type):
         return False
     function = inner_function(value)
@@ -107,7 +107,7 @@ def changed_attributes(value: Any, node: ast.AST) -> Iterator[tuple[str, Any]]:
             if name not in _NOT_KEPT and not name.startswith("_torch"):
                 yield name, item
         if value.__name__ != getattr(node, "name", "<lambda>"):
-            yield "__name__", value.__name__  # a decorator has given the function another one
+            yield "__name__", value.__name__  # a decorator has changed the name
     elif is_user_class(value) and isinstance(node, ast.ClassDef):
         written = {
             target.id: statement.value
@@ -120,7 +120,7 @@ def changed_attributes(value: Any, node: ast.AST) -> Iterator[tuple[str, Any]]:
         for name, item in vars(value).items():
             if name.startswith(("__", "_abc_", "_torch")):
                 continue
-            # What the user's code set; decorators and metaclasses make the rest again.
+            # Attributes that the user's code set; decorators and metaclasses recreate the rest.
             made_here = getattr(item, "__qualname__", "").startswith(f"{value.__qualname__}.")
             if name in written:
                 changed = _is_plain(item) and not same_literal(written[name], item)

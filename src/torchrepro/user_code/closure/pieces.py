@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class PieceWriter:
-    """Cuts pieces and has everything defined that they need."""
+    """Cuts pieces and triggers the definition of everything that they need."""
 
     def __init__(self, closure: ClosureWriter) -> None:
         self._closure = closure
@@ -66,7 +66,7 @@ class PieceWriter:
         skipped: Collection[ast.expr],
         own: Mapping[str, str],
     ) -> dict[ast.AST, ast.AST]:
-        """Return what takes the place of nodes. Everything that the piece refers to is defined on the way."""
+        """Return replacements of nodes; define everything that the piece refers to on the way."""
         inside = set(ast.walk(node)) - {child for part in skipped for child in ast.walk(part)}
         deferred, attributes = deferred_names(node), dict(_user_module_attributes(inside, module, file))
         names = [child for child in inside if isinstance(child, ast.Name) and child in file.owners]
@@ -96,7 +96,7 @@ class PieceWriter:
             if isinstance(child, ast.Global) and any(name in renamed for name in child.names):
                 replaced[child] = ast.Global([renamed.get(name, name) for name in child.names])
             for annotation in (getattr(child, "annotation", None), getattr(child, "returns", None)):
-                # Where the file postpones annotations, what they name is not needed.
+                # Where the file postpones annotations, the names in them are not needed.
                 if file.postpones_annotations and annotation and not isinstance(annotation, ast.Constant):
                     replaced[annotation] = ast.Constant(ast.unparse(annotation))
         self._note_inner_imports(module, inside)
@@ -144,7 +144,7 @@ class PieceWriter:
 
 
 def _stays(module: UserModule, default: ast.expr, value: Any) -> bool:
-    """Whether the text of a default gives the value that it has: a literal, or a global by its name."""
+    """Return whether the text of a default gives its current value: a literal, or a global by its name."""
     if isinstance(default, ast.Name) and default.id in module.globals:
         return module.globals[default.id] is value
     return same_literal(default, value)
@@ -184,7 +184,7 @@ def _text(
     *,
     decorators: bool = False,
 ) -> str:
-    """Return the text of a node, at the margin, with others in the place of some nodes in it."""
+    """Return the text of a node, at the margin, with some nodes in it replaced."""
     if name in (None, getattr(node, "name", None)):
         first = min(part.lineno for part in (node, *getattr(node, "decorator_list", [])[: int(decorators)]))
         text = _edited(file.lines[first - 1 : node.end_lineno], first, node, replaced)
@@ -205,7 +205,7 @@ def _edited(text: list[str], first: int, node: ast.stmt | ast.expr, replaced: Ma
     for old in sorted(replaced, key=lambda old: (old.lineno, old.col_offset), reverse=True):
         line = lines[old.lineno - first]
         there = line[old.col_offset : old.end_col_offset].decode(errors="replace")
-        # Over several lines, or inside a format string, of which Python 3.11 does not know the columns.
+        # Over several lines, or inside a format string, whose columns Python 3.11 does not record.
         if old.lineno != old.end_lineno or (isinstance(old, ast.Name) and there != old.id):
             return " "
         new = ast.unparse(replaced[old]).encode()
@@ -215,7 +215,7 @@ def _edited(text: list[str], first: int, node: ast.stmt | ast.expr, replaced: Ma
 
 
 def _has_text_over_lines(node: ast.AST) -> bool:
-    """Whether another indentation would change a string, other than a docstring."""
+    """Return whether another indentation would change a string other than a docstring."""
     docstrings = {child.value for child in ast.walk(node) if isinstance(child, ast.Expr)}
     return any(
         part.lineno != part.end_lineno

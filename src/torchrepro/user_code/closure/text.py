@@ -70,13 +70,13 @@ class ModuleText:
         return name
 
     def import_module(self, module: str, wanted: str | None = None) -> str:
-        """Return the expression for an installed module; one import, however many refer to it."""
+        """Return the expression for an installed module; it is imported once, however many refer to it."""
         if module not in self._modules:
             self._note_package(module)
             root, dot, _ = module.partition(".")
             if wanted not in (None, root) or (dot and self.import_module(root) != root):
                 name = self.take(wanted or module.rpartition(".")[2])
-            elif dot:  # `import a.b` binds a: one name for the package, whatever of it is used
+            elif dot:  # `import a.b` binds a: one name for the package, whichever submodule is used
                 name = module
             else:
                 name = root if root in _IMPORTS_OF_THE_SCRIPT else self.take(root)
@@ -99,7 +99,7 @@ class ModuleText:
         return self._attributes[key]
 
     def helper(self, name: str) -> str:
-        """Return the name of a helper, which the text then brings along."""
+        """Return the name of a helper, and include it in the text."""
         self._helpers[name] = None
         if name == "_module":
             self.import_module("torch")
@@ -112,7 +112,7 @@ class ModuleText:
         parts += [_HELPERS[name].rstrip() for name in self._helpers]
         for block in self.blocks:
             if len(parts) > 1 and _is_line(block) and _is_line(parts[-1].splitlines()[-1]):
-                parts[-1] += f"\n{block}"  # lines of assignments stand next to one another
+                parts[-1] += f"\n{block}"  # lines of assignments are not separated
             else:
                 parts.append(block)
         body = "\n\n\n".join(part for part in parts if part)

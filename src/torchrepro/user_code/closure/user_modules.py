@@ -125,7 +125,7 @@ class _Resolver(ast.NodeVisitor):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self.visit_all([node.target, node.value])
-        if not self._scopes or isinstance(self._scopes[-1].node, ast.ClassDef):  # in functions it never runs
+        if not self._scopes or isinstance(self._scopes[-1].node, ast.ClassDef):  # functions never run it
             self._annotations([node.annotation])
 
     def _annotations(self, annotations: list[ast.expr | None]) -> None:
@@ -388,7 +388,7 @@ def home_of(value: Any) -> Home | None:
         held = held.__func__ if isinstance(held, staticmethod | classmethod) else held
     if held is value and isinstance(owner, type):
         return Home(owner, first, f".{'.'.join(rest)}")
-    # A method of a local class is told by the cell that `super()` uses.
+    # A method of a local class is recognised by the cell that `super()` uses.
     around = cells_of(value).get("__class__") if isinstance(value, types.FunctionType) else None
     owner = None if around is None else contents(around)
     if isinstance(owner, type) and vars(owner).get(rest[-1]) is value:
@@ -405,7 +405,7 @@ EMPTY = object()
 
 
 def contents(cell: types.CellType) -> Any:
-    """Return what is in a cell; `EMPTY` for a variable that is not bound yet, or any more."""
+    """Return what is in a cell; `EMPTY` for a variable that is not bound yet, or no longer."""
     try:
         return cell.cell_contents
     except ValueError:

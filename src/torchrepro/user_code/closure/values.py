@@ -43,7 +43,7 @@ class ValueWriter:
     def __init__(self, closure: ClosureWriter) -> None:
         self._closure = closure
         self._known: dict[int, str] = {}
-        self._alive: list[Any] = []  # an id is only good while its object lives
+        self._alive: list[Any] = []  # an id is valid only while its object lives
         self._open: set[int] = set()
         self._postponed: list[tuple[str, str, Any]] = []
 
@@ -54,7 +54,7 @@ class ValueWriter:
             self._alive.append(value)
 
     def knows(self, value: Any) -> bool:
-        """Whether this very object was written before."""
+        """Return whether this very object was written before."""
         return id(value) in self._known
 
     def write(self, value: Any, where: str, place: str | None = None) -> str:
@@ -187,7 +187,7 @@ class ValueWriter:
         return self.write(part, path)
 
     def _attributes(self, value: torch.nn.Module, place: str, own: Any) -> str:
-        """Write the attributes of a module. Those that lead back to it follow when it exists."""
+        """Write the attributes of a module. Those that refer back to it follow when it exists."""
         pairs = []
         for name, item in vars(value).items():
             if name in own or name.startswith("_compiled_call"):
@@ -199,7 +199,7 @@ class ValueWriter:
         return "{" + ", ".join(pairs) + "}"
 
     def postponed(self) -> Iterator[str]:
-        """Yield lines for the attributes that had to wait, once nothing is half written; note the rest."""
+        """Yield lines for the postponed attributes, once nothing is half written; note the rest."""
         while self._postponed and not self._open:
             place, name, item = self._postponed.pop(0)
             try:
@@ -221,7 +221,7 @@ class ValueWriter:
         return f"{self._closure.refer(reduced[0])}({self._items(reduced[1], where, None)})"
 
     def _object(self, value: Any, where: str, place: str | None) -> str:
-        """Write an instance of a class that can be named, whose attributes are values in their turn."""
+        """Write an instance of a class that can be named, whose attributes are values themselves."""
         kind: Any = type(value)
         slots = any(getattr(base, "__slots__", ()) for base in kind.__mro__)
         if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__") or slots or _holds(value):
@@ -243,7 +243,7 @@ def _refused(value: Any, where: str, why: str) -> CannotSerialise:
 
 
 def _holds(value: Any) -> bool:
-    """Whether an object is more than its attributes: a file or a lock refuses to be pickled."""
+    """Return whether an object is more than its attributes: a file or a lock refuses to be pickled."""
     try:
         value.__reduce_ex__(2)
     except TypeError:
@@ -252,7 +252,7 @@ def _holds(value: Any) -> bool:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a line of numbers that shares its memory with no other."""
+    """Return whether a tensor is a line of numbers that shares its memory with no other."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided

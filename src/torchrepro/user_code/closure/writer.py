@@ -62,7 +62,7 @@ class ClosureWriter:
         self._waiting: dict[Key, None] = {}
         self._started: set[Key] = set()
         self._done: set[Key] = set()
-        self._code: dict[int, str] = {}  # expressions by identity, which `_alive` keeps good
+        self._code: dict[int, str] = {}  # expressions by identity; `_alive` keeps the ids valid
         self._alive: list[Any] = []
 
     def write(self, objects: list[Any]) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class ClosureWriter:
     def global_name(self, module: UserModule, name: str, *, eager: bool) -> str | None:
         """Return what a global is called in the text; None for builtins and names that are not bound.
 
-        It is eager where the module itself needs it while it runs, with all that it needs in its turn; else
+        It is eager where the module itself needs it while it runs, with its own dependencies; else
         it is defined anywhere in the text.
         """
         if name not in module.globals or (name.startswith("__") and name.endswith("__")):
@@ -156,7 +156,7 @@ class ClosureWriter:
         self._done.add(key)
 
     def _define_waiting(self) -> None:
-        """Define everything that waits, except what needs a definition that has only begun."""
+        """Define everything that is pending, except what needs a definition that has only begun."""
         passed_over: set[Key] = set()
         while ready := [key for key in self._waiting if key not in passed_over]:
             try:
@@ -197,7 +197,7 @@ class ClosureWriter:
         if isinstance(only, DEFINITIONS) and not has_state(value):
             own = made_by is only
             if own or made_by is None or only.decorator_list:
-                # A decorator that gave the function back as it was has done its work elsewhere.
+                # A decorator that returned the function unchanged is left out: its effect is elsewhere.
                 decorators = isinstance(only, ast.ClassDef) or not own
                 self._define_by_definition(module, only, as_name, value, decorators=decorators)
                 return
@@ -250,7 +250,7 @@ class ClosureWriter:
     # Locals
 
     def _local(self, value: Any, wanted: str | None = None) -> str:
-        """Return the name of a function or class that no global leads to."""
+        """Return the name of a function or class that no global refers to."""
         if id(value) in self._code:
             return self._code[id(value)]
         if not (is_user_function(value) or is_user_class(value)):
@@ -318,10 +318,10 @@ class ClosureWriter:
             return self.values.write(value, where)
         return self.hoist(wanted, lambda place: self.values.write(value, where, place))
 
-    # What the writers of values and pieces ask for
+    # What the writers of values and pieces use.
 
     def is_code(self, value: Any) -> bool:
-        """Whether a value is a function, a class, or what a decorator has made of one."""
+        """Return whether a value is a function, a class, or what a decorator has made of one."""
         return isinstance(value, CODE) or is_decorated(value)
 
     def keep(self, tensor: torch.Tensor, wanted: str) -> str:
@@ -334,7 +334,7 @@ class ClosureWriter:
         return name
 
     def hoist(self, wanted: str, write: Callable[[str], str]) -> str:
-        """Give an expression a line of its own; `write` is told the name first."""
+        """Give an expression a line of its own; `write` gets the name first."""
         place = self.text.take(wanted)
         self._add(f"{place} = {write(place)}")
         self._add_all(self.values.postponed())
@@ -353,7 +353,7 @@ class ClosureWriter:
 
 
 class _StillBeingDefined(Exception):
-    """A definition needs another one that is waiting for it; it is tried again later."""
+    """A definition needs another one that is waiting for it; it is retried later."""
 
 
 def _need_one_another(keys: Iterable[Key]) -> CannotSerialise:
