@@ -26,7 +26,7 @@ _last_microsecond = 0
 
 
 def new_run_id() -> str:
-    """Sorts by time, even within one microsecond of one process; never the same in two processes or hosts.
+    """Return an id that sorts by time, in one process even within a microsecond; unique on all hosts.
 
     >>> new_run_id()  # doctest: +SKIP
     '20260131-094502-118034-p4711-5f0c9a1e'
@@ -49,7 +49,7 @@ Content = bytes | Callable[[Path], None]
 
 
 def write_bundle_files(target: Path, files: Mapping[str, Content]) -> Path:
-    """Write a bundle: `files` by name, as bytes or as a function that writes the file at a path it is given.
+    """Write a bundle: `files` by name, as bytes or as a function that writes the file at a given path.
 
     A target that ends in .zip becomes a zip. Nothing is ever overwritten.
     """

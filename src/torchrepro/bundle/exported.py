@@ -56,7 +56,7 @@ def repro_of_exported(
         place=Place.EXPORT,
         compiler=compiler,
         ambient=ambient,
-        # Each within what tracing found out and what the user asked for.
+        # Each within what tracing inferred and what the user requested.
         symbols=tuple(
             narrowed(symbol, ranges[symbol.name]) if symbol.name in ranges else symbol
             for symbol in symbols_of(program.graph_module)
@@ -89,7 +89,7 @@ def _flat_inputs(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _write_back(graph: Graph, signature: ExportGraphSignature) -> None:
-    """Turns outputs that are new values of inputs into writes to those inputs."""
+    """Turn outputs that are new values of inputs into writes to those inputs."""
     output = graph.output_node()
     values = list(output.args[0])  # type: ignore[arg-type]
     mutated = {

@@ -94,7 +94,7 @@ def owners(callables: Collection[str]) -> tuple[str, ...]:
 
 
 def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler, Ambient, tuple[str, ...]]:
-    """Return the compiler and the state that a stranger may choose for us, and notes on what was refused."""
+    """Return the compiler and state that an untrusted bundle may choose, and notes on what was refused."""
     compiler = manifest.compiler
     module = compiler.name.partition(":")[0]
     if ":" in compiler.name and module not in trusted and module.partition(".")[0] != "torch":
@@ -115,7 +115,7 @@ def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler,
 
 
 def _require_known_words(ambient: Ambient) -> None:
-    """Words of the state that end up in code (`torch.WORD`) are torch's own."""
+    """Raise if words of the state that end up in code (`torch.WORD`) are not torch's own."""
     dtypes = [ambient.default_dtype, *(cast.dtype for cast in ambient.autocast)]
     known = all(isinstance(getattr(torch, name, None), torch.dtype) for name in dtypes)
     known &= ambient.matmul_precision in ("highest", "high", "medium")

@@ -111,7 +111,7 @@ class StorageEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class DimMark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What `mark_dynamic` and its siblings said about one dimension."""
+    """A mark that `mark_dynamic` or one of its siblings left on one dimension."""
 
     mark: Literal["dynamic", "maybe_dynamic", "unbacked", "static"]
     dim: int
@@ -182,7 +182,7 @@ class NestedStridedEntry(TensorTraits, tag="nested", frozen=True, kw_only=True):
 
 
 class MkldnnEntry(TensorTraits, tag="mkldnn", frozen=True, kw_only=True):
-    """Kept as its dense copy and converted back: the blocked layout is oneDNN's own business."""
+    """Kept as its dense copy and converted back: the blocked layout is internal to oneDNN."""
 
     dense: ValueEntry
 
@@ -382,7 +382,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def safe_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that a stranger may choose for us, and the names of those that were refused."""
+    """Return the settings that an untrusted bundle may choose, and the names of those that were refused."""
     safe = {name: value for name, value in settings.items() if _is_safe(name, value)}
     return safe, [name for name in settings if name not in safe]
 

@@ -1,4 +1,4 @@
-"""Read the files of a bundle, a directory or a zip, without trusting whoever made it. Needs no torch."""
+"""Read the files of a bundle, a directory or a zip, without trusting its author. Needs no torch."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_member_name(name: str) -> None:
 
 
 def open_bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
-    """Open a bundle, whichever form it has."""
+    """Open a bundle, a directory or a zip."""
     location = Path(os.path.abspath(path))
     if location.name.startswith(".") and location.name.endswith(PARTIAL_SUFFIX):
         raise BundleError(
@@ -196,7 +196,7 @@ class _Directory(BundleFiles):
             raise self._missing(name)
         path = self.location / name
         links = [part for part in (path, *path.parents[: name.count("/")]) if part.is_symlink()]
-        # O_NONBLOCK: opening a named pipe would otherwise wait for ever.
+        # O_NONBLOCK: opening a named pipe would otherwise block forever.
         descriptor = -1 if links else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         if links or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             if descriptor >= 0:
@@ -210,7 +210,7 @@ class _Directory(BundleFiles):
             return self.location / name, 0, os.fstat(file.fileno()).st_size
 
     def __exit__(self, *_: object) -> None:
-        """Nothing was unpacked."""
+        """Do nothing: nothing was unpacked."""
 
 
 class _Zip(BundleFiles):
@@ -246,7 +246,7 @@ class _Zip(BundleFiles):
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise self._refused(f"{name!r} is compressed in a way that bundles do not use")
             members[name] = info
-        # `zip -r bundle.zip bundle` puts everything one level down.
+        # `zip -r bundle.zip bundle` puts everything one level deeper.
         tops = {name.partition("/")[0] for name in members}
         if MANIFEST not in members and len(tops) == 1:
             prefix = f"{tops.pop()}/"

@@ -30,7 +30,7 @@ _LEVELS = [*_TAIL, *(step / 40 for step in range(1, 40)), *(1 - level for level 
 
 
 def can_resemble(dtype: torch.dtype) -> bool:
-    """Whether torch can turn values of this dtype into float64 and back (float4 it cannot)."""
+    """Return whether torch converts values of this dtype to float64 and back (not float4)."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return False
     try:
@@ -98,7 +98,7 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
     planted |= {place for _, place in extremes.values() if place >= 0}
     mean = total / finite if finite else 0.0
     std = float(np.sqrt(max(squares / finite - mean * mean, 0.0))) if finite else 0.0
-    # An odd step: a power of two would look at a single column of most matrices.
+    # An odd step: a power of two would sample a single column of most matrices.
     sample = values[:: max(1, values.numel() // _SAMPLE) | 1].to(torch.float64).numpy()
     levels, quantiles = _table(sample[np.isfinite(sample) & (sample != 0)])
     return RandomFloats(

@@ -48,13 +48,13 @@ def byte_span(size: Sequence[int], stride: Sequence[int], offset: int, dtype: to
         return offset * itemsize, offset * itemsize
     last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) + 1
     if dtype in _ELEMENTS_PER_BYTE:
-        # torch packs these row by row in a contiguous tensor and knows no views of them.
+        # torch packs these row by row in a contiguous tensor and has no views of them.
         return 0, -(-math.prod(size) // _ELEMENTS_PER_BYTE[dtype])
     return offset * itemsize, last * itemsize
 
 
 def human_size(nbytes: int) -> str:
-    """1536 -> '1.5 KiB'."""
+    """Write a number of bytes for a person: 1536 -> '1.5 KiB'."""
     amount, units = float(nbytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024

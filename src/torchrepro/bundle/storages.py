@@ -35,7 +35,7 @@ def known(number: int | torch.SymInt) -> int:
 
 @dataclass
 class _Use:
-    """One storage and all that is known about its use so far."""
+    """One storage and its uses so far."""
 
     entry: StorageEntry
     storage: torch.UntypedStorage
@@ -93,7 +93,7 @@ class StorageTable:
         return use.entry
 
     def finish(self, size_cap: int) -> tuple[dict[str, torch.Tensor], list[str]]:
-        """Fill in every entry; give the bytes to write, by name, and what was not kept exactly."""
+        """Fill in every entry; return the bytes to write, by name, and notes on what was not kept exactly."""
         notes: list[str] = []
         for seed, use in enumerate(self._uses.values()):
             start, stop = use.kept_range()
@@ -124,7 +124,7 @@ class StorageTable:
 
 
 def _shorten(use: _Use, seed: int, size_cap: int) -> tuple[torch.Tensor | None, list[str]]:
-    """Keep a storage in less room: what is still to be stored, and the note that this deserves."""
+    """Keep a storage in less room; return what is still to be stored, and notes on it."""
     flat = use.flat()
     dtypes = set(use.dtypes)
     size, cap = human_size(flat.numel()), human_size(size_cap)
@@ -153,9 +153,9 @@ def _in_words(recipe: RandomFloats) -> str:
     )
 
 
-# Facts about the bytes of tensors, each found out once: thousands of candidates share the same weights, and
-# reading 400 MB takes half a second. What is known of a memory is kept by its storage object, which is held
-# weakly, and holds as long as torch has not counted another write to it.
+# Facts about the bytes of tensors, each computed once: thousands of candidates share the same weights, and
+# reading 400 MB takes half a second. Facts about a memory are kept by its storage object, which is held
+# weakly, and are valid until torch counts another write to it.
 
 Fact = TypeVar("Fact")
 
@@ -166,7 +166,7 @@ _FORGET_EVERY = 1024
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one storage; `alive` keeps its address from being given to another one."""
+    """Facts about one storage; `alive` keeps its address from being given to another one."""
 
     alive: Any
     state: Hashable
@@ -189,7 +189,7 @@ def digest_of_storage(tensor: torch.Tensor) -> str:
 
 
 def remembered(tensor: torch.Tensor, question: Hashable, find_out: Callable[[], Fact]) -> Fact:
-    """Return the answer to a question about a tensor's bytes, asked again only after a write to them."""
+    """Return a fact about a tensor's bytes, which is computed again only after a write to them."""
     from torch.multiprocessing.reductions import StorageWeakRef  # keeps the address, not the memory
 
     storage = tensor.untyped_storage()

@@ -53,12 +53,12 @@ def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packer) 
     try:
         return _pack_known_kind(tensor, number, where, packing)
     except (RuntimeError, NotImplementedError) as error:
-        # Backends without storages, and layouts that torch adds, refuse in their own words.
+        # Backends without storages, and layouts that torch adds, raise errors of their own.
         raise NotKept(str(error).split("\n", 1)[0]) from error
 
 
 def type_name(value: Any) -> str:
-    """`package.module.Class` of a value."""
+    """Return `package.module.Class` of a value."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
@@ -153,7 +153,7 @@ def _pack_subclass(tensor: torch.Tensor, traits: dict[str, Any], part: Part) -> 
 def find_subclass(name: str) -> type[torch.Tensor] | None:
     """Return the tensor subclass of torch with this full name, if there is one that can be taken apart.
 
-    Only torch's own modules are looked into: a name in a stranger's manifest must import nothing else.
+    Only torch's own modules are searched: a name in an untrusted manifest must import nothing else.
     """
     module_name, _, class_name = name.rpartition(".")
     if module_name != "torch" and not module_name.startswith("torch."):
@@ -183,7 +183,7 @@ def available_device(wanted: torch.device) -> torch.device:
 
 
 def find_constant(name: str, *kinds: type) -> Any:
-    """torch.<name>, which must be a dtype, layout, ...; an older torch may not have it."""
+    """Return torch.<name>, which must be a dtype, layout, ...; an older torch may not have it."""
     found = getattr(torch, name, None)
     if not isinstance(found, kinds):
         raise BundleError(
@@ -233,7 +233,7 @@ class StorageLoader:
         return (flat if owns_all and flat.data_ptr() % ALIGNMENT == 0 else flat.clone()).untyped_storage()
 
     def view(self, entry: StridedEntry, quantizer: dict[str, Any]) -> torch.Tensor:
-        """Return a tensor over the entry's storage. Checked first: torch would grow a short storage."""
+        """Return a tensor over the entry's storage, checked first: torch would grow a short storage."""
         dtype = find_constant(entry.dtype, torch.dtype)
         kept = entry.storage
         offset = entry.offset - kept.start // dtype.itemsize
@@ -255,7 +255,7 @@ class StorageLoader:
         return tensor.set_(storage, offset, entry.size, entry.stride)
 
     def free_again(self) -> None:
-        """Storages that were freed under their tensors (as FSDP does) grew when these were made."""
+        """Free storages that were freed under their tensors (as FSDP does): making the tensors grew them."""
         for entry, storage in self._loaded.values():
             if storage.nbytes() != entry.nbytes:
                 storage.resize_(entry.nbytes)
@@ -351,7 +351,7 @@ def _build_sparse(entry: SparseEntry, unpacking: Unpacker) -> torch.Tensor:
     values = unpacking.unpack(entry.values)
     layout = find_constant(entry.layout, torch.layout)
     # The device is named because a default device would win over that of the parts. The invariants are
-    # checked because kernels index with what stands here, and the bundle may be a stranger's.
+    # checked because kernels index with these values, and the bundle may be untrusted.
     options: dict[str, Any] = {"size": entry.size, "device": values.device, "check_invariants": True}
     if layout is torch.sparse_coo:
         (only,) = indices

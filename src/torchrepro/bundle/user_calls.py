@@ -112,7 +112,7 @@ class _Builder:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a bundle keeps the value without any code."""
+    """Return whether a bundle keeps the value without any code."""
     if isinstance(value, torch.Tensor):
         return True
     return not isinstance(pack_values({"value": value}).entries["value"], OpaqueEntry)
@@ -147,7 +147,7 @@ def _representable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _filled(value: Any, values: Mapping[Node, Any]) -> Any:
-    """Arguments with values in place of nodes, in plain containers again."""
+    """Return arguments with values in place of nodes, in plain containers again."""
     if isinstance(value, Node):
         return values[value]
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 """Values to data and back: what a graph was called with, described in JSON, with the bytes next to it.
 
-Never a pickle: what has no description here is left out and said so.
+Never a pickle: what has no description here is left out, with a note.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def pack_values(values: Mapping[str, Any], *, size_cap: int = DEFAULT_SIZE_CAP) 
 
 
 def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[str, ValueEntry]:
-    """Return the descriptions alone; the table is told of every storage.
+    """Return the descriptions alone; every storage is added to the table.
 
-    For callers that stand in no mode of torch: leaving them all takes half the time of a description.
+    For callers outside all modes of torch: leaving the modes takes half the time of a description.
     """
     with torch.no_grad():
         packer = Packer(storages)
@@ -132,7 +132,7 @@ def device_notes(entries: Mapping[str, ValueEntry]) -> tuple[str, ...]:
 
 
 class Packer:
-    """One walk over all values: knows what it has seen, so that identity survives."""
+    """One walk over all values: remembers the objects it has seen, so that identity survives."""
 
     def __init__(self, storages: StorageTable) -> None:
         self.storages = storages
@@ -140,7 +140,7 @@ class Packer:
         self._left_out: dict[str, list[str]] = {}
         self._histories: dict[str, list[tuple[str, bool]]] = {}
         self._numbers: dict[int, int] = {}
-        self._alive: list[Any] = []  # an id is only good while its object lives
+        self._alive: list[Any] = []  # an id is valid only while its object lives
         self._depth = 0
 
     def all_notes(self) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ class Packer:
         self._alive.append(value)
         number = len(self._alive) - 1
         entry = self._pack_object(value, where, number)
-        self._numbers[id(value)] = number  # known only now: no value contains itself
+        self._numbers[id(value)] = number  # numbered only now: no value contains itself
         return entry
 
     def _pack_object(self, value: Any, where: str, number: int) -> ValueEntry:
@@ -331,7 +331,7 @@ def _pack_string(value: str) -> StrEntry:
     return StrEntry(value)
 
 
-# By exact types: an enum or a numpy number is an int or float too, and would come back as less.
+# By exact types: an enum or a numpy number is also an int or float, and would lose its type.
 _SCALARS: dict[type, Callable[[Any], ValueEntry]] = {
     type(None): lambda value: NoneEntry(),
     type(...): lambda value: EllipsisEntry(),
