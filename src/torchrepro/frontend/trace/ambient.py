@@ -1,8 +1,8 @@
 """Modes: the state of the thread that changes what operators compute, and how it gets into the graph.
 
-Context managers run natively while user code is traced; nothing intercepts them. Each recorded node remembers
-the state it was recorded under, and the finished graph gets the statements that make a difference. So a graph
-has no more of them than it must have, and always ends in the state in which it began.
+Context managers run natively while user code is traced; nothing intercepts them. The state is stored with
+each recorded node, and the finished graph gets the statements that change it between nodes. So a graph has
+only those it needs, and always ends in the state in which it began.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Modes:
     """Device, whether mixed precision is on for it, and its dtype."""
     cache: bool
     nesting: int
-    """How many blocks of mixed precision are open; torch forgets its casts at zero."""
+    """How many blocks of mixed precision are open; torch clears its cached casts at zero."""
 
     @classmethod
     def now(cls) -> Modes:
@@ -62,7 +62,7 @@ class Modes:
         return {device: dtype for device, enabled, dtype in self.casts if enabled}
 
     def apply(self) -> None:
-        """Make it the state of this thread (inference mode excepted: it belongs to an object)."""
+        """Apply these modes to this thread, except inference mode, which is bound to a guard object."""
         set_grad_enabled(self.grad)
         for device, enabled, dtype in self.casts:
             torch.set_autocast_enabled(device, enabled)
@@ -79,7 +79,7 @@ class Modes:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Put torch's state and generators back after the body, whatever it does to them."""
+    """Restore torch's state and random generators after the body."""
     modes, rng = Modes.now(), capture_rng_state()
     settings = [(set_, get()) for get, set_ in _SETTINGS]
     try:
@@ -89,14 +89,14 @@ def restored() -> Iterator[None]:
             if get() != before:
                 set_(before)
         modes.apply()
-        # Casts of fakes must not be found by real tensors: the cache goes by address.
+        # Real tensors must not hit cached casts of fakes: the cache is keyed by address.
         torch.clear_autocast_cache()
         restore_rng_state(rng)
 
 
 @contextmanager
 def no_mode_left() -> Iterator[None]:
-    """Take away the modes that the body has put onto torch's stacks: an abandoned `with` block does not.
+    """Pop the modes that the body left on torch's stacks: an abandoned `with` block does not pop its own.
 
     Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
     """
@@ -113,18 +113,18 @@ def no_mode_left() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
-    """A block of mixed precision that the graph is in. Torch keeps its casts to the end of the outermost."""
+    """An autocast block that the graph is in. Torch caches casts until the outermost block ends."""
 
     node: Node
     before: dict[str, torch.dtype]
-    """What was on around it."""
+    """What was enabled around it."""
     nesting: int
 
 
 def write_modes(graph: Graph, start: Modes, under: Mapping[Node, Modes]) -> None:
-    """Insert the changes of state between the nodes, and the way back at the end.
+    """Insert the changes of state between the nodes, and restore the initial state at the end.
 
-    In the form that torch's own graphs have, which AOTAutograd runs while it traces. Checked on torch
+    They have the form of torch's own graphs, which AOTAutograd runs while it traces. Checked on torch
     2.13 (`_set_grad_enabled`, `_enter_autocast`, `_exit_autocast`).
     """
     current = start

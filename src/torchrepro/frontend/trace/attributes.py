@@ -1,7 +1,7 @@
 """Attributes: `object.name` as Python finds it, with properties, `__getattr__` and the like inlined.
 
 The order is Python's: data descriptors of the class, the instance, the rest of the class, `__getattr__`.
-What is found in an old object is adopted from there; that a name is *not* in it is guarded as well.
+What is found in an old object is adopted from there; the absence of a name is guarded as well.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class TracedAttributes(Attributes):
         if found is not MISSING:
             return self.bind(found, value, kind, name)
         if a_class:
-            return getattr(value, name)  # raises, unless C knows better
+            return getattr(value, name)  # raises, unless C computes the attribute
         raise _lacks(value, name)
 
     def _member(self, module: torch.nn.Module, name: str) -> Any:
@@ -190,7 +190,7 @@ class TracedAttributes(Attributes):
         raise AttributeError(f"'super' object has no attribute '{name}'", name=name)
 
     def _class_fact(self, owner: type, name: str) -> Any:
-        """Return what C keeps about a class: its name, its bases, its namespace."""
+        """Return an attribute that C stores for a class: its name, its bases, its namespace."""
         value = getattr(owner, name)
         if is_trusted_class(owner) or self.values.is_fresh(owner):
             return value
@@ -201,7 +201,7 @@ class TracedAttributes(Attributes):
         return self.world.adopt(value, home)
 
     def _class_value(self, owner: type, name: str, found: Any) -> Any:
-        """Return a plain value kept in a class."""
+        """Return a plain value stored in a class."""
         fixed = is_trusted_class(owner) and not issubclass(owner, torch.nn.Module)
         if fixed and (is_constant(found) or is_single(found)):
             return found
@@ -227,7 +227,7 @@ class TracedAttributes(Attributes):
         return getattr(module, name) if value is MISSING else value
 
     def _native(self, value: Any, name: str) -> Any:
-        """Read from what is written in C: found by C, and constant as long as the object is."""
+        """Read an attribute of an object implemented in C: it is constant as long as the object is."""
         if self.values.is_opaque(value):
             raise Break(
                 BreakKind.OPAQUE, f"attribute {name!r} of a {type(value).__qualname__}, which is not traced"
@@ -261,7 +261,7 @@ class TracedAttributes(Attributes):
         return self.world.adopt(value, Attribute(source, name)) if is_a(found, DATA_IN_C) else value
 
     def _tensor(self, value: torch.Tensor, name: str) -> Any:
-        """Read from a tensor: torch's own through the recorder, the user's from the real tensor."""
+        """Read an attribute of a tensor: torch's through the recorder, the user's from the real tensor."""
         if name == "__class__":
             return self.recorder.real_type_of(value)
         origin = self.recorder.origin_of(value)
@@ -344,7 +344,7 @@ class TracedAttributes(Attributes):
             self._call(remover, value, name)
 
     def plain_delete(self, value: Any, name: str) -> None:
-        """Do what `object.__delattr__` does; where the class has the name too, Python does it."""
+        """Do what `object.__delattr__` does; a graph break where the class has the name too."""
         if self.lookup(type(value), name) is not MISSING:
             raise Break(BreakKind.UNSUPPORTED, f"deletion of {name!r}, which {type(value).__name__} defines")
         if self.values.is_fresh(value):
@@ -365,5 +365,5 @@ def _property_without(function: str, kind: type, name: str) -> AttributeError:
 
 
 def _is_plain(method: Any, name: str) -> bool:
-    """Return whether it is C's method of that name: a class may have taken another (`dict.__setitem__`)."""
+    """Return whether it is C's method of that name: a class may alias another one (`dict.__setitem__`)."""
     return is_a(method, types.WrapperDescriptorType) and method.__name__ == name

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _MODULE_CALL = torch.nn.Module.__call__
 _CACHED = type(functools.lru_cache(lambda: None))
 ORIGINAL = "_torchrepro_original"
-"""Where a wrapper of ours keeps what it wraps."""
+"""The attribute in which our wrappers store the wrapped callable."""
 
 _MAX_DEPTH = 180
 _PURE_IN_C = (*GETTERS, datetime.date, datetime.time, datetime.timedelta)
@@ -85,7 +85,7 @@ class TracedCalls(Calls):
             inner = function.__func__ if kind is staticmethod else function.function
             return self.call(inner, args, kwargs)
         if is_python_class(kind) and not is_trusted_class(kind) and not is_a(function, torch.nn.Module):
-            return self._call_object(function, args, kwargs)  # unasked: it may have a `__getattribute__`
+            return self._call_object(function, args, kwargs)  # before any `getattr` on it
         original = torch_rules.original_of(function) or getattr(function, ORIGINAL, None)
         if original is not None:
             self.values.pin(function)
@@ -118,7 +118,7 @@ class TracedCalls(Calls):
         return self.inline(function, args, kwargs)
 
     def _by_rule(self, function: Any, args: Args, kwargs: Kwargs) -> tuple[Action, Any]:
-        """Do what the rules say: raise a break, or return the action and, where it is done, the result."""
+        """Apply the rules: raise a break, or return the action and, if it is carried out here, the result."""
         action, detail = rules.decide(function)
         if action is Action.BREAK:
             raise Break.of(detail)
@@ -127,12 +127,12 @@ class TracedCalls(Calls):
         return action, self._call_leaf(function, args, kwargs) if action is Action.GRAPH else detail
 
     def _handled(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Return what the handler of a function gives; `NotImplemented` where there is none for this call."""
+        """Return the result of a function's handler; `NotImplemented` where there is none for this call."""
         handler = HANDLERS.get(function) if type(function).__hash__ is not None else None
         return NotImplemented if handler is None else handler(self.tracer, args, kwargs)
 
     def inline(self, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
-        """Call a Python function by tracing it; its defaults and outer variables come from where it does."""
+        """Inline a Python function; the sources of its defaults and outer variables derive from its own."""
         if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
             raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is asynchronous")
         try:
@@ -175,7 +175,7 @@ class TracedCalls(Calls):
         return {name: self.tracer.settled(value) for name, value in bound.items()}
 
     def _know_cells(self, function: types.FunctionType) -> None:
-        """Register where the outer variables of a function are found that existed before."""
+        """Register the sources of the closure cells of a function that existed before the call."""
         if not function.__closure__ or self.values.is_fresh(function):
             return
         home = Attribute(self.values.home_of(function), "__closure__")
@@ -184,7 +184,7 @@ class TracedCalls(Calls):
                 self.values.register(cell, cell, Item.at(home, index))
 
     def _call_cached(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Return what a memoised function gave before for these constants; Python runs it the first time."""
+        """Return a memoised function's cached result for these constants; a graph break if there is none."""
         name = function.__name__
         if not all(map(is_constant, (*args, *kwargs.values()))):
             raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and is given an object")
@@ -195,7 +195,7 @@ class TracedCalls(Calls):
             raise Break(BreakKind.OUTSIDE, f"{name} keeps its results, and has none for these yet") from None
         if not (is_constant(result) or is_single(result)):
             raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and gave an object")
-        # Asked again on each call: it may have been told to forget.
+        # Guarded, as the cache may have been cleared by the next call.
         asked = self.values.kept.hold(function)
         self.values.guards.add(Answers(asked, tuple(args), result, tuple(kwargs.items())))
         return result
@@ -299,7 +299,7 @@ class TracedCalls(Calls):
     # What is not traced: functions in C and torch's own
 
     def _answer(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Answer a question to torch about constants, modes or the process."""
+        """Return the result of a torch query about constants, modes or the process, guarded if needed."""
         answer = torch_rules.answer(function, args, kwargs)
         if torch_rules.needs_guard(function):
             if kwargs or not all(map(is_constant, (*args, answer))):
@@ -308,21 +308,21 @@ class TracedCalls(Calls):
         return answer
 
     def _call_leaf(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a function of torch; the recorder sees what it does. What it yields is computed now."""
+        """Call a function of torch, which the recorder records. A generator is exhausted now."""
         self.dicts.complete_all((*args, *kwargs.values()))
         result = function(*args, **kwargs)
         return iter(list(result)) if type(result) is types.GeneratorType else result
 
     def _call_library(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a function of Python's library as if it were written in C. What it yields is computed now."""
+        """Call a function of Python's library as if it were written in C. A generator is exhausted now."""
         for value in (*args, *kwargs.values()):
             kind: Any = type(value)
             if is_python_class(kind) and is_trusted_class(kind):
-                self.values.pin(value)  # a fraction, say: what is read of it is not guarded
+                self.values.pin(value)  # for example a fraction: what is read from it is not guarded
         self.dicts.complete_all((*args, *kwargs.values()))
         if rules.makes_classes(function):
             return self._make_class(function, args, kwargs)
-        call = types.FunctionType(CALL, self.tracer.innermost.globals)  # from outside of what is watched
+        call = types.FunctionType(CALL, self.tracer.innermost.globals)  # from outside of the watched code
         with no_foreign_code(function.__qualname__, library=True):
             result = call(function, args, kwargs)
             return iter(list(result)) if type(result) is types.GeneratorType else result
@@ -381,7 +381,7 @@ class TracedCalls(Calls):
             return function(*args, **kwargs)
 
     def _prepared(self, function: Any, value: Any) -> Any:
-        """Return what a function in C iterates over, such that it runs no method of the user's."""
+        """Return an iterable for a function in C that runs no untraced method of the user's."""
         made = (
             self.tracer.items.pairs(value) if function in rules.MAPPING else self.tracer.items.iterable(value)
         )
@@ -398,7 +398,7 @@ class TracedCalls(Calls):
 
 
 def _is_iterator(value: Any) -> bool:
-    """Return whether it gives items of which nothing is known yet."""
+    """Return whether it is an iterator, whose items are not known yet."""
     return is_a(value, SteppedGenerator | SteppedIterator) or rules.is_native_iterator(value)
 
 

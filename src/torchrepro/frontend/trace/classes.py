@@ -49,14 +49,14 @@ _CLASSES_IN_C = frozenset(
 
 
 def _is_python_class(kind: Any) -> bool:
-    """Return whether a class was made by a `class` statement, or a call like it. Tensors are apart."""
+    """Return whether a class was made by a `class` statement, or a call like it; False for tensors."""
     if kind is types.SimpleNamespace:
         return True  # nothing but a `__dict__`
     if not kind.__flags__ & _HEAP_TYPE or kind in _CLASSES_IN_C or issubclass(kind, torch.Tensor):
         return False
     if kind.__module__.startswith(OWN_MODULES):
-        return False  # what the trace puts in place of an object is not traced itself
-    # A class in C has no namespace that Python code filled: every one made by `class` knows its module by a
+        return False  # a stand-in of the trace is not traced itself
+    # A class in C has no namespace that Python code filled: every one made by `class` has its module as a
     # plain entry and can be subclassed without a `tp_new` of its own, or has a function of Python in it.
     space = kind.__dict__
     return "__module__" in space and (
@@ -98,7 +98,7 @@ _BY_IDENTITY = (
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
     *(OpOverload, OpOverloadPacket),
 )
-"""There is one of each, for as long as the program runs."""
+"""Objects of these types exist once, for as long as the program runs."""
 
 
 def is_single(value: Any) -> bool:
@@ -134,8 +134,8 @@ DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 class Classes:
     """What a class defines under a name, guarded to stay so.
 
-    Classes can be changed between calls: the user's, and the methods of torch's layers too. So whatever asks
-    a class, or what it derives from, asks here.
+    Classes can be changed between calls: the user's, and the methods of torch's layers too. So every
+    lookup in a class or its bases goes through here.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -174,16 +174,16 @@ class Classes:
             case _ if hasattr(type(found), "__get__"):
                 self.guard_namespaces(kind, name, kind.__mro__)
             case _:
-                # A plain value: who reads it, adopts it.
+                # A plain value is adopted where it is read.
                 self.values.guards.add(TypeIs(home, type(found)))
 
     def guard_lack(self, kind: type, name: str) -> None:
-        """Guard that a class, of torch's even, does not come to have what the user asks for."""
+        """Guard that a class, even one of torch's, does not gain an attribute that the user looked up."""
         if not hasattr(kind, name):
             self.values.guards.add(LacksAttribute(self.values.kept.hold(kind, kind.__name__), name))
 
     def guard_kinship(self, kind: Any, other: Any) -> None:
-        """Guard whether a class derives from another, or is registered as if."""
+        """Guard whether a class is a subclass of another, virtual subclasses included."""
         if kind is other or not is_a(kind, type) or is_trusted_class(kind) or self.values.is_fresh(kind):
             return
         if is_a(other, abc.ABCMeta) and not self.values.is_fresh(other):
@@ -199,7 +199,7 @@ class Classes:
             self.values.guards.add(Is(source, kind.__mro__))
 
     def guard_namespaces(self, kind: type, name: str, classes: Iterable[type]) -> None:
-        """Guard that the first of the classes that has the name has it later, with the same value."""
+        """Guard which of the classes is the first to define the name, and with which value."""
         self._guard_mro(kind)
         for each in classes:
             if not is_trusted_class(each) and not self.values.is_fresh(each):
@@ -216,7 +216,7 @@ class Classes:
         return self.lookup(kind, "__set__") is not MISSING or self.lookup(kind, "__delete__") is not MISSING
 
     def guard_entry(self, space: Mapping[str, Any], label: str, name: str) -> None:
-        """Guard what the user's code finds in a library, and layers of torch in torch: it may be replaced."""
+        """Guard a module's entry that user code, or a layer of torch, reads: it may be monkeypatched."""
         reader = {} if self.tracer.frame is None else self.tracer.frame.globals
         if not is_trusted_space(reader) or str(reader.get("__name__")).startswith("torch.nn.modules."):
             self.values.guards.add(Is(Item.at(self.values.kept.hold(space, label), name), space[name]))

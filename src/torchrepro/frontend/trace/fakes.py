@@ -31,7 +31,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     Checked on torch 2.11 to 2.15 (`from_tensor`, `item_memo`).
     """
     fake = mode.from_tensor(real, static_shapes=True)
-    fake.item_memo = None  # from 2.15 on a fake of one number knows that number, and would tell it unguarded
+    fake.item_memo = None  # from 2.15 on it holds the value of a one-element tensor, unguarded
     return fake
 
 
@@ -54,7 +54,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def storage_key(fake: torch.Tensor) -> int:
-    """Return which memory a fake stands for: one number for all views, as long as one of them lives."""
+    """Return an id of the memory that a fake stands for: the same for all views, while one is alive."""
     with unseen():
         return storage_number(fake.untyped_storage())
 
@@ -120,7 +120,7 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop the log of errors of operations on fakes: the user sees them once, from the real tensors.
+    """Drop logged errors of operations on fakes: the user sees them once, from the real tensors.
 
     Checked on torch 2.11 to 2.15 (the name of the logger).
     """
@@ -151,7 +151,7 @@ class Watcher(TorchDispatchMode):
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
-        """Expect operators of a torch function that is being recorded. Elsewhere they would go unrecorded."""
+        """Allow operators in the body, which runs a recorded torch function; elsewhere they are a break."""
         self.forget()
         before, self.watching = self.watching, True
         try:
@@ -185,9 +185,9 @@ def _written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ite
 
 
 def _refuses_to_write(written: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether torch refuses this on real memory: elements written twice, or read after.
+    """Return whether torch raises on real memory: elements are written twice, or read after.
 
-    A tensor that was expanded; two parts of one storage that overlap. Compilers would compute something.
+    A tensor that was expanded; two parts of one storage that overlap. Compiled code would not raise.
     """
     if any(size > 1 and stride == 0 for size, stride in zip(written.shape, written.stride(), strict=True)):
         return True

@@ -2,7 +2,7 @@
 
 It runs Python of the user's (an `__eq__` while a list is searched); or, in a library, a function in C that
 does more than compute (it writes, it looks at frames). What such code reads is not guarded, and what it
-changes is changed for good. So it is stopped before it begins, and the call that led to it becomes a break.
+changes cannot be undone. So it is stopped before it starts, and the call that led to it becomes a break.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _READ_MODULE = frozenset({"collections", "enum", "typing", "typing_extensions"})
 """Libraries that look at the frame of their caller for the name of its module, and for nothing else."""
 _HARMLESS = frozenset({id, compile, exec, eval, globals, locals})
-"""What a library does with them stays in it: it writes a class as text, or marks what it has seen."""
+"""They affect the library alone: it generates a class from text, or marks what it has seen."""
 
 
 class RunsForeignCode(Break):
@@ -42,16 +42,16 @@ class RunsForeignCode(Break):
 def no_foreign_code(name: str, *, library: bool = False) -> Iterator[None]:
     """Raise `Break` where the body, a call of `name`, would run a function of the user's.
 
-    `library`: it is in Python, so that functions in C are seen too which it calls.
+    `library`: `name` is a Python function of a library, so the C functions that it calls are checked too.
     """
     outer = sys.getprofile()
     if outer is not None and not is_a(outer, _Watch):
         if library:
             raise Break(BreakKind.OPAQUE, f"what {name} does is not seen while a profiler runs")
-        yield  # somebody measures: nothing is noticed, as it is rare
+        yield  # another profiler is active: nothing is checked, which is rare
         return
-    # The collector may run code of the user's at any point, which has nothing to do with the call. To raise
-    # in there is more than CPython bears (3.11 crashed).
+    # The collector may run code of the user's at any point, unrelated to the call. Raising inside it
+    # crashes CPython (3.11).
     collecting = gc.isenabled()
     gc.disable()
     sys.setprofile(_Watch(name, library))
@@ -72,7 +72,7 @@ def natively(name: str, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def has_objects(value: Any, depth: int = 3) -> bool:
-    """Return whether code in C may meet an object with methods in Python here."""
+    """Return whether code in C may reach an object with methods in Python through `value`."""
     kind = type(value)
     if is_python_class(kind):
         return True
@@ -83,7 +83,7 @@ def has_objects(value: Any, depth: int = 3) -> bool:
 
 
 class _Watch:
-    """A profile function. What it raises comes out of the call that it is told of."""
+    """A profile function. What it raises propagates from the call that triggered it."""
 
     def __init__(self, name: str, library: bool) -> None:
         self._name = name
@@ -94,7 +94,7 @@ class _Watch:
         own = str(frame.f_globals.get("__name__", "")).startswith(OWN_MODULES)
         if own:
             # A traced callable or iterator: what it runs is traced.
-            # (The first return is that of the function which began to watch.)
+            # (The first return is that of the function that installed the profiler.)
             self._tracing = max(0, self._tracing + (event == "call") - (event == "return"))
         elif event == "call" and not self._tracing and not _is_apart(frame):
             told = f"{self._name} runs {frame.f_code.co_qualname} by itself, which is not traced"
@@ -113,11 +113,11 @@ class _Watch:
 
 
 def _is_apart(frame: FrameType) -> bool:
-    """Return whether the call is not about this code: of torch or Python, or the end of a dying object."""
+    """Return whether a frame is allowed: code of torch or Python, or the finaliser of an object."""
     code, space = frame.f_code, str(frame.f_globals.get("__name__", ""))
     if code.co_name == "__del__" or is_trusted_file(code.co_filename):
         return True
-    return space == "typing_extensions" or space.startswith("namedtuple_")  # in the place of Python's own
+    return space == "typing_extensions" or space.startswith("namedtuple_")  # replacements of Python's own
 
 
 class SteppedCallable:

@@ -40,7 +40,7 @@ GETTERS: tuple[Any, ...] = (operator.attrgetter, operator.itemgetter, operator.m
 
 
 def _fitting(function: Any, handler: Callable[..., Any]) -> Handler:
-    """Return a handler for calls that fit its parameters: C says what is wrong with others."""
+    """Return a handler for calls that fit its parameters; for others C raises its own error."""
     owner = getattr(function, "__objclass__", object)
     parameters = list(signature(handler).parameters.values())[1:]
     positional = [each for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
@@ -79,7 +79,7 @@ def _object_setattr(tracer: Tracer, value: Any, name: Any, new: Any) -> None:
 
 
 def _of_name(method: str) -> Callable[..., Any]:
-    """Return a handler that asks the tracer's attributes, given a name."""
+    """Return a handler that calls a method of the tracer's attributes, given a name."""
 
     def handler(tracer: Tracer, value: Any, name: Any, *new: Any) -> Any:
         return getattr(tracer.attributes, method)(value, name, *new) if is_a(name, str) else NotImplemented
@@ -137,9 +137,9 @@ def _checked(function: Any, name: str) -> Callable[..., Any]:
         if is_a(kinds, tuple):
             return any(tracer.calls.call(function, (value, kind), {}) for kind in kinds)
         if function is isinstance and _type(tracer, value) is kinds:
-            return True  # no method is asked then
+            return True  # no `__instancecheck__` is called then
         if isinstance(value, FakeTensor) and kinds is FakeTensor and tracer.recorder.owns(value):
-            return False  # the tensor that it stands for is none
+            return False  # the tensor that it stands for is not a fake
         check = tracer.classes.python_method(kinds, name)
         meta: Any = type(kinds)
         if check is None or is_trusted_class(meta):
@@ -175,7 +175,7 @@ def _format_fields(tracer: Tracer, text: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _item(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler that asks the tracer's items."""
+    """Return a handler that calls a method of the tracer's items."""
 
     @functools.wraps(method)
     def handler(tracer: Tracer, *args: Any) -> Any:
@@ -212,7 +212,7 @@ def _in_python(python: Any) -> Callable[..., Any]:
 
 
 def _sorted(tracer: Tracer, values: Any, *, key: Any = None, reverse: Any = False) -> Any:
-    """Sort by C; a comparison in Python is a break."""
+    """Sort in C; a comparison in Python is a graph break."""
     items = list(tracer.items.unpack(values))
     keys = items if key is None else [tracer.calls.call(key, (item,), {}) for item in items]
     places = list(range(len(items)))
@@ -251,7 +251,7 @@ def _reversed(tracer: Tracer, value: Any) -> Any:
 
 
 def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call an `attrgetter`, `itemgetter` or `methodcaller`: what it does is in how it is pickled."""
+    """Call an `attrgetter`, `itemgetter` or `methodcaller`, whose arguments `__reduce__` gives."""
     if len(args) != 1 or kwargs:
         return function(*args, **kwargs)  # raises
     kind, arguments, *_ = function.__reduce__()
@@ -325,4 +325,4 @@ _TABLE: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.storage_offset: _storage_offset,
 }
 HANDLERS: dict[Any, Handler] = {function: _fitting(function, handler) for function, handler in _TABLE.items()}
-"""By the function itself. A handler returns `NotImplemented` to have the function called as any other."""
+"""By the function itself. A handler returns `NotImplemented` to have the function called like any other."""

@@ -1,8 +1,8 @@
-"""Nodes: which tensors, arguments and operations a graph takes, and how a function stands in it.
+"""Nodes: which tensors, arguments and operations a graph takes, and how a function is written in it.
 
-What a graph does not take is a break that names it. Operators stand as functions of `operator` (`x + 1`),
-attributes as `getattr`, methods by name, and everything else as the function itself: the level of torch's own
-captured graphs, which every backend takes.
+What a graph does not take is a break that names it. Operators are functions of `operator` (`x + 1`),
+attributes are `getattr`, methods are called by name, and everything else is the function itself: the level of
+torch's own captured graphs, which every backend takes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READS_VALUES = {
     **dict.fromkeys(("__repr__", "__str__", "__format__"), "printing a tensor needs its values"),
     "tolist": "numbers of Python are made of the values of a tensor",
 }
-"""Methods that fakes answer, or refuse with an error of another kind."""
+"""Methods for which fakes return a value, or raise an error of another kind."""
 
 _OF_AUTOGRAD = "gradients are computed outside of graphs"
 _REFUSALS = {
@@ -79,7 +79,7 @@ def why_not_in_graph(tensor: torch.Tensor) -> str | None:
 
 
 def check_result(tensor: torch.Tensor, operation: str) -> None:
-    """Break where an operation gave no fake of the kind that graphs take."""
+    """Raise `Break` where an operation's result is not a fake of the kind that graphs take."""
     if not is_fake(tensor):
         raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor that is no plain fake (torch.func?)")
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
@@ -92,7 +92,7 @@ RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 def check_operation(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Break for an operation that must not run on fakes."""
+    """Raise `Break` for an operation that must not run on fakes."""
     if name in _READS_VALUES:
         raise Break(BreakKind.DATA, f"{name}: {_READS_VALUES[name]}")
     if getattr(function, "__name__", "") in ("__set__", "__delete__"):
@@ -130,7 +130,7 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 
 
 def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: str) -> Any:
-    """Return a value as an argument of a node: a tensor's node, data that text can hold; break otherwise."""
+    """Return a value as a node's argument: a tensor's node, or data that has a text form; break otherwise."""
     if isinstance(value, torch.Tensor):
         return node_of(value)
     if value is None or value is ... or type(value) in _PLAIN:
@@ -157,7 +157,7 @@ def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: s
     if isinstance(value, range | torch.qscheme):
         return value
     if isinstance(value, enum.Enum) and type(value).__module__.split(".")[0] == "torch":
-        return value  # FX can write those of Python; those of a C++ binding it cannot
+        return value  # FX can write Python's enums, but not those of a C++ binding
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value)
@@ -169,7 +169,7 @@ def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: s
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a result without tensors is a constant that Python code can go on with."""
+    """Return whether a result without tensors is a constant that Python code can use."""
     if isinstance(value, tuple | list):
         return all(is_plain(item) for item in value)
     if value is None or value is NotImplemented or isinstance(value, _PLAIN):
@@ -177,7 +177,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, torch.qscheme | torch.finfo | torch.iinfo) or is_fake(value)
 
 
-# How a function stands in the graph
+# How a function is written in the graph
 
 _OWNERS = ("Tensor", "TensorBase", "_TensorBase")
 
@@ -189,7 +189,7 @@ _BINARY: Mapping[str, Callable[..., Any]] = {
     **{f"__{name}__": getattr(operator, f"__{name}__") for name in ("eq", "ne", "and", "or", "xor", "pow")},
     **{f"__{name}__": getattr(operator, name) for name in ("floordiv", "lshift", "rshift", "getitem")},
 }
-"""By the names under which a mode is handed them: `x / y` arrives as `div`, `x == y` as `__eq__`."""
+"""By the names under which a mode receives them: `x / y` arrives as `div`, `x == y` as `__eq__`."""
 _REVERSIBLE = "sub truediv floordiv mod pow matmul lshift rshift and or xor"
 _REVERSED: Mapping[str, Callable[..., Any]] = {
     "__rdiv__": operator.truediv,
@@ -208,7 +208,7 @@ Form = tuple[str, Callable[..., Any] | str, tuple[Any, ...]]
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what a reader calls it: `add`, `shape` (for an attribute), `aten.relu`."""
+    """Return its readable name: `add`, `shape` (for an attribute), `aten.relu`."""
     if isinstance(function, OpOverload | OpOverloadPacket):
         return str(function)
     name = str(getattr(function, "__name__", function))
@@ -218,7 +218,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Form:
-    """Return how a call stands in the graph.
+    """Return how a call is written in the graph.
 
     Checked on torch 2.11 to 2.15: what a `TorchFunctionMode` is handed for operators and attributes.
     """
@@ -232,7 +232,7 @@ def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     if not kwargs:
         if len(args) == 2 and name in _BINARY:
             return "call_function", _BINARY[name], args
-        # Of two tensors Python asks the left one, which may compute something else than the right one would.
+        # With two tensors Python calls the left one's method, which may compute something else.
         if len(args) == 2 and name in _REVERSED and not isinstance(args[1], torch.Tensor):
             return "call_function", _REVERSED[name], (args[1], args[0])
         if len(args) == 1 and name in _UNARY:

@@ -50,7 +50,7 @@ _UNARY_METHODS = {"UNARY_NEGATIVE": "__neg__", "UNARY_INVERT": "__invert__", "UN
 
 
 def checked_length(length: Any) -> int:
-    """Return what `__len__` gave, where it is a length."""
+    """Return the result of `__len__` as an integer; raise where it is not a length."""
     number = operator.index(length)
     if number < 0:
         raise ValueError("__len__() should return >= 0")
@@ -76,7 +76,7 @@ class TracedOperators(Operators):
                 right = self.tracer.items.iterable(right)
             return natively("an operator", BINARY[name], left, right)
         self.dicts.complete_all((left, right))
-        # Sequences join and repeat only when nobody has the operator of numbers.
+        # Sequences are joined or repeated only when neither operand has the operator of numbers.
         joined = _SEQUENCES if name.removeprefix("INPLACE_") in ("ADD", "MULTIPLY") else ()
         result = self._first_answer("an operator", self._candidates(name, left, right), joined)
         if result is not NotImplemented:
@@ -92,23 +92,23 @@ class TracedOperators(Operators):
         raise TypeError(f"unsupported operand type(s) for {symbol}: {_kinds(left, right)}")
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, str, Any]]:
-        """Return who is asked, in order: an object, its method, the argument."""
+        """Return what is called, in order: an object, its method, the argument."""
         stem = BINARY_METHODS[name.removeprefix("INPLACE_")]
         asked = [(left, f"__i{stem}__", right)] if name.startswith("INPLACE_") else []
         plain, reflected = (left, f"__{stem}__", right), (right, f"__r{stem}__", left)
         if type(right) is type(left):
             return [*asked, plain]
         if issubclass(type(right), type(left)):
-            # A subclass comes first where it does it in another way.
+            # A subclass comes first where it overrides the method.
             own = self.lookup(type(right), reflected[1])
             if own is not MISSING and own is not self.lookup(type(left), reflected[1]):
                 return [*asked, reflected, plain]
         return [*asked, plain, reflected]
 
     def _first_answer(self, what: str, asked: Iterable[tuple[Any, str, Any]], skipped: Any = ()) -> Any:
-        """Return what the first method that knows an answer gives; `NotImplemented` if none does.
+        """Return the first result that is not `NotImplemented`; `NotImplemented` if there is none.
 
-        `skipped`: classes whose methods in C are not asked.
+        `skipped`: classes whose methods in C are not called.
         """
         for receiver, method, argument in asked:
             result = self.special(receiver, method, argument)
@@ -186,7 +186,7 @@ class TracedOperators(Operators):
         return shown
 
     def _text_method(self, kind: type, conversion: str) -> str:
-        """Return the method that makes text of an object, where those of `object` lead to another."""
+        """Return the method that formats an object; those of `object` forward to another."""
         if not conversion and self.lookup(kind, "__format__") is not object.__dict__["__format__"]:
             return "__format__"
         if conversion in ("", "str") and self.lookup(kind, "__str__") is not object.__dict__["__str__"]:
@@ -205,7 +205,7 @@ class TracedItems(Items):
         self.python_method = tracer.classes.python_method
 
     def as_keys(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Guard what their own `__hash__` and `__eq__` read by tracing them, before C runs them."""
+        """Trace the values' own `__hash__` and `__eq__`, to guard what they read, before C runs them."""
         for value in values:
             if type(value) is tuple:
                 self.as_keys(value)
@@ -231,7 +231,7 @@ class TracedItems(Items):
         return container[key]
 
     def as_index(self, key: Any) -> Any:
-        """Return a key in which objects with an `__index__` of their own are numbers."""
+        """Return a key with objects that define `__index__` replaced by integers."""
         if type(key) is tuple:
             return tuple(map(self.as_index, key))
         if type(key) is slice:
@@ -272,7 +272,7 @@ class TracedItems(Items):
     def plain_set(self, container: dict[Any, Any], key: Any, new: Any) -> None:
         self.as_keys((key,))
         if is_a(container, collections.OrderedDict):
-            # Its order is kept beside the table: only its own method knows of both.
+            # Its order is stored next to the table: only its own method updates both.
             self.dicts.forget_unread(container, key)
             collections.OrderedDict.__setitem__(container, key, new)
         else:
@@ -345,7 +345,7 @@ class TracedItems(Items):
         return next(iterator)
 
     def iterable(self, value: Any) -> Any:
-        """Return the value as code in C can iterate over it."""
+        """Return the value in a form that code in C can iterate over."""
         self.values.require_known(value)
         if self.python_method(value, "__iter__") is None:
             return value
@@ -353,7 +353,7 @@ class TracedItems(Items):
         return iterator if is_native_iterator(iterator) else SteppedIterator(self.tracer, iterator)
 
     def pairs(self, value: Any) -> Any:
-        """Return the value as code in C can make a dict of it."""
+        """Return the value in a form that code in C can make a dict of."""
         if not is_python_class(type(value)):
             return value
         return self.mapping(value) if self.tracer.attributes.has(value, "keys") else self.iterable(value)
@@ -369,7 +369,7 @@ class TracedItems(Items):
     def mapping(self, value: Any) -> Mapping[Any, Any]:
         self.values.require_known(value)
         if is_a(value, dict):
-            # As C merges it: by the items, unless it does not iterate as a dict and is read in its own way.
+            # C merges the items, unless the class overrides `__iter__` and how its keys are read.
             plain = self.lookup(type(value), "__iter__") is dict.__dict__["__iter__"]
             if plain or not any(self.python_method(value, name) for name in ("keys", "__getitem__")):
                 self.dicts.complete(value)

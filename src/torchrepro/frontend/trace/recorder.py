@@ -27,11 +27,11 @@ ModuleStack = Mapping[str, tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
-    """A finished graph and what its caller must know."""
+    """A finished graph and what its caller needs to run it."""
 
     graph_module: GraphModule
     inputs: tuple[tuple[Source, torch.Tensor], ...]
-    """Of the placeholders, in order: where each is found, and the real tensor of this call."""
+    """For each placeholder, in order: its source, and the real tensor of this call."""
     outputs: tuple[torch.Tensor, ...]
     """The fakes that the graph returns, in order."""
     op_count: int
@@ -44,7 +44,7 @@ class Captured:
     """Whether running the graph leaves anything behind: in memory, in a generator, or unknown."""
 
     def without_data(self) -> Captured:
-        """Return it with fakes for inputs: a region outlives the call, the tensors of the call must not."""
+        """Return a copy with fakes as inputs: the region outlives the call and must not keep its tensors."""
         nodes = self.graph_module.graph.find_nodes(op="placeholder")
         pairs = zip(self.inputs, nodes, strict=True)
         return replace(
@@ -54,7 +54,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where a fake comes from that stands for a real tensor."""
+    """A real tensor, its fake, and where the tensor is found."""
 
     source: Source
     real: torch.Tensor
@@ -91,7 +91,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Record what the body does. On leaving, torch's state is what it was, whatever the body changed."""
+        """Record what the body does, and restore torch's state after it."""
         self._start = Modes.now()
         with restored(), fakes.quiet(), self.fake_mode, self._watcher, self, no_mode_left():
             yield
@@ -112,12 +112,12 @@ class Recorder(TorchFunctionMode):
         return self._inputs[id(real)].fake
 
     def forget(self) -> None:
-        """Let go of the tensors."""
+        """Release references to the tensors."""
         for held in (self._inputs, self._by_fake, self._nodes, self._errors):
             held.clear()
 
     def raised(self, value: Any) -> bool:
-        """Return whether it is an error of torch: of fakes it does not always say what it says of tensors."""
+        """Return whether it is an error that torch raised on fakes; on real tensors its text may differ."""
         return any(error is value for error in self._errors)
 
     def owns(self, tensor: torch.Tensor) -> bool:
@@ -129,12 +129,12 @@ class Recorder(TorchFunctionMode):
         return self._by_fake.get(id(fake))
 
     def inputs_in_memory_of(self, fake: torch.Tensor) -> list[Origin]:
-        """Return the inputs of which it is a view, or which it shares memory with."""
+        """Return the inputs that it shares memory with, those it is a view of included."""
         memory = fakes.storage_key(fake)
         return [found for found in self._inputs.values() if fakes.storage_key(found.fake) == memory]
 
     def real_type_of(self, fake: torch.Tensor) -> type:
-        """Return the type of the real tensor; one that no graph takes stands for itself."""
+        """Return the type of the real tensor; its own type for a tensor that is not a fake."""
         found = self._by_fake.get(id(fake))
         if found is not None:
             return type(found.real)
@@ -188,13 +188,13 @@ class Recorder(TorchFunctionMode):
             raise Break(
                 BreakKind.UNSUPPORTED, f"{name} changes the shape of out=", "give it a tensor that fits"
             )
-        # Not every operator writes `out=` by another that says so (`linalg.matrix_rank`).
+        # Not every operator writes `out=` through one whose schema declares it (`linalg.matrix_rank`).
         self._watcher.written.update(fakes.storage_key(tensor) for tensor, _ in outs)
         self._record(func, name, args, kwargs, result)
         return result
 
     def finish(self, outputs: Sequence[torch.Tensor]) -> Captured:
-        """Return the graph that computes `outputs` and has all effects. The recorder is used up."""
+        """Return the graph that computes `outputs` and has all effects. The recorder cannot be used again."""
         end = Modes.now()
         self._graph.output(tuple(self._node_of(tensor) for tensor in outputs))
         for node in reversed(self._graph.nodes):
@@ -253,7 +253,7 @@ class Recorder(TorchFunctionMode):
         self._assign(result, node, modes)
 
     def _assign(self, result: Any, node: Node, modes: Modes) -> None:
-        """Note the node of every new tensor in a result; one from before (`x.add_(1)`) keeps its node."""
+        """Store the node of every new tensor in a result; an existing one (`x.add_(1)`) keeps its node."""
         if isinstance(result, torch.Tensor):
             if not self.owns(result):
                 self._own(result, node)
@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return found[1]
 
     def _placeholder(self, name: str) -> Node:
-        """Add a placeholder behind the others, which stand before all else."""
+        """Add a placeholder after the others, before all other nodes."""
         last = next((found.node for found in reversed(self._inputs.values())), None)
         first = next(iter(self._graph.nodes), None)
         with self._graph.inserting_after(last) if last else self._graph.inserting_before(first):

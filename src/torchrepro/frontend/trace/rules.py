@@ -1,7 +1,7 @@
 """One decision per function: what a trace does with a call of it.
 
-In the graph, inlined, folded to a constant, run now by C, or a graph break with its reason. A function that
-no rule knows is inlined where it is Python, and a graph break where it is C.
+In the graph, inlined, folded to a constant, run now by C, or a graph break with its reason. A function
+without a rule is inlined where it is Python, and a graph break where it is C.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Action(Enum):
     UNWRAP = auto()
     """Another callable is called in its place."""
     FOLD = auto()
-    """Asked now; the answer is a constant."""
+    """Called now; the result is a constant."""
     GRAPH = auto()
-    """Called as a whole, with fakes: the recorder sees it or what it is made of."""
+    """Called as a whole, with fakes: the recorder records it or the functions it calls."""
     LIBRARY = auto()
     """Python of a library that runs now, as if it were C."""
     NATIVE = auto()
@@ -58,7 +58,7 @@ class Action(Enum):
 
 
 def decide(function: Any) -> tuple[Action, Any]:
-    """Return what is done with a function, and with it the reason of a break or what is unwrapped."""
+    """Return the action for a function, with the reason of a break or the callable to unwrap."""
     reason = why_break(function)
     if reason is not None:
         return Action.BREAK, reason
@@ -75,7 +75,7 @@ def decide(function: Any) -> tuple[Action, Any]:
 
 
 def why_break(function: Any) -> BreakReason | None:
-    """Return why Python must run this call itself; None where it can be traced, folded or called now."""
+    """Return why this call is a graph break; None where it can be traced, folded or called now."""
     reason = torch_rules.why_break(function)
     if reason is not None or torch_rules.is_constant_fold(function) or is_a(function, type):
         return reason
@@ -99,7 +99,7 @@ _OUTSIDE = _words(
     http traceback pdb sys gc atexit sched calendar select locale gettext weakref _weakrefset
     """
 )
-"""Modules of Python's library that are about more than their arguments."""
+"""Modules of Python's library whose functions depend on more than their arguments."""
 
 _ENVIRONMENT = ("_Environ.", "_createenviron.", "getenv")
 """Of `os`: variables of the environment are read from a dict, and guarded there."""
@@ -110,7 +110,7 @@ _AS_C = _words(
     reprlib pprint json difflib fractions struct
     """
 )
-"""Modules whose functions are taken as if they were written in C: pure, and long to trace."""
+"""Modules whose functions are treated as if written in C: pure, and slow to trace."""
 
 AUTOCAST = "torch.amp.autocast_mode"
 """Its context managers change the state of the thread, which the recorder reads with each operation."""
@@ -124,7 +124,7 @@ _MAKERS = frozenset(
         *_of(dataclasses, "dataclass make_dataclass _process_class"),
     )
 )
-"""They write a class as text and run it."""
+"""They generate a class as text and execute it."""
 
 _CALL_OF_GENERIC = typing._BaseGenericAlias.__call__.__code__  # type: ignore[attr-defined]
 """Of `typing`, but it calls the class that it is about."""
@@ -149,7 +149,7 @@ def _runs_natively(function: Any) -> bool:
     module = getattr(function, "__module__", None) or ""
     if _policy_of(module) is not Action.LIBRARY:
         return False
-    # A wrapper, or what a library has made for the user, may say that it is of the library.
+    # A wrapper, or a function that a library made for the user, may have the library's `__module__`.
     if isinstance(function, types.FunctionType):
         code, ours = function.__code__, module.startswith(OWN_MODULES)
         return ours or (code is not _CALL_OF_GENERIC and is_trusted_file(code.co_filename))
@@ -157,7 +157,7 @@ def _runs_natively(function: Any) -> bool:
     return not isinstance(function, type) or getattr(known, function.__qualname__, None) is function
 
 
-# Functions in C. One that is not listed ends the region: Python calls it, every time.
+# Functions in C. A call of one that is not listed is a graph break.
 
 _PURE_MODULES = _words(
     """
@@ -220,15 +220,15 @@ COLLECTED: frozenset[Any] = frozenset(
         *(kind.fromkeys for kind in _DICTS),
     }
 )
-"""Functions that call methods of the items, and give nothing before they have all of them."""
+"""Functions that call methods of the items, and return nothing before they have all of them."""
 
 HASHING: frozenset[Any] = frozenset(
     {*_OF_SETS, *_UPDATES, type({}.keys()).isdisjoint, type({}.items()).isdisjoint}
 )
-"""Methods that hash the items one by one, while whoever makes the items may look at the owner."""
+"""Methods that hash the items one by one, while the code that yields them may read the owner."""
 
 USING_ITEMS = frozenset(_of(itertools, "groupby accumulate compress"))
-"""Iterators that call methods of their items when they are asked for the next."""
+"""Iterators that call methods of their items in `__next__`."""
 
 ITERATING: dict[Any, slice] = {
     function: places
@@ -254,7 +254,7 @@ ITERATING: dict[Any, slice] = {
 """Functions in C, and which of their arguments they iterate over; others take an object as it is."""
 
 MAPPING: frozenset[Any] = frozenset({*_MADE_DICTS, *_UPDATES})
-"""Functions that ask for `keys` first."""
+"""Functions that look for `keys` first."""
 
 NATIVE_CLASSES: frozenset[type] = frozenset(
     {
@@ -284,7 +284,7 @@ def why_not_native(function: Any) -> BreakReason | None:
         if isinstance(holder, types.GeneratorType) and holder.gi_code is _drive.__code__:
             return None  # runs a generator of the trace
         if is_fake(holder):
-            return None  # the recorder sees it
+            return None  # the recorder records it
         if holder is not None and not is_a(holder, types.ModuleType):
             owner = holder if is_a(holder, type) else type(holder)
     if owner is object and name in ("__reduce_ex__", "__reduce__", "__getstate__"):
@@ -296,7 +296,7 @@ def why_not_native(function: Any) -> BreakReason | None:
     module = getattr(function, "__module__", None) or ""
     outer = getattr(function, "__qualname__", "").partition(".")[0]
     if function in _QUESTIONS or is_a(getattr(builtins, outer, None), type):
-        return None  # a question about the interpreter, or a static method of a builtin type
+        return None  # a query about the interpreter, or a static method of a builtin type
     if module == "builtins":
         if name in _MUST_HAPPEN:
             told = f"{name}() must happen on every call"

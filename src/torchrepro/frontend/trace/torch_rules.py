@@ -1,6 +1,6 @@
 """What is done with functions of torch, as tables. Names in the tables are those under `torch.`.
 
-What no table knows is Python like the user's and is inlined: `torch.nn.Module`, `torch.distributions`.
+What is in no table is Python like the user's and is inlined: `torch.nn.Module`, `torch.distributions`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SETTERS_SEEN = frozenset({"_set_grad_enabled"})
 """In C++: setters whose state the recorder writes into the graph."""
 
 _ANSWERS = {
-    # Code that asks wants to know whether it should be easy to trace.
+    # Code checks this to choose a path that is easy to trace.
     "compiler.is_compiling": True,
     "compiler.is_dynamo_compiling": True,
     "_dynamo.is_compiling": True,
     "_utils.is_compiling": True,
-    # The recorder is such a mode; without it the code would be told no.
+    # The recorder is such a mode; without it the result would be False.
     "overrides.has_torch_function": False,
     "overrides.has_torch_function_unary": False,
     "overrides.has_torch_function_variadic": False,
@@ -53,7 +53,7 @@ _QUESTIONS = """
     _C._get_tracing_state _C._is_tracing _C._log_api_usage_once _C._is_any_autocast_enabled
     _C._is_autocast_available _C._get_privateuse1_backend_name _C._infer_size
 """
-"""Answered by the arguments and by modes that are guarded anyway."""
+"""Their results depend on the arguments and on modes that are guarded anyway."""
 _QUESTIONS_OF_PROCESS = """
     get_num_threads get_num_interop_threads cuda.is_available cuda.device_count cuda.current_device
     cuda.get_device_capability cuda.get_device_name cuda.is_bf16_supported cuda.is_initialized
@@ -66,7 +66,7 @@ _QUESTIONS_OF_PROCESS = """
     _C._get_mkldnn_enabled distributed.is_available distributed.is_initialized distributed.get_rank
     distributed.get_world_size
 """
-"""The answer can change between calls, and no mode tells."""
+"""Their results can change between calls, and no guarded mode covers them."""
 
 
 class _Rule(NamedTuple):
@@ -132,7 +132,7 @@ _INLINED = frozenset(SWAPPED_HOMES)
 
 
 def why_break(function: Any) -> BreakReason | None:
-    """Return why Python must run a function of torch; None if it can be traced or called."""
+    """Return why a function of torch is a graph break; None if it can be traced or called."""
     name, owner = _written(function), getattr(function, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and name.endswith("apply"):
         own = f"{owner.__qualname__}.apply"
@@ -150,7 +150,7 @@ def why_break(function: Any) -> BreakReason | None:
         rule = _rule_of_module(function)
     if rule is not None:
         return BreakReason(rule.kind, f"{name}: {rule.why}")
-    if getattr(function, "_torchdynamo_disable", False) is True:  # torch does so to some of its own, in time
+    if getattr(function, "_torchdynamo_disable", False) is True:  # torch lazily sets it on some of its own
         return BreakReason(BreakKind.REQUESTED, f"{name} is under torch.compiler.disable")
     in_c = isinstance(function, types.BuiltinFunctionType) and _module_of(function) == C_MODULE
     if in_c and function.__name__.startswith(("_set_", "set_")) and function.__name__ not in _SETTERS_SEEN:
@@ -159,7 +159,7 @@ def why_break(function: Any) -> BreakReason | None:
 
 
 def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
-    """Return what `torch.compile` or `torch.jit.script` was given: that is traced. None for other functions.
+    """Return what `torch.compile` or `torch.jit.script` wraps, which is traced; None for other functions.
 
     Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
     `__original_fn`).
@@ -167,7 +167,7 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
     if isinstance(function, torch.nn.Module):
         return compiled_module(function) if type(function).__name__ == "OptimizedModule" else None
     if getattr(function, "__module__", None) == MUTATION_GUARD:
-        # Dynamo, once used, notes which modules are made; what it wraps is the module's own method.
+        # Dynamo, once used, wraps methods of modules to track new modules; trace the wrapped method.
         cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
         return next((inner for inner in cells if isinstance(inner, types.FunctionType)), None)
     members = getattr(function, "__dict__", {})
@@ -189,23 +189,23 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def is_constant_fold(function: Any) -> bool:
-    """Return whether its answer depends on constants and modes alone; see `needs_guard`."""
+    """Return whether its result depends on constants and modes alone; see `needs_guard`."""
     return id(function) in _questions()
 
 
 def needs_guard(function: Any) -> bool:
-    """Return whether a constant fold's answer must be checked on each call: flags, devices, ranks."""
+    """Return whether a constant fold's result must be guarded: flags, devices, ranks."""
     return _questions().get(id(function), (False, None))[0]
 
 
 def answer(function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what a constant fold answers while tracing."""
+    """Return the result of a constant fold while tracing."""
     fixed = _questions().get(id(function), (False, None))[1]
     return function(*args, **kwargs) if fixed is None else fixed
 
 
 def is_leaf(function: Any) -> bool:
-    """Return whether it is called as a whole, with fakes: the recorder sees it or what it is made of."""
+    """Return whether it is called as a whole, with fakes: the recorder records it or its callees."""
     if isinstance(function, OpOverload | OpOverloadPacket | CustomOpDef):
         return True
     if isinstance(function, types.MethodType):
@@ -245,7 +245,7 @@ def _module_of(function: Any) -> str:
 
 
 def _written(function: Any) -> str:
-    """Return what a reader calls it: `torch.add`, `torch.nn.functional.max_pool2d`."""
+    """Return its readable name: `torch.add`, `torch.nn.functional.max_pool2d`."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
     module = _module_of(function)
     return f"{module}.{name.rpartition('.')[2]}" if module.split(".")[0] == "torch" else str(name)
@@ -272,7 +272,7 @@ def _modules() -> Mapping[str, _Rule]:
 
 @functools.cache
 def _questions() -> Mapping[int, tuple[bool, bool | None]]:
-    """Return whether a question needs a guard of its own, and its fixed answer if it has one."""
+    """Return by `id` whether a query needs a guard of its own, and its fixed result if it has one."""
     named = {
         **dict.fromkeys(_QUESTIONS.split(), (False, None)),
         **dict.fromkeys(_QUESTIONS_OF_PROCESS.split(), (True, None)),
@@ -283,6 +283,6 @@ def _questions() -> Mapping[int, tuple[bool, bool | None]]:
 
 @functools.cache
 def _overridable() -> frozenset[int]:
-    """Checked on torch 2.11 to 2.15 (`get_overridable_functions`)."""
+    """Return ids of torch's overridable functions. Checked on 2.11 to 2.15 (`get_overridable_functions`)."""
     listed = torch.overrides.get_overridable_functions()
     return frozenset(id(function) for functions in listed.values() for function in functions)

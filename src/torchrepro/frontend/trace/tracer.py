@@ -1,8 +1,7 @@
 """Tracer: runs a frame symbolically, on values of the trace, until it returns or must stop.
 
-A break is known only after the instruction that cannot be captured has been tried. So tracing starts again,
-with the order to stop right before it (the speculation log). Nothing of the user's was changed: both attempts
-take the same path.
+A break is detected only when the instruction that cannot be captured is tried. So tracing restarts, and stops
+right before it (the speculation log). Nothing of the user's was changed: both attempts take the same path.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Failure:
     reason: BreakReason
     where: Where
     inside: bool = False
-    """In a function that the instruction calls: that function is traced for itself when Python calls it."""
+    """In a function that the instruction calls: it is traced separately when Python calls it."""
     frames: tuple[Where, ...] = ()
     """From the outermost frame to the place, where known."""
     position: InstrLocation | None = None
@@ -72,7 +71,7 @@ class Reached(Control):
 
 
 class Diverged(HarnessError):
-    """A second attempt met other instructions than the first: something outside of the frame decides."""
+    """A second attempt met other instructions than the first: the path depends on outside state."""
 
 
 @dataclass(slots=True)
@@ -88,7 +87,7 @@ class SpeculationLog:
         self._visits.clear()
 
     def visit(self, index: int) -> None:
-        """Note that the outermost frame is about to run an instruction; raise `Reached` where it must not."""
+        """Record that the outermost frame is about to run an instruction; raise `Reached` at a stop."""
         if self.position < len(self.path):
             if self.path[self.position] != index:
                 raise Diverged(
@@ -108,21 +107,21 @@ class SpeculationLog:
         return Stop(index, self._visits[index])
 
     def stop_at(self, position: int) -> Stop:
-        """Return the stop that is at a position of the path."""
+        """Return the stop at a position of the path."""
         index = self.path[position]
         return Stop(index, self.path[: position + 1].count(index))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Returned:
-    """The frame came to its end."""
+    """The frame returned."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stopped:
-    """The frame stands before an instruction that the log says cannot be captured."""
+    """The frame is at an instruction that, by the log, cannot be captured."""
 
     frame: Frame
     failure: Failure
@@ -206,7 +205,7 @@ class TracedVariables(Variables):
 
 
 class Tracer(Interpreter):
-    """Owns what a trace consists of: recorder, values, world, and the parts that instructions ask."""
+    """Owns what a trace consists of: recorder, values, world, and the parts that instructions call."""
 
     variables: TracedVariables
     attributes: TracedAttributes
@@ -217,7 +216,7 @@ class Tracer(Interpreter):
     def __init__(
         self, function: types.FunctionType, log: SpeculationLog, changing: frozenset[Source] = frozenset()
     ) -> None:
-        """`changing`: numbers that change on every call. Where one is read, the region ends."""
+        """Prepare a trace. `changing`: numbers that vary between calls; reading one ends the region."""
         self.function, self.log = function, log
         self.inlined: Counter[Where] = Counter()
         """Functions that were inlined into their callers, and how often."""
@@ -237,7 +236,7 @@ class Tracer(Interpreter):
         """Variables of the outermost frame that had a value where it was entered."""
         self.closed = False
         self.protected = False
-        """Whether an operation was recorded of which a handler of the user's would see the error."""
+        """Whether an operation was recorded whose error a handler of the user's would see."""
         self._raised: BaseException | None = None
         self._raised_at: tuple[tuple[Where, ...], InstrLocation | None] = ((), None)
         self._modules: list[tuple[str, torch.nn.Module]] = []
@@ -298,7 +297,7 @@ class Tracer(Interpreter):
         self._modules.clear()
 
     def throw(self, frame: Frame, error: BaseException) -> None:
-        # A generator that the trace has left behind is closed when it is forgotten; nothing of it runs then.
+        # A generator left over from the trace is closed when it is collected, without running its code.
         if self.closed:
             raise error
         super().throw(frame, error)
@@ -320,7 +319,7 @@ class Tracer(Interpreter):
             return super().step(frame)
         except BaseException as error:
             if error is not self._raised and not _is_own(frame):
-                self._raised = error  # above, the frames that it has come through are gone
+                self._raised = error  # further out, the frames that it passed through are gone
                 self._raised_at = self.places(), frame.program.instructions[frame.index].position
             raise
 
@@ -368,9 +367,9 @@ class Tracer(Interpreter):
 
 
 def _is_protected(frame: Frame) -> bool:
-    """Return whether code of the user's runs in a frame where what it runs now raises.
+    """Return whether a handler of the user's runs in a frame if the current instruction raises.
 
-    A `with` block of torch's own modes is not meant: the modes are put back anyway.
+    A `with` block of torch's own modes does not count: the modes are restored anyway.
     """
     instructions = frame.program.instructions
     handler = instructions[frame.index].handler
@@ -389,5 +388,5 @@ def _leaves_mode(frame: Frame, handler: Handler) -> bool:
 
 
 def _is_own(frame: Frame) -> bool:
-    """Return whether it is a builtin as a Python function, which the user does not see."""
+    """Return whether it runs one of `python_builtins`, which the user does not see."""
     return frame.program.code.co_filename == python_builtins.__file__

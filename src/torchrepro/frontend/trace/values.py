@@ -41,14 +41,14 @@ class Pending:
 
 
 def clear_tables(owner: Any) -> None:
-    """Let go of the user's objects: the trace is over, guards and kept objects have left it."""
+    """Clear the tables of `owner` at the end of a trace, to release the user's objects."""
     for table in vars(owner).values():
         if is_a(table, dict | list | set):
             table.clear()
 
 
 class Values:
-    """Identity tables. Keys are `id`s; `alive` keeps the objects."""
+    """Identity tables. Keys are `id`s; `alive` holds references to the objects."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -63,16 +63,16 @@ class Values:
         self.instances: dict[int, dict[str, Any]] = {}
         self.tensors: list[Source] = []
         self.objects: list[tuple[Any, Source]] = []
-        """Objects, functions and dicts, of which identity alone may tell two."""
+        """Objects, functions and dicts, which may be distinguishable by identity alone."""
         self.before: dict[int, dict[Any, Any]] = {}
         self.outputs: list[torch.Tensor] = []
 
     def source_of(self, value: Any) -> Source | None:
-        """Return where a value that existed before the call is found again; None for a new one."""
+        """Return the source of a value that existed before the call; None for a new one."""
         return value.source if type(value) is Pending else self.sources.get(id(value))
 
     def output_index(self, value: torch.Tensor) -> int:
-        """Return the place of a tensor among the outputs of the graph."""
+        """Return the index of a tensor among the outputs of the graph, appended if it is new."""
         for index, known in enumerate(self.outputs):
             if known is value:
                 return index
@@ -80,7 +80,7 @@ class Values:
         return len(self.outputs) - 1
 
     def home_of(self, value: Any) -> Source:
-        """Return the source of an object that is not fresh; one that was found otherwise is held for good."""
+        """Return the source of an object that is not fresh; one without a source is held by the region."""
         source = self.sources.get(id(value))
         if source is None:
             named = is_a(value, type | types.FunctionType)
@@ -101,13 +101,13 @@ class Values:
         return id(value) in self.fresh
 
     def pin(self, value: Any) -> None:
-        """Guard the identity of an old object of which more is relied on than can be guarded."""
+        """Guard the identity of an old object: the trace relies on facts that have no guards of their own."""
         source = self.sources.get(id(value))
         if source is not None and not is_a(source, Held):
             self.guards.add(Is(source, value))
 
     def is_opaque(self, value: Any) -> bool:
-        """Return whether nothing is known of an object but its type: it may be passed on, not used."""
+        """Return whether only the type of an object is known: it may be passed on, not used."""
         return id(value) in self.opaque or self.recorder.raised(value)
 
     def require_known(self, *values: Any) -> None:
@@ -116,7 +116,7 @@ class Values:
                 raise Break(BreakKind.OPAQUE, f"use of a {type(value).__qualname__}, which is not traced")
 
     def identities(self) -> list[Source]:
-        """Return what the trace took for different objects, and could be one and the same in another call."""
+        """Return the sources of objects that were distinct here and could be one object in another call."""
         containers = [shadow for shadow in self.shadows if shadow.kind in _CONTAINERS]
         alike: dict[Any, list[Source]] = {}
         for value, source in self.objects:
@@ -131,7 +131,7 @@ class Values:
     def add_shadow(
         self, source: Source, original: Any, stand_in: dict[Any, Any], kind: ShadowKind
     ) -> dict[Any, Any]:
-        """Have the changes of a copy written back; return what is in it before them."""
+        """Register a copy whose changes are to be written back; return its contents before them."""
         before = self.before[id(stand_in)] = dict(dict_items(stand_in))
         self.shadows.append(Shadow(source, original, stand_in, kind, before))
         return before
@@ -189,16 +189,16 @@ class Dicts:
         return copy
 
     def get(self, copy: dict[Any, Any], key: Any) -> Any:
-        """Return the value under a key of a dict of the trace, adopted by now, or `MISSING`."""
+        """Return the adopted value under a key of a dict of the trace, or `MISSING`."""
         self._pin_key(copy, key)
         partial = self.partials.get(id(copy))
         if partial is None:
             return dict.get(copy, key, MISSING)
         if key in partial.unread:
-            # A key that is equal but another object (`1` and `True`) reads what is there.
+            # An equal key that is another object (`1` and `True`) reads the same entry.
             partial.unread.discard(key)
             if hasattr(type(copy), "__missing__"):
-                self.values.guards.add(HasKey(partial.source, key))  # reading it would make it
+                self.values.guards.add(HasKey(partial.source, key))  # reading a missing key would add it
             adopted = self.adopt(dict.__getitem__(copy, key), partial.child(key))
             dict.__setitem__(copy, key, adopted)
             return adopted
@@ -229,9 +229,9 @@ class Dicts:
         return dict.__contains__(copy, key)
 
     def forget_unread(self, copy: dict[Any, Any], key: Any) -> None:
-        """Note that what was under a key is about to be replaced or deleted.
+        """Record that the value under a key is about to be replaced or deleted.
 
-        The new value is written back in any case: nobody has read what another call will find there.
+        The new value is written back in any case: the old one is not guarded, and may differ in another call.
         """
         self._pin_key(copy, key)
         partial = self.partials.get(id(copy))
@@ -258,7 +258,7 @@ class Dicts:
         return dict.__len__(copy)
 
     def complete(self, copy: Any) -> None:
-        """Adopt all that a dict contains: what runs now may look at any of it."""
+        """Adopt all values of a dict: the code that runs next may read any of them."""
         partial = self.partials.pop(id(copy), None)
         if partial is None:
             return
@@ -281,7 +281,7 @@ class Dicts:
             raise Break(BreakKind.UNSUPPORTED, "a dict of the caller has tensors as keys")
 
     def complete_all(self, values: Any) -> None:
-        """Complete every dict that can be reached through containers from these values."""
+        """Adopt all values of every dict that can be reached through containers from these values."""
         if not self.unfinished:
             return
         seen: set[int] = set()

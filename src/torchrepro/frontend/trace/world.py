@@ -26,7 +26,7 @@ from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_singl
 from torchrepro.frontend.trace.values import Dicts, Values, clear_tables
 
 _MANY = 256
-"""Elements of a set: of more than that the order is not guarded."""
+"""The order of a set with more elements than this is not guarded."""
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _LISTS = (list, collections.deque)
@@ -39,7 +39,7 @@ class World:
         self.values = values
         self.dicts = Dicts(values, self.adopt)
         self.changing = changing
-        """Where numbers are that must not be relied on."""
+        """Sources of numbers that must not be relied on."""
         self._slots: dict[int, dict[str, Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._written_cells: set[int] = set()
@@ -117,7 +117,7 @@ class World:
         try:
             fake = self.values.recorder.input(value, source, str(source))
         except Break:
-            # Of a kind that is not followed. It may be passed on; the recorder breaks where it is used.
+            # Of a kind that is not traced. It may be passed on; using it is a graph break.
             fake = self.values.register_opaque(value, source)
         self.values.tensors.append(source)
         return self.values.register(value, fake, source)
@@ -149,7 +149,7 @@ class World:
         if is_a(value, collections.deque):
             collections.deque.__init__(copy, (), value.maxlen)
             self.values.guards.add(kinds.Is(Attribute(source, "maxlen"), value.maxlen))
-        # Registered before its items: a list may contain itself.
+        # Registered before its items, as a list may contain itself.
         self.values.register(value, copy, source)
         base.extend(copy, list(self._adopt_items(value, source, base)))
         self.values.shadows.append(
@@ -213,7 +213,7 @@ class World:
     def instance_of(self, owner: Any, original: Any = None) -> dict[str, Any] | None:
         """Return the `__dict__` that tracing reads and writes for an object; None where it has none.
 
-        `original`: of an owner that stands in for another object.
+        `original`: the object that `owner` stands in for.
         """
         known = self.values.instances.get(id(owner))
         if known is not None:
@@ -286,7 +286,7 @@ class World:
         return self.dicts.add(shadow, lambda name: Item.at(place, name))
 
     def slots_of(self, owner: Any) -> dict[str, Any]:
-        """Return the slots of an old object, read and written in place of its own."""
+        """Return the dict that tracing reads and writes in place of an old object's slots."""
         if id(owner) not in self._slots:
             source = self.values.home_of(owner)
             shadow = source, owner, dict(slots(owner)), ShadowKind.SLOTS
@@ -309,7 +309,7 @@ class World:
         return contents
 
     def cell_for_writing(self, cell: types.CellType) -> types.CellType:
-        """Return the cell that is written in place of an old one; written back in any case, read or not."""
+        """Return the cell that is written in place of an old one, and written back even if never read."""
         if id(cell) not in self.values.sources:
             return cell
         copy = self._cells.setdefault(id(cell), types.CellType())
