@@ -13,7 +13,7 @@ from torchrepro.nouns.repro import Ambient, Autocast, is_data, telling_environme
 from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config
 from torchrepro.torch_api.generators import accelerators, capture_rng_state
 
-# Set by every judging process for itself (`engine/processes/fresh_process.py`): no part of the user's state.
+# Set by every judging process for itself (`engine/processes/fresh_process.py`): not part of the user's state.
 _SET_BY_THE_JUDGE = frozenset(
     {"inductor.fx_graph_cache", "inductor.compile_threads", "functorch.enable_autograd_cache"}
 )
@@ -21,7 +21,7 @@ _DETERMINISTIC = ("off", "warn", "error")
 
 
 def capture_ambient() -> Ambient:
-    """Return the state of this process and thread, now."""
+    """Return the current state of this process and thread."""
     configs, left_out = _non_default_configs()
     return Ambient(
         grad_enabled=torch.is_grad_enabled(),
@@ -71,10 +71,10 @@ def applied_settings(ambient: Ambient) -> Iterator[None]:
 def applied_modes(ambient: Ambient) -> Iterator[None]:
     """Apply the part that belongs to the forward call alone: grad mode, inference mode, autocast.
 
-    Backward runs outside of it, as users do: under autocast it computes something else.
+    Backward runs outside of it, as users run it: under autocast it computes something else.
     """
     with ExitStack() as stack:
-        # Inside inference mode grad mode is off whatever it says, so it goes first.
+        # Inference mode turns grad mode off regardless of its setting, so grad mode goes first.
         stack.enter_context(torch.inference_mode(ambient.inference_mode))
         stack.enter_context(torch.set_grad_enabled(ambient.grad_enabled))
         for cast in ambient.autocast:

@@ -1,6 +1,6 @@
 """Run a graph on fake tensors: what its nodes would compute, without computing anything.
 
-Nothing is left of a run: modes, generators and the tensors of the graph stay as they were.
+A run leaves nothing behind: modes, generators and the tensors of the graph stay as they were.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class OperatorLog(TorchDispatchMode):
                 result = self._table[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        # Without those arguments of a factory that its result shows as well.
+        # Without the arguments of a factory that its result shows as well.
         telling = {name: value for name, value in kwargs.items() if name not in _SHOWN}
         described = self.described((args, telling))
         result = func(*args, **kwargs)
@@ -78,7 +78,7 @@ class OperatorLog(TorchDispatchMode):
             self.written |= {storage_identity(value) for value in args[3:5] if args[5] and value is not None}
         results = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
         for number, tensor in enumerate(results):
-            self._alive.append(tensor)  # or another could get its place
+            self._alive.append(tensor)  # else another tensor could reuse its id
             about = f"{tensor.dtype} {tuple(tensor.shape)} {tuple(tensor.stride())}"
             self._known[identity(tensor)] = f"result {len(self.calls)}.{number} {about}"
         return result
@@ -103,7 +103,7 @@ _TRAINING = frozenset({torch.ops.aten.native_batch_norm.default, torch.ops.aten.
 
 
 def inductor_decompositions() -> Decompositions:
-    """Return what inductor takes operators apart with while tracing."""
+    """Return the decompositions that Inductor uses while tracing."""
     from torchrepro.torch_api.inductor import lowering, select_decomp_table  # noqa: F401
 
     table: Decompositions = select_decomp_table()
@@ -111,14 +111,14 @@ def inductor_decompositions() -> Decompositions:
 
 
 def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return a key that is equal for the same view of the same memory: Python's objects may differ."""
+    """Return a key that is equal for the same view of the same memory, even where Python's objects differ."""
     if tensor.layout is not torch.strided:
         return ("object", id(tensor))
     return (*storage_identity(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def _word(leaf: Any) -> str:
-    """A number as text; 2 and 2.0 are the same scalar to an operator on floats."""
+    """Return a number as text; 2 and 2.0 are the same scalar to an operator on floats."""
     return str(int(leaf)) if isinstance(leaf, float) and leaf.is_integer() else str(leaf)
 
 
@@ -167,8 +167,8 @@ def run_on_fakes(
     """Run a repro's graph on fakes of its inputs, as far as it goes.
 
     `user_code`: run functions of the user as well; else the run ends where one is called. `symbols`: sizes
-    that depend on data become symbols; loops need this even where no size is one. `log` is told which
-    operators are reached.
+    that depend on data become symbols; loops need this even where no size is one. `log` records the operators
+    that are reached.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv() if symbols else None, allow_non_fake_inputs=True)
     below_autograd = repro.place is Place.AFTER_AOT
@@ -177,9 +177,9 @@ def run_on_fakes(
     try:
         run.inputs = tree_map_only(torch.Tensor, interpreter.fake, list(repro.inputs))
     except Exception:
-        return run  # a kind of tensor that has no fake
+        return run  # a kind of tensor without a fake
     versions = [_version(value) for value in run.inputs]
-    # Generators are restored, and kernels that are only asked for shapes are silenced.
+    # Generators are restored, and kernels that only compute shapes are silenced.
     held = (repro.inputs, list(vars(repro.graph).values()))
     generators = [value for value in tree_leaves(held) if isinstance(value, torch.Generator)]
     start = capture_rng_state(*generators)
@@ -190,7 +190,7 @@ def run_on_fakes(
                 run.output = interpreter.run(*run.inputs)
             run.complete = True
         except _Unknown:
-            pass  # what was found up to there holds
+            pass  # what was found so far is valid
         except Exception as exc:
             run.raised = exc
     run.warned = bool(warned)
@@ -205,11 +205,11 @@ def run_on_fakes(
 
 
 class _Unknown(Exception):
-    """From here on nothing can be told without running the user's code, or without data."""
+    """From here on nothing is known without running the user's code, or without data."""
 
 
 class _Interpreter(FakeInterpreter):
-    """Leaves the value of each node in a run, and knows which regions are open."""
+    """Records the value of each node in a run, and which regions are open."""
 
     def __init__(self, module: torch.fx.GraphModule, run: FakeRun, user_code: bool) -> None:
         super().__init__(module, run.mode)
@@ -221,7 +221,7 @@ class _Interpreter(FakeInterpreter):
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Leave the regions that a graph which ended midway has left open."""
+        """Leave the regions that a graph which ended early has left open."""
         try:
             yield
         finally:
@@ -230,7 +230,7 @@ class _Interpreter(FakeInterpreter):
 
     def run_node(self, n: Node) -> Any:
         self._run.node = n
-        # A symbolic number of the graph's capture says nothing here.
+        # A symbolic number of the graph's capture has no meaning here.
         symbolic = any(isinstance(leaf, _SYMBOLIC) for leaf in tree_leaves((n.args, n.kwargs)))
         if not self._user_code and (symbolic or _calls_user_code(n)):
             raise _Unknown
@@ -254,7 +254,7 @@ class _Interpreter(FakeInterpreter):
 
 
 def _calls_user_code(node: Node) -> bool:
-    """Whether it calls neither an operator nor one of torch's and Python's own functions."""
+    """Return whether it calls neither an operator nor a function of torch or Python."""
     target: Any = node.target
     if node.op != "call_function" or isinstance(target, OpOverload | OpOverloadPacket | HigherOrderOperator):
         return False
@@ -275,5 +275,5 @@ def silent_torch() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def _version(value: Any) -> int:
-    """How often the tensors in a value were written to."""
+    """Return how often the tensors in a value were written to."""
     return sum(version_of(tensor) for _, tensor in tensors_in(value))

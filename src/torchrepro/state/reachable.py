@@ -45,7 +45,7 @@ class Holder:
     """Whether it is a random generator, which compiled code need not leave where plain Python leaves it."""
 
     def put(self, contents: Contents) -> None:
-        """Write only what changes: a write costs the guards of compiled code their shortcuts."""
+        """Write only what changes: a write disables the fast paths of the guards in compiled code."""
         now = self.read()
         same = len(now) == len(contents) and all(
             key is other_key and value is other
@@ -80,7 +80,7 @@ def sequence(items: list[Any] | deque[Any]) -> Access:
 
 
 def mapping(table: dict[Any, Any]) -> Access:
-    """By the methods of `dict` itself: a class of the user's may do more when an item is set."""
+    """Read and write by the methods of `dict` itself: a user's class may do more when an item is set."""
     kind: Any = OrderedDict if isinstance(table, OrderedDict) else dict
 
     def write(contents: Contents) -> None:
@@ -234,7 +234,7 @@ class Reach:
             self._queue.append((holder.path_of(index, key), value))
 
     def _object(self, path: str, value: Any) -> None:
-        """Containers by their items, and instances of other classes by their attributes; some are both."""
+        """Add containers by their items, instances of other classes by their attributes; some are both."""
         if isinstance(value, list | deque):
             self._hold(Holder(path, *sequence(value)))
         elif isinstance(value, dict):
@@ -264,7 +264,7 @@ class Reach:
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         original = compiled_function(function)
-        if original is not None:  # compiled: behind it is the compiler, which is not the user's state
+        if original is not None:  # compiled: it holds the compiler, which is not the user's state
             self._queue.append((path, original))
             return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -294,7 +294,7 @@ class Reach:
         return not known
 
     def _class(self, path: str, kind: type) -> None:
-        """Attributes that are data, and the methods, which have closures and globals of their own."""
+        """Add attributes that are data, and the methods, which have closures and globals of their own."""
         for base in kind.__mro__:
             if base is object or not _is_users(base.__module__):
                 continue
@@ -336,7 +336,7 @@ _SIMPLE = frozenset({"types", "argparse", "collections", "functools"})
 
 @functools.lru_cache(maxsize=4096)
 def _has_state(kind: type) -> bool:
-    """Return whether instances keep state that belongs to the program, and not to Python or a compiler."""
+    """Return whether instances keep state that belongs to the program, not to Python or a compiler."""
     if issubclass(kind, torch.nn.Module):
         return not issubclass(kind, torch.jit.ScriptModule)
     module = getattr(kind, "__module__", "builtins") or "builtins"

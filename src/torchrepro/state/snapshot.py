@@ -44,7 +44,7 @@ class State:
         return cls(args, kwargs, contents, tuple(reach.opaque))
 
     def again(self) -> State:
-        """Read the same objects once more."""
+        """Read the same objects again."""
         return replace(self, contents=tuple((holder, holder.read()) for holder, _ in self.contents))
 
     def cloned(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> State:
@@ -62,7 +62,7 @@ class State:
             holder.put(contents)
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All tensors in it, gradients included."""
+        """Yield all tensors in it, gradients included."""
         yield from _tensors((self.args, tuple(self.kwargs.values())))
         for _, pairs in self.contents:
             for pair in pairs:
@@ -74,7 +74,7 @@ class State:
 
 @contextmanager
 def in_state(state: State, afterwards: State) -> Iterator[None]:
-    """Put `state` in place for the body, then `afterwards`, whatever happens."""
+    """Put `state` in place for the body, then `afterwards`, even if the body raises."""
     try:
         state.put()
         yield
@@ -105,7 +105,7 @@ class Description:
 def describe_state(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Description:
-    """Return the state of a call as it is now, objects included that it has made."""
+    """Return the current state of a call, including objects that it has made."""
     tensors: dict[str, torch.Tensor] = {}
     data: dict[str, Any] = {}
 
@@ -138,7 +138,7 @@ def describe_state(
 
 
 def storages_of(tensor: torch.Tensor) -> list[int]:
-    """Return the storages that a tensor stands on; those of a wrapper are its parts'."""
+    """Return the storages of a tensor; those of a wrapper are its parts'."""
     if is_wrapper_subclass(tensor):
         inner, _ = inner_tensors(tensor)
         return [key for part in inner.values() for key in storages_of(part)]
