@@ -1,7 +1,7 @@
 """The backends of `torch.compile`: the ladder of torch's own, and the compiler behind a backend object.
 
 Each rung of the ladder does what the one before it does, and one thing more. None of them calls a C++
-compiler, so that they are cheap to ask.
+compiler, so queries to them are cheap.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def with_backend(repro: Repro, backend: str) -> Repro:
 def simpler_backends(repro: Repro) -> list[tuple[Step, Repro]]:
     """Return the backends that do less than the compiler under test, each with the repro on it.
 
-    After AOT, the first two are done.
+    After AOT, the first two have nothing left to do.
     """
     own = last_stage_of(repro.compiler.name)
     stages = [step.stage for step in LADDER]
@@ -72,12 +72,12 @@ def simpler_backends(repro: Repro) -> list[tuple[Step, Repro]]:
 
 
 def culprit_step(fails: Sequence[bool | None]) -> int | None:
-    """Return the place at which the failure comes in, of answers from the simplest backend to the last.
+    """Return the index at which the failure begins, of answers from the simplest backend to the last.
 
     The ladder is not monotone: one backend may differ by accident while the compiler under test agrees, and
     the kind of failure may change on the way up (an error under `aot_eager`, a crash of the kernel made from
     the same wrong graph). So the culprit is where the unbroken run of failing backends begins that ends at
-    the compiler under test. None among the answers says nothing; None is returned if the last one passes.
+    the compiler under test. None among the answers means unknown; None is returned if the last one passes.
     """
     found = None
     for place in reversed(range(len(fails))):
@@ -96,7 +96,7 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
     """
     backend, notes = _unwrapped(backend)
     dynamic = getattr(backend, "dynamic", None)
-    if isinstance(getattr(backend, "compiler", None), Compiler):  # watched: it says whom it watches
+    if isinstance(getattr(backend, "compiler", None), Compiler):  # watching: names its compiler
         return backend.compiler, notes
     if isinstance(backend, dynamo.InductorWrapper):
         options, left_out = _data(backend.config)
@@ -114,7 +114,7 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
 
 
 def watches_itself(backend: Any) -> bool:
-    """Whether a backend is one of ours, which does its own watching."""
+    """Return whether a backend is one of ours, which does its own watching."""
     backend, _ = _unwrapped(backend)
     inner = getattr(backend, "compiler_fn", None) if isinstance(backend, dynamo.BackendWrapper) else backend
     return bool(getattr(_unwrapped(inner)[0], WATCHES, False))

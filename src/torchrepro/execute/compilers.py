@@ -1,4 +1,4 @@
-"""The compilers under test, by name, at the two places where a graph can be handed to them.
+"""The compilers under test, by name, at the two places where a graph can be passed to them.
 
 Effect tokens: outputs of a graph that only keep effects in order, and that no compiler has to return.
 """
@@ -38,7 +38,7 @@ def without_tokens(graph: torch.fx.GraphModule, outputs: Any) -> Any:
 
 
 def _is_token(output: Any) -> bool:
-    """Whether this is the first result of `with_effects`. Checked on torch 2.11 to 2.15."""
+    """Return whether this is the first result of `with_effects`. Checked on torch 2.11 to 2.15."""
     match output:
         case Node(target=operator.getitem, args=(Node(target=target), 0)):
             return target is effects_operator()
@@ -84,7 +84,7 @@ def compile_graph(
     fake_mode: Any,
     example_inputs: Sequence[Any],
 ) -> Callable[..., Any]:
-    """Hand a graph straight to the compiler under test, as the stage before it would have done."""
+    """Pass a graph directly to the compiler under test, as the stage before it would have done."""
     if compiler.recapture and place is Place.AFTER_CAPTURE:
         return compile_model(compiler, graph)
     if place is Place.AFTER_AOT:
@@ -98,12 +98,12 @@ def compile_graph(
 
 
 def known_compilers() -> list[str]:
-    """Return every backend that torch knows here, debugging ones included."""
+    """Return every backend that torch registers here, debugging ones included."""
     return sorted(dynamo.list_backends(exclude_tags=()))
 
 
 def require_known(compiler: Compiler) -> None:
-    """Fail early, and with the nearest name, for a compiler that does not exist."""
+    """Raise early, and with the nearest name, for a compiler that does not exist."""
     if ":" in compiler.name:
         _imported(compiler.name)
         return
@@ -118,7 +118,7 @@ def require_known(compiler: Compiler) -> None:
 
 
 def backend_function(compiler: Compiler) -> CompilerFn:
-    """Return what `torch.compile` would hand a captured graph to.
+    """Return the function to which `torch.compile` would pass a captured graph.
 
     Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper`, `lookup_backend`).
     """
@@ -156,7 +156,7 @@ def _aot_level(compiler: Compiler) -> CompilerFn:
 
 
 def _inductor_inner(compiler: Compiler) -> CompilerFn:
-    """Inductor's own entry below AOT. Checked on torch 2.11 to 2.15 (`compile_fx_inner`)."""
+    """Return Inductor's own entry below AOT. Checked on torch 2.11 to 2.15 (`compile_fx_inner`)."""
     from torchrepro.torch_api.inductor import compile_fx_inner, config, list_mode_options
 
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -168,7 +168,7 @@ def _inductor_inner(compiler: Compiler) -> CompilerFn:
 
 
 def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """Return the graph after inductor's decompositions, to run eagerly."""
+    """Return the graph after Inductor's decompositions, to run eagerly."""
     from torchrepro.torch_api.fake import make_fx
     from torchrepro.torch_api.inductor import select_decomp_table
 
@@ -181,7 +181,7 @@ def _decomposed(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[...,
 def _without_constants(
     compile_fn: CompilerFn, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    """Compile without the arguments that export has turned into constants: no compiler is ever given them."""
+    """Compile without the arguments that export has turned into constants: no compiler ever gets them."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     kept = [
         index
@@ -217,7 +217,7 @@ def _aot_inductor(compiler: Compiler) -> CompilerFn:
         function = aoti_load_package(package)
 
         def call(*args: Any, until: object = directory) -> Any:
-            """`until`: the library's directory goes when the function does."""
+            """Run the library; `until` keeps its directory as long as this function."""
             with torch.no_grad():
                 found = function(*args)
             return tuple(_as_in_graph(value, node) for value, node in zip(found, outputs, strict=True))
@@ -228,7 +228,7 @@ def _aot_inductor(compiler: Compiler) -> CompilerFn:
 
 
 def _as_in_graph(value: Any, output: Any) -> Any:
-    """Return what a library gives, which is tensors alone, as what the graph returns: numbers as well."""
+    """Return a library's result, which is tensors alone, as the graph returns it: numbers as well."""
     if not isinstance(output, torch.fx.Node):
         return output
     number = isinstance(output.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
@@ -236,7 +236,7 @@ def _as_in_graph(value: Any, output: Any) -> Any:
 
 
 class _Boxed:
-    """Calls with one list of arguments, which the callee may empty: inductor's convention."""
+    """Calls with one list of arguments, which the callee may empty: Inductor's convention."""
 
     _boxed_call = True
 

@@ -48,7 +48,7 @@ class Prepared:
 
     @contextmanager
     def modes(self) -> Iterator[None]:
-        """Enter the modes of the call. Below AOT, autograd has done its work: the graphs run without it."""
+        """Enter the modes of the call. Graphs after AOT run without autograd, which is already traced."""
         below_autograd = self.repro.place is Place.AFTER_AOT
         with applied_modes(self.repro.ambient), torch.no_grad() if below_autograd else nullcontext():
             yield
@@ -57,7 +57,7 @@ class Prepared:
         """Compile a copy of the graph, dynamic where it was captured so; return the copy and the result."""
         graph, inputs, repro = self.graph(), self.inputs(), self.repro
         with self.modes():
-            # Operators with graphs of their own (`while_loop`) ask for the symbols that capture always has.
+            # Operators with graphs of their own (`while_loop`) need the symbols that capture always has.
             calls_graphs = any(isinstance(child, torch.fx.GraphModule) for child in graph.children())
             if repro.place is Place.AFTER_AOT or repro.symbols or calls_graphs:
                 fake_mode = restore_metadata(graph, inputs, repro.symbols)
@@ -241,13 +241,13 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
 
 
 def check(payload: dict[str, Any], phase: Phase) -> Any:
-    """Judge a bundle: a job of a process of its own, on plain data."""
+    """Judge a bundle, given as plain data: a job for a separate process."""
     phase("load")
     from torchrepro.bundle.load import load_bundle
 
     trusted = tuple(payload.get("trusted", ()))
     if trusted:
-        # What is trusted may be in the working directory, as it would for `python script.py`.
+        # Trusted code may be in the working directory, as it would for `python script.py`.
         sys.path.insert(0, os.getcwd())
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
     if payload.get("frontend") is not None:

@@ -76,7 +76,7 @@ class CallTrial:
 
     @contextmanager
     def fresh(self) -> Iterator[FreshCall]:
-        """Text back to objects: one run's side effects never reach the next."""
+        """Recreate the call from its text for the body: one run's side effects never reach the next."""
         call = self.copied()
         try:
             yield call

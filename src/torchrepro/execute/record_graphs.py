@@ -63,11 +63,11 @@ def _beginning_of(graph: torch.fx.GraphModule) -> str:
 def record_graphs(
     call: Callable[[Callable[..., Any]], Any], compiler: Compiler, *, environ: Mapping[str, str]
 ) -> tuple[list[Repro], list[str]]:
-    """Return every graph that `call(backend)` runs, in order of their first call, and what could not be kept.
+    """Return every graph that `call(backend)` runs, in order of first call, and notes on what was not kept.
 
-    `call` compiles with the backend it is given and runs the model once. An exception on the way ends the
+    `call` compiles with the given backend and runs the model once. An exception on the way ends the
     recording, not the caller: the graph that raised is among those recorded. `environ` is the user's
-    environment: that of this process was changed on the way here.
+    environment: that of this process has been changed since.
     """
     repros: list[Repro] = []
     origins = Origins()
@@ -93,14 +93,14 @@ def record_graphs(
         call(backend)
     except Exception as exc:
         problems.append(f"the recording ended early: {type(exc).__name__}: {exc}")
-    # The recording is over: it is known how many there are.
+    # Only now is the number of graphs known.
     return [
         replace(found, origin=found.origin and replace(found.origin, seen=origins.seen)) for found in repros
     ], problems
 
 
 def graphs_of_call(repro: Repro) -> tuple[list[Repro], list[str]]:
-    """Return every graph that capture makes of a whole call of the user, and what could not be kept."""
+    """Return every graph that capture makes of a whole call of the user, and notes on what was not kept."""
 
     def call(backend: Callable[..., Any]) -> None:
         whole = call_in(repro.graph, repro.inputs)
@@ -115,7 +115,7 @@ def graphs_of_call(repro: Repro) -> tuple[list[Repro], list[str]]:
 def record_call(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> dict[str, list[str]]:
     """Write a bundle for every graph that capture makes of a whole call, in the folder `directory`.
 
-    A job of a process of its own: it runs the user's code.
+    A job for a separate process: it runs the user's code.
     """
     phase("record")
     repros, problems = graphs_of_call(repro)

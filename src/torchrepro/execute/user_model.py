@@ -90,7 +90,7 @@ class Factory:
         return Built(model, args, kwargs)
 
     def steady(self) -> tuple[Factory, str]:
-        """Return a factory whose products are all alike, and a note if they had to be copied."""
+        """Return a factory whose products are all equal, and a note if they had to be copied."""
         first, second = self._build(), self._build()
         if same(_data(first), _data(second), strict=True):
             return self, ""
@@ -122,7 +122,7 @@ class Factory:
 
 
 def load_factory(target: str, *, device: str | None = None, backward: bool | None = None) -> Factory:
-    """`FILE.py:FUNCTION` or `package.module:FUNCTION`; each way to get it wrong is one clear line."""
+    """Load `FILE.py:FUNCTION` or `package.module:FUNCTION`; each mistake is an error of one clear line."""
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise TorchReproError(
@@ -238,7 +238,7 @@ def _loaded(where: str) -> ModuleType:
     try:
         if not is_file:
             return importlib.import_module(where)
-        # A file called random.py must not take the place of the standard library's.
+        # A file called random.py must not shadow the standard library's.
         name = path.stem if path.stem not in sys.modules else f"_torchrepro_{path.stem}"
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
@@ -288,7 +288,7 @@ class ModelTrial:
         self.observe(built, compiled)
 
     def to_be_judged(self, repro: Repro) -> Repro:
-        """Return the repro with what was asked of the verdict on the model."""
+        """Return the repro with the judging options requested for the model."""
         backward = False if self.only_fwd else None
         return replace(repro, backward=backward, strict=self.request.strict, tolerance=self.tolerance)
 
@@ -309,7 +309,7 @@ class ModelTrial:
 
 
 def load_trial(request: ModelRequest) -> ModelTrial:
-    """Load the user's function and settle what its file says about compiling."""
+    """Load the user's function and resolve the options that its file gives for compiling."""
     factory = load_factory(request.target, device=request.device, backward=request.backward)
     in_file = dict(factory.options.compile)
     compiler = request.compiler
