@@ -1,4 +1,4 @@
-"""The data that every other room speaks: repros, verdicts, signatures, comparisons, results. All frozen."""
+"""The data that all other rooms share: repros, verdicts, signatures, comparisons, results. All frozen."""
 
 __version__ = "0.2.0"
 """Of torchrepro: bundles, results and reports carry it."""

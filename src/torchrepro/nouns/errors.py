@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """A line for the user. Standard error may be closed: that is no reason to stop their program."""
+    """Print a line for the user; ignore a closed standard error, which must not stop their program."""
     try:
         print(f"torchrepro: {line}", file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
@@ -54,11 +54,11 @@ class ReferenceUnavailable(TorchReproError):
 
 
 class ReferenceError64(TorchReproError):
-    """No float64 reference could be made, and `require_fp64` asked for one."""
+    """No float64 reference could be made, and `require_fp64` demanded one."""
 
 
 class DoesNotFail(TorchReproError):
-    """What was said to fail does not fail here, so there is no culprit to look for."""
+    """The repro was expected to fail and passes here, so there is no culprit to look for."""
 
 
 class HarnessError(Exception):
@@ -74,7 +74,7 @@ class AccuracyError(Exception):
 
 
 class SearchStopped(Exception):
-    """A search ends early, with what it has: the time is up, or the user has had enough."""
+    """A search ends early, with what it has: a time limit, or the user interrupted it."""
 
 
 class RankFailed(Exception):

@@ -1,6 +1,6 @@
 """Repro: a graph, its real inputs, where it was taken, the compiler under test and the state around it.
 
-Next to it: `Environment`, the machine on which something was seen; what a bundle asks its user to trust; and
+Next to it: `Environment`, the machine on which something was seen; what a user of a bundle must trust; and
 `ModelRequest`, a model of the user that is to be compared.
 """
 
@@ -24,7 +24,7 @@ from torchrepro.nouns.verdict import Signature, Verdict
 if TYPE_CHECKING:
     import torch
 
-# Read by torch or its compilers and safe to show to a stranger: an allow-list, so that no secret slips in.
+# Read by torch or its compilers and safe to publish: an allow-list, so that no secret is included.
 _TELLING_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "AOT_")
 _TELLING_NAMES = frozenset(
     [
@@ -109,7 +109,7 @@ def is_data(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Versions and hardware, as a maintainer asks for them."""
+    """Versions and hardware, as a maintainer needs them."""
 
     torchrepro: str = ""
     torch: str = ""
@@ -134,7 +134,7 @@ class Environment:
         except metadata.PackageNotFoundError:
             triton = ""
         gpus: tuple[str, ...] = ()
-        # To ask for names starts CUDA, after which a process cannot be forked.
+        # Reading names initialises CUDA, after which a process cannot be forked.
         if torch.cuda.is_initialized():
             gpus = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return cls(
@@ -153,7 +153,7 @@ class Environment:
 
 
 def cpu_name() -> str:
-    """Return the processor, as it calls itself. Needs no torch."""
+    """Return the model name of the processor. Needs no torch."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -165,7 +165,7 @@ def cpu_name() -> str:
 
 
 def cxx_version() -> str:
-    """Return the first line that the C++ compiler says of itself: generated code depends on it."""
+    """Return the first line of the C++ compiler's `--version`: generated code depends on it."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         return ""
@@ -192,7 +192,7 @@ class Origin:
     """Where it begins in the user's program: `model.py:12 in forward`."""
 
     def __str__(self) -> str:
-        """`graph 1 of 3, compiled for the second time`."""
+        """Return `graph 1 of 3, compiled for the second time`."""
         of = f" of {self.seen}" if self.seen > 1 else ""
         whose = "backward of " if self.backward else ""
         again = f", compiled again ({self.compilation + 1}. time)" if self.compilation else ""
@@ -307,7 +307,7 @@ class Repro:
 
 
 def count_ops(graph: torch.fx.GraphModule) -> int:
-    """Nodes that compute something: calls, in this graph and in the graphs nested in it."""
+    """Return the number of nodes that compute something: calls, in this graph and in those nested in it."""
     import torch
 
     own = sum(node.op in ("call_function", "call_method", "call_module") for node in graph.graph.nodes)

@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Workaround:
-    """What a user can do until it is fixed."""
+    """What a user can do until the bug is fixed."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """For `torch.compile(options=...)`; empty where another line of code is needed."""
@@ -104,7 +104,7 @@ class GuiltyOp:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """Where the first value that is not finite comes into being, on either side; empty: nowhere."""
+    """Where the first value that is not finite appears, on either side; empty: nowhere."""
 
     eager: str = ""
     compiled: str = ""
@@ -112,7 +112,7 @@ class Birth:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How much the computation at a place amplifies an error in what it is given."""
+    """How much the computation at a place amplifies an error in its inputs."""
 
     node: str
     factor: float
@@ -187,7 +187,7 @@ class Located:
         return html(of_located(self, sentence=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; `pass` and `workaround_verified` are what the table of the verbs promises."""
+        """Return plain data for JSON; `pass` and `workaround_verified` are part of the documented format."""
         found: dict[str, Any] = as_data(asdict(self))
         return {
             **found,
@@ -203,7 +203,7 @@ _WIDTH = 100
 
 
 class Area(StrEnum):
-    """Which part of a repro is varied; in the order in which a maintainer asks for them."""
+    """Which part of a repro is varied; in the order in which a maintainer needs them."""
 
     VALUES = "values"
     SIZES = "sizes"
@@ -256,7 +256,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What was found out about a repro by varying it."""
+    """What varying a repro has shown about it."""
 
     facts: tuple[Fact, ...] = ()
     neighbour: Neighbour | None = None
@@ -267,7 +267,7 @@ class Explanation:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "facts": [fact.to_dict() for fact in self.facts],
             "neighbour": None if self.neighbour is None else self.neighbour.to_dict(),
@@ -282,7 +282,7 @@ class Explanation:
         return html(of_explanation(self))
 
     def lines(self) -> tuple[str, ...]:
-        """For the header of a script: at most four lines, what separates failing from passing first."""
+        """Return at most four lines for the header of a script, what separates failing from passing first."""
         ordered = sorted(self.facts, key=lambda fact: list(Area).index(fact.area))
         matters = [fact for fact in ordered if fact.matters]
         alike = [fact for fact in ordered if not fact.matters]
@@ -299,14 +299,14 @@ class Explanation:
 
 
 def _fitting(start: str, names: list[str]) -> str:
-    """As many whole names as fit into a line."""
+    """Return as many whole names as fit into a line."""
     kept = [name for count, name in enumerate(names) if len(start + ", ".join(names[: count + 1])) < _WIDTH]
     return f"{start}{', '.join(kept)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a pass has cost and brought."""
+    """What a pass has cost and achieved."""
 
     queries: int = 0
     """Candidates that were given to the oracle."""
@@ -320,7 +320,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A best that took the place of a former one, and when."""
+    """A new best candidate, and when it replaced the former one."""
 
     query: int
     """Candidates that had been run by then, those before an interruption included."""
@@ -341,7 +341,7 @@ class PassRow(Statistics):
 
 @dataclass(frozen=True, slots=True)
 class OtherFailure:
-    """A failure of another kind that was met on the way, kept as a bundle of its own."""
+    """A failure of another kind that was found on the way, kept as a bundle of its own."""
 
     bundle: str
     signature: str
@@ -366,7 +366,7 @@ class Minified:
     queries: int
     """Candidates that were run; after an interruption only those since: the others are known."""
     original_runs: int
-    """How often the original was run first, to see how it fails."""
+    """How often the baseline was run first, to see how it fails."""
     seconds: float
     """Since the search process began, or went on."""
     signature: str
@@ -387,7 +387,7 @@ class Minified:
 
     @property
     def minimal(self) -> bool:
-        """Whether the search came to its end and what it left was verified."""
+        """Whether the search finished and its result was verified."""
         return self.reproduces and not self.stopped
 
     @property
@@ -400,6 +400,6 @@ class Minified:
         return html(of_minified(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         found: dict[str, Any] = as_data(asdict(self))
         return {**found, "minimal": self.minimal, "seconds": round(self.seconds, 3)}

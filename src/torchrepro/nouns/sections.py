@@ -143,7 +143,7 @@ def of_comparison(comparison: Comparison) -> Section:
 
 
 def values_table(comparison: Comparison, *, limit: int) -> Table:
-    """Show the values that differ, and those for which somebody is blamed, worst first."""
+    """Show the values that differ, and those for which a side is blamed, worst first."""
     rows = [
         {
             "where": (leaf.path or "the value") + index_of(leaf),

@@ -188,7 +188,7 @@ class Comparison:
         return html(of_comparison(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: only the leaves that differ or that blame someone, worst first."""
+        """Return plain data for JSON: only the leaves that differ or that blame a side, worst first."""
         return {
             "same": bool(self),
             "blamed": self.blamed.value,
@@ -218,7 +218,7 @@ JSON_NAMES = {
 
 
 def as_data(value: Any) -> Any:
-    """Lists, dicts, numbers and text alone. JSON has no inf and no nan: they become words."""
+    """Return lists, dicts, numbers and text alone. JSON has no inf and no nan: they become words."""
     if isinstance(value, float) and value != value:
         return "nan"
     if isinstance(value, float) and abs(value) == float("inf"):
@@ -280,7 +280,7 @@ class Raised:
 
 
 def telling_line(message: str) -> str:
-    """Return the first line that says something; of a C++ compiler's output, what its first error says."""
+    """Return the first informative line; of a C++ compiler's output, its first error."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     for line in lines:
         found = re.search(r"\berror: .*", line)
@@ -340,7 +340,7 @@ class Verdict:
         return html(of_verdict(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         comparison = None if self.comparison is None else self.comparison.to_dict()
         return {**msgspec.to_builtins(self), "comparison": comparison, "blamed": self.blamed.value}
 
@@ -391,10 +391,10 @@ class Signature:
         )
 
     def matches(self, other: Signature) -> bool:
-        """Return whether it is the same failure. An op is compared only where both know theirs."""
+        """Return whether it is the same failure. An op is compared only where both have one."""
         if self.kind is not other.kind:
             return False
-        # The signal that killed a process is known only of our own children.
+        # The signal that killed a process is known only for our own children.
         unknown = self.kind is Kind.CRASH and "" in (self.exception, other.exception)
         if not unknown and (self.exception, self.message) != (other.exception, other.message):
             return False
@@ -419,6 +419,6 @@ def normalise_message(message: str) -> str:
 
 
 def _without_counters(match: re.Match[str]) -> str:
-    """Return a name with the numbers that tell `buf1` from `buf7` taken out; types and ops keep theirs."""
+    """Return a name without the numbers that distinguish `buf1` from `buf7`; types and ops keep theirs."""
     name = match.group()
     return name if _MEANINGFUL_NUMBER.fullmatch(name) else re.sub(r"\d+", "<n>", name)
