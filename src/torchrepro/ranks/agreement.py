@@ -1,8 +1,8 @@
-"""The watch of a run among ranks: every rank tells how it fared before anyone raises.
+"""The watch of a run among ranks: every rank reports its outcome before any of them raises.
 
 An *event* is a step at which every rank is expected ("graph 3 compiled"). Ranks that turn out to take
 different steps stop waiting for one another there. From then on a rank that fails opens a round on a second
-channel, and each of the others hears of it at its next event, whenever it comes to one.
+channel, and each of the others reads it at its next event.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How everyone fared. Nothing in it: everyone came and nobody failed, or nobody could be asked."""
+    """The outcome of all ranks. Empty: every rank came and none failed, or no rank could be reached."""
 
     failed: Mapping[int, Failure] = field(default_factory=dict)
     missing: tuple[int, ...] = ()
@@ -59,11 +59,11 @@ class Agreement:
         return bool(self.failed or self.dead)
 
     def describe(self) -> str:
-        """Who failed, with what, and where their bundles are: one fact a line."""
+        """Return which ranks failed, with what, and where their bundles are: one fact per line."""
         return "\n".join(self._lines())
 
     def error(self) -> RankFailed:
-        """Return what a rank that has not failed itself raises."""
+        """Return the error that a rank raises that has not failed itself."""
         return RankFailed(
             f"{self.describe()}\nthis rank stops here: in its next collective it would wait for them",
             failed=tuple(self.failed),
@@ -94,7 +94,7 @@ def _bundles(bundles: Mapping[int, str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What a rank says at an event."""
+    """What a rank reports at an event."""
 
     event: str
     failure: Failure | None = None
@@ -118,15 +118,15 @@ class Ranks:
         return _joined.of(None, lambda group: _join(group, timeout, note))
 
     def run_id(self, own: str) -> str:
-        """Return one name of the run for all ranks: that of their launcher, or of the first rank to ask."""
+        """Return one name of the run for all ranks: their launcher's, or that of the first caller."""
         return os.environ.get(RUN_ID) or self._rendezvous.first("run_id", own)
 
     def announce(self, bundle: str) -> None:
-        """Tell where to find what this rank leaves behind if it dies in what it does next."""
+        """Record the bundle of this rank for the others, in case its process dies in the next step."""
         self._rendezvous.announce(bundle)
 
     def agree(self, event: str, failure: Failure | None = None) -> Agreement:
-        """Tell the others how this rank fared, wait for them, and return how they did.
+        """Report the outcome of this rank, wait for the others, and return theirs.
 
         If the agreement is `failing`, every rank raises: this one its own exception if it has one, else
         `agreement.error()`.
@@ -134,11 +134,11 @@ class Ranks:
         return self._agree(_Word(event, failure), self._timeout)
 
     def tell(self, failure: Failure) -> Agreement:
-        """Tell of a failure where the others are not expected, and give them only a moment to hear of it."""
+        """Report a failure where the others are not expected, and wait only briefly for them to read it."""
         return self._agree(_Word("", failure), self._moment)
 
     def leave(self) -> None:
-        """Tell that this rank ends in good order, or has destroyed its process group."""
+        """Report that this rank ends normally, or has destroyed its process group."""
         self._rendezvous.leave(f"{name_ranks([self.rank])} has left the job", ("step", _APART))
 
     @property
@@ -149,7 +149,7 @@ class Ranks:
         if self._in_step:
             table = self._exchange(word, timeout, "step")
             agreement = self._agreement_of(table)
-            heard = isinstance(table[self.rank], _Word)  # else the others had given up waiting for this rank
+            heard = isinstance(table[self.rank], _Word)  # else the others had timed out on this rank
             if heard or (agreement.failing and word.failure is None):
                 return agreement
         if word.failure is None and not self._rendezvous.begun(_APART):
@@ -192,7 +192,7 @@ class Ranks:
 
 
 def _join(group: Any, timeout: float, note: Callable[[str], None]) -> Ranks | None:
-    """Make this process known to the other ranks of the group, until the group or the process ends."""
+    """Register this process with the other ranks of the group, until the group or the process ends."""
     from torch.utils.data import get_worker_info
 
     if get_worker_info() is not None:  # a data loader's worker is the child of a rank
@@ -205,7 +205,7 @@ def _join(group: Any, timeout: float, note: Callable[[str], None]) -> Ranks | No
     if rendezvous is None:
         return None
     ranks = Ranks(rendezvous, timeout=timeout, note=note)
-    # Not `atexit`, which the children that multiprocessing forks never come to.
+    # Not `atexit`, which the children that multiprocessing forks never run.
     Finalize(group, ranks.leave, exitpriority=0)
     return ranks
 

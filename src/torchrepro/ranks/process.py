@@ -1,4 +1,4 @@
-"""Process: who a rank is on its machine, so that its neighbours there can tell when it is gone."""
+"""Process: identifies a rank on its machine, so that its neighbours there can detect that it has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STATE, _START_TIME = 0, 19
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process number, and the time it started: numbers are used again."""
+    """A process id, and the time it started: ids are reused."""
 
     rank: int
     pid: int
@@ -27,7 +27,7 @@ class Process:
         return cls(rank, os.getpid(), fields[_START_TIME] if fields else "")
 
     def gone(self) -> bool:
-        """True if the process has ended, a zombie included. Ask only where `place()` is the same."""
+        """Return whether the process has ended, a zombie included. Valid only where `place()` is the same."""
         if not self.started:
             return not answers(self.pid)
         fields = _fields(self.pid)
@@ -35,7 +35,7 @@ class Process:
 
 
 def place() -> str:
-    """Return where a process number means the same process: a running machine, and a container on it.
+    """Return where a process id means the same process: a running machine, and a container on it.
 
     The name of the host would not do: two containers that share a network share it too.
     """
@@ -56,7 +56,7 @@ def _fields(pid: int) -> list[str] | None:
 
 
 def answers(pid: int) -> bool:
-    """Return whether a process has this number, a zombie included."""
+    """Return whether a process has this id, a zombie included."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -5,7 +5,7 @@ user's own could be paired with the wrong one and stop the job, and would wait f
 
 A round is a table with one entry per rank, and each entry is written once (compare-and-set): by the rank
 itself, or on its behalf with the reason why it does not come. A neighbour on the same machine writes that its
-process has ended; the first rank whose time is over writes that it is late. So all ranks read the same
+process has ended; the first rank to time out writes that it is late. So all ranks read the same
 table, and a rank that comes late finds its entry taken.
 """
 
@@ -72,14 +72,14 @@ class Rendezvous:
         store.set({self._key(f"{self._place}/{number}"): _encoded(Process.own(rank))})
 
     def exchange(self, word: str, step: str, timeout: float, channel: str = "step") -> Table:
-        """Return what every rank says in the next round of a channel; at least one turn is waited for.
+        """Return what every rank reports in the next round of a channel; at least one turn is waited for.
 
         `step` says where this rank is, as a noun, for the fact about ranks that do not come.
         """
         with self._one_at_a_time:
             try:
                 if not self._acquainted:
-                    # The first round is held twice: whoever dies after it is known to all who could miss it.
+                    # The first round is held twice: a rank that dies later is then known to its neighbours.
                     table = self._round(word, step, timeout, channel)
                     if any(isinstance(entry, Absent) for entry in table.values()):
                         return table
@@ -97,21 +97,21 @@ class Rendezvous:
             return False
 
     def first(self, name: str, value: str) -> str:
-        """Return the value that the first rank to ask has given for `name`."""
+        """Return the value that the first rank to call this has given for `name`."""
         try:
             return self._store.first(self._key(name), value)
         except StoreLost:
             return value
 
     def announce(self, text: str) -> None:
-        """Set what the others are told about this rank if it dies in what it does next."""
+        """Set what the others read about this rank if its process dies in the next step."""
         try:
             self._store.set({self._key(f"left_behind/{self.rank}"): text})
         except StoreLost:
-            return  # the next round says so
+            return  # the next round reports it
 
     def leave(self, fact: str, channels: Sequence[str] = ("step",)) -> None:
-        """Tell that this rank ends in good order, or has destroyed its process group."""
+        """Report that this rank ends normally, or has destroyed its process group."""
         farewell = {self._key(f"left/{self.rank}"): "1"}
         for channel in channels:
             name = self._name(channel, 1)
@@ -119,9 +119,9 @@ class Rendezvous:
         try:
             self._store.set(farewell, timeout=1.0)
         except StoreLost:
-            return  # whoever kept the store was the first to leave
+            return  # the rank that kept the store has left first
         if self._may_keep_the_store:
-            time.sleep(2 * _LONGEST_PAUSE)  # whoever waits looks once more
+            time.sleep(2 * _LONGEST_PAUSE)  # ranks that still wait look once more
         self._store.close()
 
     def _round(self, word: str, step: str, timeout: float, channel: str) -> Table:
@@ -141,7 +141,7 @@ class Rendezvous:
         came = sum(isinstance(entry, str) for entry in table.values())
         if len({*table.values()}) > 1:
             self._let_others_read(name, came)
-        if came == len(self.members):  # whoever has come to this round has left the one before
+        if came == len(self.members):  # a rank that has come to this round has left the one before
             past = self._name(channel, -1)
             shared = ("first", "differ", "count", "wake", "read") if self._may_keep_the_store else ()
             store.delete(*(f"{past}{each}" for each in (self.rank, *shared)))
@@ -168,7 +168,7 @@ class Rendezvous:
         return False
 
     def _let_others_read(self, name: str, readers: int) -> None:
-        """After this the rank whose process keeps the store may raise, and end."""
+        """Wait until the others have read the table: after this the rank that keeps the store may end."""
         try:
             self._store.add(f"{name}read", 1)
             if self._may_keep_the_store:
@@ -184,7 +184,7 @@ class Rendezvous:
         return self.rank == self.members[0]
 
     def _without_store(self, word: str, lost: StoreLost) -> Table:
-        """Return what can be known without the others: which of our neighbours are gone with the store."""
+        """Return what is known without the others: which neighbours have ended with the store."""
         dead: list[int] = []
         for _ in _moments(time.monotonic() + (_DYING_SECONDS if self._neighbours else 0.0)):
             dead = sorted(rank for rank, process in self._neighbours.items() if process.gone())
@@ -198,7 +198,7 @@ class Rendezvous:
         return {**table, self.rank: word}
 
     def _meet_neighbours(self) -> None:
-        """Learn of the other ranks on this machine: those who have joined so far."""
+        """Read the other ranks on this machine from the store: those that have joined so far."""
         count = self._store.add(self._key(f"{self._place}/count"), 0)
         for number in range(1, count + 1):
             if (text := self._store.get(self._key(f"{self._place}/{number}"))) is not None:
@@ -207,7 +207,7 @@ class Rendezvous:
                     self._neighbours[process.rank] = process
 
     def _speak_for_the_dead(self, name: str, step: str) -> None:
-        """Fill in the entries of the neighbours that are gone without a word."""
+        """Fill in the entries of the neighbours whose processes ended without one."""
         self._meet_neighbours()
         for rank, process in self._neighbours.items():
             entry, left = f"{name}{rank}", self._key(f"left/{rank}")
@@ -225,7 +225,7 @@ class Rendezvous:
 
 
 def join(group: Any, purpose: str) -> Rendezvous | None:
-    """Return this process as a rank of a process group; None where there is nobody to talk to.
+    """Return this process as a rank of a process group; None where there is no other rank.
 
     Checked on torch 2.11 to 2.15 (`ProcessGroup.group_name`, `get_process_group_ranks`).
     """
@@ -249,7 +249,7 @@ def join(group: Any, purpose: str) -> Rendezvous | None:
 
 
 class PerGroup(Generic[T]):
-    """What a process keeps for each of its process groups, made when it is first asked for."""
+    """What a process keeps for each of its process groups, made when first used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -270,7 +270,7 @@ class PerGroup(Generic[T]):
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`; `ranks 0, 2 and 5`; `ranks 0 to 7 and 12`."""
+    """Return `rank 3`; `ranks 0, 2 and 5`; `ranks 0 to 7 and 12`."""
     words: list[str] = []
     for _, numbered in groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0]):
         run = [rank for _, rank in numbered]

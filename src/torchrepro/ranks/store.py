@@ -50,12 +50,12 @@ class JobStore:
         return int(self._do(lambda store: store.add(key, amount)))
 
     def first(self, key: str, value: str) -> str:
-        """Return the value that the first to come has set; ours if that is us."""
+        """Return the value that the first rank to call this has set, which may be ours."""
         found: bytes = self._do(lambda store: store.compare_set(key, "", value))
         return found.decode()
 
     def has(self, *keys: str) -> bool:
-        """True if all of them have been set."""
+        """Return whether all of them have been set."""
         return bool(self._do(lambda store: store.check(list(keys))))
 
     def get(self, key: str) -> str | None:
