@@ -27,7 +27,7 @@ _EXAMPLES = ("val", "example_value", "tensor_meta", "unbacked_bindings", NOTE_KE
 
 
 DROPPED: Any = object()
-"""In the place of an argument: leave it to its default."""
+"""In the place of an argument: omit it, so that its default applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Literal:
 
 
 def literals_of(node: Node, kind: type) -> Iterator[tuple[Literal, Any]]:
-    """The values of one type in a node's arguments, however deep."""
+    """Yield the values of one type in a node's arguments, at any depth."""
     if node.op not in CALLS:
         return
     for where, held in (("args", node.args), ("kwargs", node.kwargs)):
@@ -49,10 +49,10 @@ def literals_of(node: Node, kind: type) -> Iterator[tuple[Literal, Any]]:
 
 
 def with_literals(repro: Repro, values: Mapping[Literal, Any]) -> Repro:
-    """The repro with other values in its arguments.
+    """Return the repro with other values in its arguments.
 
-    What nodes were noted to compute is forgotten: it was about other sizes and dtypes. Names of sizes that
-    are symbols stay with the inputs.
+    Notes on what nodes compute are removed: they describe other sizes and dtypes. Names of symbolic sizes
+    stay with the inputs.
     """
     graph = copy.deepcopy(repro.graph.graph)
     given = iter(repro.inputs)
@@ -69,7 +69,7 @@ def with_literals(repro: Repro, values: Mapping[Literal, Any]) -> Repro:
 
 
 def _note_still_true(node: Node, value: Any) -> Any:
-    """What is still true of a node: sizes that are symbols, and those that are known only at run time."""
+    """Return what is still true of a node: its symbolic sizes, and those that are known only at run time."""
     note = note_of_node(node)
     if node.op == "placeholder":
         if not isinstance(note, TensorNote):
@@ -105,7 +105,7 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def replaced(value: Any, path: Path, changed: Mapping[Path, Any]) -> Any:
-    """The same structure, in plain containers, with some leaves changed; `DROPPED` ones are gone."""
+    """Return the same structure, in plain containers, with some leaves changed and `DROPPED` ones removed."""
     if path in changed:
         return changed[path]
     if isinstance(value, tuple | list):
@@ -141,7 +141,7 @@ class Parameter:
 
 
 def parameters_of(node: Node) -> tuple[Parameter, ...]:
-    """The parameters of the first signature that takes a node's arguments; empty where none is known."""
+    """Return the parameters of the first signature that takes a node's arguments; empty if none is known."""
     for parameters in _signatures(node.op, node.target):
         if _takes(parameters, len(node.args), set(node.kwargs)):
             return parameters
@@ -149,7 +149,7 @@ def parameters_of(node: Node) -> tuple[Parameter, ...]:
 
 
 def can_be_left_out(node: Node, place: int | str) -> bool:
-    """Whether an argument has a default, or another signature does without it and those after it.
+    """Return whether an argument has a default, or another signature omits it and those after it.
 
     `x.sum(dim=1)` and `x.sum()` are two signatures.
     """
@@ -163,7 +163,7 @@ def can_be_left_out(node: Node, place: int | str) -> bool:
 
 
 def parameter_at(parameters: tuple[Parameter, ...], place: int | str) -> Parameter | None:
-    """The parameter of a positional argument or of a keyword."""
+    """Return the parameter of a positional argument or of a keyword."""
     if isinstance(place, str):
         return next((parameter for parameter in parameters if parameter.name == place), None)
     positional = [parameter for parameter in parameters if not parameter.by_name_only]
@@ -182,7 +182,7 @@ def _takes(parameters: tuple[Parameter, ...], count: int, names: set[str]) -> bo
 
 @functools.cache
 def _signatures(op: str, target: Any) -> tuple[tuple[Parameter, ...], ...]:
-    """The signature of an op or a function, and of the overloads that a function or method has its name from.
+    """Return the signatures of an op or a function, and of the ATen overloads of the same name.
 
     Checked on torch 2.11 to 2.15 (`OpOverloadPacket.overloads`).
     """
@@ -190,7 +190,7 @@ def _signatures(op: str, target: Any) -> tuple[tuple[Parameter, ...], ...]:
         return (_of_schema(target),)
     found = []
     if op == "call_function" and getattr(target, "__module__", "") != "_operator":
-        with contextlib.suppress(TypeError, ValueError):  # a builtin: its overloads know
+        with contextlib.suppress(TypeError, ValueError):  # a builtin: its overloads have the signatures
             parameters = list(inspect.signature(target).parameters.values())
             if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
                 found = [
@@ -226,11 +226,11 @@ class Slot:
     node: str
     place: int | str
     choices: tuple[Any, ...] = field(default=(), compare=False)
-    """What could stand there, plainest first; at most a few."""
+    """A few values for it, plainest first."""
 
 
 def slots_of(repro: Repro) -> list[Slot]:
-    """Every argument for which there is something plainer."""
+    """Return every argument that has a plainer choice."""
     found = []
     for node in repro.graph.graph.nodes:
         # Taking one of several results: another index is another result, not a plainer one.
@@ -249,7 +249,7 @@ def slots_of(repro: Repro) -> list[Slot]:
 
 
 def with_arguments(repro: Repro, values: Mapping[Slot, Any]) -> Repro:
-    """The repro with other arguments; an input that nothing reads any more is gone."""
+    """Return the repro with other arguments, without the inputs that nothing reads any more."""
 
     def edit(graph: Graph) -> None:
         for node in graph.nodes:
@@ -265,7 +265,7 @@ def _change(node: Node, values: Mapping[int | str, Any]) -> None:
     args = [values.get(index, value) for index, value in enumerate(node.args)]
     while args and args[-1] is DROPPED:
         args.pop()
-    # What stands before an argument that stays cannot be left out: it is written as its default, if any.
+    # An argument before one that is kept cannot be omitted: it is written as its default, if any.
     for index, value in enumerate(args):
         if value is DROPPED:
             parameter = parameter_at(parameters, index)
@@ -277,7 +277,7 @@ def _change(node: Node, values: Mapping[int | str, Any]) -> None:
 
 
 def _choices(value: Any, parameter: Parameter | None) -> Iterator[Any]:
-    """What is plainer than a value; of a float also one digit of it, which the oracle may find too few."""
+    """Yield plainer values; for a float also its first digit, which the oracle may reject as too few."""
     if parameter is not None and _is_number(value) and _is_number(parameter.default):
         return  # the default is what a reader expects; other numbers are no plainer
     choices: list[Any] = []
@@ -291,7 +291,7 @@ def _choices(value: Any, parameter: Parameter | None) -> Iterator[Any]:
         plain = kind(min(item, 1) if item > 0 else 0 for item in value)
         choices = [plain[:1], kind(value[:1]), plain] if len(value) > 1 else [plain]
     elif isinstance(value, int) and not isinstance(value, bool):
-        # Dimensions count from 0; other numbers of things mostly from 1.
+        # Dimensions count from 0, most other integers from 1.
         choices = [0, 1] if value < 0 or (parameter is not None and "dim" in parameter.name) else [1]
     for choice in choices:
         if cost_of(choice) < cost_of(value) or len(repr(choice)) < len(repr(value)):

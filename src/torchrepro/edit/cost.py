@@ -1,9 +1,9 @@
-"""What the order of candidates counts next to nodes and elements: how much it takes to write a repro down.
+"""The cost of writing a repro down, which orders candidates next to their nodes and elements.
 
 Of a graph: ops that run, gradients, how plain the arguments are. Of a tensor: zeros and ones are free; one
-value throughout costs its digits; a progression more, seeded noise more than that, and values of its own each
-element's digits. A dtype and a layout that have to be spelled out cost something, and so does every dimension
-beyond the first.
+value throughout costs its digits; a progression costs more, seeded noise more than that, and arbitrary values
+the digits of each element. A dtype and a layout that have to be spelled out cost something, and so does every
+dimension beyond the first.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torchrepro.script.tensors import shortest_digits
 from torchrepro.torch_api.tensors import is_zero_tensor
 
 USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)
-"""What torch makes of numbers that are written down."""
+"""The dtypes that torch infers for number literals."""
 
 
 def count_runs(module: GraphModule) -> int:
-    """Ops as often as they stand to run: those of a nested graph once for each call of it.
+    """Return how many ops run: those of a nested graph count once for each call of it.
 
-    So a call of a graph is never smaller than the ops of that graph put in its place.
+    So a call of a graph is never smaller than the inlined ops of that graph.
     """
     total = 0
     for node in module.graph.nodes:
@@ -41,9 +41,9 @@ def count_runs(module: GraphModule) -> int:
 
 
 def asks_for_gradients(repro: Repro) -> int:
-    """0: no gradients. 1: inputs ask for them, though none are computed. 2: there is a backward call, too.
+    """Return 0: no gradients, 1: inputs require them, but none are computed, 2: there is a backward call too.
 
-    Below AOT there are none, whatever the inputs say.
+    Below AOT there are none, even where inputs require them.
     """
     if repro.place is Place.AFTER_AOT:
         return 0
@@ -54,14 +54,14 @@ def asks_for_gradients(repro: Repro) -> int:
 
 
 def cost_of_arguments(module: GraphModule) -> int:
-    """How far the numbers in a graph are from those that a person would write first."""
+    """Return how far the numbers in a graph are from the plainest ones (`cost_of`)."""
     own = sum(cost_of(value) for node in module.graph.nodes for value in (*node.args, *node.kwargs.values()))
     nested = (child for child in module.children() if isinstance(child, GraphModule))
     return own + sum(cost_of_arguments(child) for child in nested)
 
 
 def cost_of(value: Any) -> int:
-    """Of integers 0, then 1, then the smaller one; of others 1.0, then 0.0, then the shorter one."""
+    """Return the cost of an argument: integers 0, 1, then by size; floats 1.0, 0.0, then by length."""
     if isinstance(value, bool):
         return 0
     if isinstance(value, int):
@@ -80,20 +80,20 @@ def cost_of(value: Any) -> int:
 _PROGRESSION = 20
 _NOISE = 30
 OWN_VALUES = 60
-"""Where elements are written one by one."""
+"""For a tensor whose elements are written one by one."""
 _SPELLED_OUT = 40
 _EXOTIC = 10_000
 _FEW = 64
-"""Elements of which each is looked at."""
+"""Up to so many elements, each counts with its own digits."""
 _MANY = 1 << 16
-"""Elements above which seeded noise is not looked for."""
+"""Above so many elements, values are not compared with seeded noise."""
 _UNREAD = 1 << 20
-"""Elements above which all count as irregular where the first ones are: reading them takes longer."""
+"""Above so many elements, all count as irregular if the first ones are: reading them takes too long."""
 _DIGITS = 10
 
 
 def cost_of_tensor(tensor: torch.Tensor) -> int:
-    """The cost of one tensor."""
+    """Return the cost of one tensor."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return _EXOTIC
     if tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or is_zero_tensor(tensor):
@@ -104,7 +104,7 @@ def cost_of_tensor(tensor: torch.Tensor) -> int:
 
 
 def cost_of_values(tensor: torch.Tensor) -> int:
-    """The cost of what is in an ordinary tensor, whatever its kind."""
+    """Return the cost of the values of an ordinary tensor, without that of its dtype and layout."""
     if not tensor.numel():
         return 0
     window = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj())
@@ -118,7 +118,7 @@ def _cost_of_values(tensor: torch.Tensor) -> int:
         try:
             flat = flat.to(torch.float32)  # these types lack most operations
         except (NotImplementedError, RuntimeError):
-            return OWN_VALUES + _DIGITS * flat.numel()  # and these all of them: numbers of four bits
+            return OWN_VALUES + _DIGITS * flat.numel()  # and these lack all of them: four-bit types
     head = flat[:_FEW]
     if _is_uniform(head) and _is_uniform(flat):
         return cost_of_number(flat[0])
@@ -138,7 +138,7 @@ def _cost_of_values(tensor: torch.Tensor) -> int:
 
 
 def cost_of_number(number: torch.Tensor) -> int:
-    """The characters of a number beyond those of the plainest ones."""
+    """Return how many characters a number takes; 0 for the plainest ones, 0 and 1."""
     value = number.item()
     if value in (0, 1):
         return 0

@@ -1,12 +1,12 @@
 """The table of dimensions: sizes that can only change together, over all inputs and the graph's arguments.
 
 What torch's shape reasoning finds is exact as far as the fake kernels check their operands, and some do not.
-Where a table from it leads to candidates that eager refuses, there is the coarser one: equal sizes are taken
-to be the same one, and numbers in arguments count where an op is known to take sizes there.
+Where that table leads to candidates that eager rejects, a coarser one is used: equal sizes are taken to be
+the same dimension, and numbers in arguments count where an op is known to take sizes there.
 
 To change a dimension is to slice every tensor that has it, at the element that fails, and to write the new
-size wherever the graph names the old one. Whether the result runs is asked of fake tensors, which takes
-milliseconds; so the table may propose what does not fit.
+size wherever the graph names the old one. A run on fake tensors, which takes milliseconds, checks whether the
+result runs; so the table may propose sizes that do not fit.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from torchrepro.nouns.verdict import Verdict
 
 _MANY_ELEMENTS = 1 << 24
 _COMBINATIONS = 48
-"""How many ways to fit the numbers in the arguments are tried on fakes, for one wish."""
+"""How many ways to fit the numbers in the arguments are tried on fakes, for each requested resize."""
 _MANY_OPS = 60
-"""Above, fakes take a tenth of a second and more, and only three ways are tried."""
+"""Above so many ops, a run on fakes takes 0.1 s and more, and only three ways are tried."""
 _SECONDS = 3.0
-"""For a search on fakes; half a compile."""
+"""Timeout of a search on fakes: about half the time of a compilation."""
 _TAKES_SIZES = (
     *("view", "reshape", "expand", "broadcast_to", "unflatten", "split", "full", "zeros", "ones", "empty"),
     *("rand", "randn", "randint", "arange", "linspace", "layer_norm", "rms_norm", "narrow", "slice"),
     *("as_strided", "resize", "getitem", "setitem", "embedding_dense_backward", "select_backward", "repeat"),
 )
-"""In the names of ops whose integers are sizes or ends of ranges, as a rule."""
+"""Parts of the names of ops whose integers are usually sizes or ends of ranges."""
 
 
 @dataclass(frozen=True, eq=False)
 class DimensionTable:
-    """The dimensions of a repro. `free` ones can be chosen; the others follow, or are made to fit."""
+    """The dimensions of a repro. `free` ones can be chosen; the others follow from them, or are fitted."""
 
     repro: Repro
     held: tuple[Held, ...]
     dimensions: tuple[Dimension, ...]
     free: tuple[Dimension, ...]
     loose: tuple[Dimension, ...]
-    """Numbers in arguments that are sizes, though of no input: those of a view."""
+    """Numbers in arguments that are sizes, but not of an input: those of a view."""
     is_guess: bool = False
-    """Sizes are taken to be one because they are equal."""
+    """Equal sizes are taken to be the same dimension."""
 
     def resized(self, wish: Mapping[str, int], starts: Mapping[str, int] | None = None) -> Repro | None:
-        """The repro with other sizes, by the names of dimensions; None where no such repro would run."""
+        """Return the repro with other sizes, by the names of dimensions; None if no such repro would run."""
         for sizes in islice(self._ways(wish), 3 if self.repro.ops > _MANY_OPS else _COMBINATIONS):
             candidate = self._with_sizes(sizes, starts or {})
             calls = [candidate, *(replace(candidate, inputs=i, earlier=()) for i in candidate.earlier)]
@@ -66,7 +66,7 @@ class DimensionTable:
         return None
 
     def _ways(self, wish: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        """Sizes for all dimensions: as wished, the loose ones fitted in every likely way."""
+        """Yield sizes for all dimensions: as requested, with the loose ones fitted in every likely way."""
         base = {each.name: each.size for each in self.dimensions} | dict(wish)
         changed = [(each.size, after) for each in self.free if (after := base[each.name]) != each.size]
         bold = all(base[each.name] == 1 for each in self.free)
@@ -83,7 +83,7 @@ class DimensionTable:
                 yield sizes
 
     def _follow(self, sizes: dict[str, int]) -> bool:
-        """Set what follows from the other sizes; False where that is no size."""
+        """Set the sizes that follow from the others; return False where a result is not a valid size."""
         for each in self.dimensions:
             if each.formula is not None:
                 found = each.formula(sizes)
@@ -117,7 +117,7 @@ class DimensionTable:
 
 
 def windows(held: Sequence[Held], ranges: Mapping[Axis, tuple[int, int]]) -> dict[Held, torch.Tensor]:
-    """The tensors that have these axes, with a part of them: (start, size) along each axis."""
+    """Return the tensors that have these axes, each cut to its window: (start, size) along each axis."""
     found = {}
     for number in sorted({axis.held for axis in ranges}):
         shape = held[number].tensor.shape
@@ -128,20 +128,20 @@ def windows(held: Sequence[Held], ranges: Mapping[Axis, tuple[int, int]]) -> dic
 
 
 def _fitting(size: int, changed: Sequence[tuple[int, int]], bold: bool) -> list[int]:
-    """What a loose number could become when sizes change from one to another, the likeliest first."""
+    """Return what a loose number could become when sizes change from one to another, the likeliest first."""
     scaled = [size * after // before for before, after in changed if size * after % before == 0]
-    # An index counts up to the size it goes along, and no op says that the two are one.
+    # The end of an index range equals the size of its dimension, but no op ties the two together.
     same = [after for before, after in changed if before == size]
     found = dict.fromkeys([*same, size, *scaled, *(after for _, after in changed)])
     found.pop(1, None)
     return [1, *found] if bold else [*found, 1]
 
 
-# How a table is made.
+# Building a table.
 
 
 def dimension_table(repro: Repro, verdict: Verdict, *, guess: bool = False) -> DimensionTable:
-    """The table of a repro that fails with this verdict. `guess`: on the guess that equal sizes are one."""
+    """Return the table of a repro that fails with this verdict. `guess`: take equal sizes to be the same."""
     held = tuple(held_tensors(repro))
     traced = None if guess else trace_sizes(repro, held)
     dimensions, results = (_equal_sizes(repro, held), {}) if traced is None else traced
@@ -160,7 +160,7 @@ def dimension_table(repro: Repro, verdict: Verdict, *, guess: bool = False) -> D
 
 
 def _equal_sizes(repro: Repro, held: Sequence[Held]) -> list[Dimension]:
-    """One dimension for each size above 1, with all axes and numbers that have it; and for other numbers."""
+    """Return one dimension per size above 1, with all axes and numbers equal to it, and per other number."""
     members: dict[int, list[Axis | Literal]] = {}
     for number, each in enumerate(held):
         for axis, size in enumerate(each.tensor.shape if each.is_of_the_call else ()):
@@ -179,18 +179,18 @@ def _equal_sizes(repro: Repro, held: Sequence[Held]) -> list[Dimension]:
 
 
 def _numbers_that_are_sizes(repro: Repro) -> Iterator[tuple[Literal, int]]:
-    """Integers above 1 in the arguments of ops that take sizes, by their names."""
+    """Yield integers above 1 in the arguments of ops that take sizes, going by the names of the ops."""
     for node in repro.graph.graph.nodes:
         name = str(getattr(node.target, "__name__", node.target))
         if any(word in name for word in _TAKES_SIZES):
             for literal, value in literals_of(node, int):
-                # A plain index picks one of several; only the ends of a slice are sizes.
+                # A plain index selects one element; only the ends of a slice are sizes.
                 if value > 1 and ("item" not in name or literal.path[-1] in ("start", "stop")):
                     yield literal, value
 
 
 def _joined(dimensions: Sequence[Dimension], repro: Repro, held: Sequence[Held]) -> list[Dimension]:
-    """Dimensions that bear the name of one symbol in the notes of a dynamic graph are one."""
+    """Merge dimensions that have the same symbol in the notes of a dynamic graph."""
     names: dict[Axis | Literal, str] = {}
     inputs = {each.index: number for number, each in enumerate(held)}
     for index, node in enumerate(repro.graph.graph.find_nodes(op="placeholder")):
@@ -218,7 +218,7 @@ def _joined(dimensions: Sequence[Dimension], repro: Repro, held: Sequence[Held])
 def _with_positions(
     dimensions: Sequence[Dimension], verdict: Verdict, results: Results, held: Sequence[Held]
 ) -> list[Dimension]:
-    """The dimensions with where the failing element lies: as the verdict says, else as it is likely."""
+    """Return the dimensions with the position of the failing element, by the verdict or else a guess."""
     found: dict[str, int] = {}
     names = {axis: each.name for each in dimensions for axis in each.axes}
     inputs = {each.index: number for number, each in enumerate(held) if each.index is not None}
@@ -243,9 +243,9 @@ def _with_positions(
 
 
 def _likely_position(axes: Sequence[Axis], known: Mapping[Axis, int], held: Sequence[Held]) -> int:
-    """A guess where nothing is known: along the element that stands out most, the largest or no number.
+    """Guess a position that the verdict does not tell: that of the largest absolute value, or of a NaN.
 
-    What is known of other dimensions narrows it down.
+    Known positions along other dimensions narrow it down.
     """
     for axis in axes:
         tensor = held[axis.held].tensor.detach()
@@ -263,10 +263,10 @@ def _likely_position(axes: Sequence[Axis], known: Mapping[Axis, int], held: Sequ
 
 
 def _with_earlier_calls(dimensions: Sequence[Dimension], held: Sequence[Held]) -> list[Dimension]:
-    """The dimensions with the axes of tensors that only earlier calls were given.
+    """Return the dimensions with the axes of tensors that only earlier calls take.
 
-    Where their size is that of the call itself, they change with it. Other sizes are dimensions of their own,
-    one for each call and size.
+    Where their size is that of the call itself, they change with it. Other sizes are separate dimensions, one
+    for each call and size.
     """
     owner = {axis: each.name for each in dimensions for axis in each.axes}
     inputs = {each.index: number for number, each in enumerate(held) if each.index is not None}
@@ -287,7 +287,7 @@ def _with_earlier_calls(dimensions: Sequence[Dimension], held: Sequence[Held]) -
 
 
 def smallest_that_runs(table: DimensionTable, floor: int) -> Repro | None:
-    """The repro with every free dimension at `floor`, or as near to it as it runs; None: no smaller one does.
+    """Return the repro with every free dimension at `floor`, or as near as runs; None if no smaller one runs.
 
     Sizes that are multiples of one another (heads and features, chunks of a projection) shrink by a common
     factor, where none of them can shrink alone.
@@ -322,7 +322,7 @@ def smallest_that_runs(table: DimensionTable, floor: int) -> Repro | None:
     while sizes != before and time.monotonic() < deadline:
         before = dict(sizes)
         for name in sorted((each.name for each in table.free), key=sizes.__getitem__, reverse=True):
-            # The smallest size of this one with which it runs, the others being as they are.
+            # Find the smallest size of this dimension with which it runs, with the others unchanged.
             if sizes[name] > floor and not runs_with(name, floor):
                 bisect_left(range(sizes[name]), True, lo=floor + 1, key=partial(runs_with, name))
     return best

@@ -1,8 +1,8 @@
-"""The tensors of a repro, each once with all its places: replace them, take parts, give them plain values.
+"""The tensors of a repro, each once with all its places: replace them, slice them, give them plain values.
 
-A tensor can be given twice, to the call and to one before it; it stays one tensor. Only those are listed that
-can be recreated from their values alone: no wrappers, nothing sparse or quantised. Plain values are made in
-one line: what could stand in the place of a tensor's own, plainest first.
+A tensor can be an input of the call and of an earlier one; it stays one tensor. Only those are listed that
+can be recreated from their values alone: no wrappers, nothing sparse or quantised. Plain values (`FORMS`)
+are those that take one line to create, and may replace a tensor's own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Spot = tuple[int, int] | str
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor and where it stands. `shares`: another one of them looks at the same memory.
+    """A tensor and its places. `shares`: another tensor of the repro uses the same memory.
 
-    Two are the same if they stand in the same places, whatever the tensor there.
+    Two are equal if their places are, whatever the tensors.
     """
 
     tensor: torch.Tensor = field(compare=False)
@@ -37,17 +37,17 @@ class Held:
 
     @property
     def index(self) -> int | None:
-        """Which input of the call itself it is."""
+        """Its index among the inputs of the call itself."""
         return next((spot[1] for spot in self.spots if isinstance(spot, tuple) and spot[0] == 0), None)
 
     @property
     def is_of_the_call(self) -> bool:
-        """Whether not only earlier calls were given it."""
+        """Whether the call itself uses it, not only earlier calls."""
         return any(isinstance(spot, str) or spot[0] == 0 for spot in self.spots)
 
 
 def held_tensors(repro: Repro) -> list[Held]:
-    """The tensors that can be recreated, in the order in which a reader meets them."""
+    """Return the tensors that can be recreated: inputs, those of earlier calls, attributes of the graph."""
     spots: dict[int, list[Spot]] = {}
     tensors: dict[int, torch.Tensor] = {}
     for spot, tensor in _spots(repro):
@@ -61,7 +61,7 @@ def held_tensors(repro: Repro) -> list[Held]:
 
 
 def with_tensors(repro: Repro, others: Mapping[Held, torch.Tensor]) -> Repro:
-    """The repro with other tensors in the place of some."""
+    """Return the repro with some tensors replaced."""
     calls = [list(repro.inputs), *map(list, repro.earlier)]
     attributes: dict[str, torch.Tensor] = {}
     for held, tensor in others.items():
@@ -76,7 +76,7 @@ def with_tensors(repro: Repro, others: Mapping[Held, torch.Tensor]) -> Repro:
 
 
 def made_like(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """These values as a tensor of the same kind: a parameter, a leaf, one that asks for gradients."""
+    """Return these values as a tensor of the same kind: a parameter, a leaf, one that requires gradients."""
     floats = values.dtype.is_floating_point or values.dtype.is_complex
     if isinstance(model, torch.nn.Parameter):
         return torch.nn.Parameter(values, requires_grad=model.requires_grad and floats)
@@ -97,7 +97,7 @@ def _spots(repro: Repro) -> list[tuple[Spot, torch.Tensor]]:
         if _can_be_made(value)
     ]
     if repro.place is Place.BEFORE_CAPTURE:
-        return found  # what the user's module holds is the user's
+        return found  # the attributes of the user's module are left alone
     for node in repro.graph.graph.nodes:
         if node.op == "get_attr" and "." not in str(node.target):
             value: Any = getattr(repro.graph, str(node.target), None)
@@ -129,7 +129,7 @@ def _with_attributes(module: GraphModule, tensors: Mapping[str, torch.Tensor]) -
 
 
 def count_elements(repro: Repro) -> int:
-    """Elements in all inputs and in the constants of the graph, those of earlier calls included."""
+    """Return how many elements all inputs, those of earlier calls, and constants of the graph have."""
     return count_elements_of(all_tensors(repro))
 
 
@@ -149,7 +149,7 @@ _LOOKS_UP = ("index", "embedding", "gather", "scatter", "take", "put", "nll_loss
 
 @torch.no_grad()
 def window(tensor: torch.Tensor, starts: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
-    """The part of a tensor that begins at `starts`, in memory of its own, with the order of its strides.
+    """Return a copy of the part of a tensor that begins at `starts`, with its strides in the same order.
 
     Sizes beyond the tensor repeat its last element: a literal that follows others may grow.
     """
@@ -163,10 +163,10 @@ def window(tensor: torch.Tensor, starts: Sequence[int], sizes: Sequence[int]) ->
 
 @torch.no_grad()
 def laid_out_like(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """A copy of the values with the layout of another tensor of this rank.
+    """Return a copy of the values with the layout of another tensor of this rank.
 
     Contiguous and permuted tensors have no gaps and stay so. Where there are gaps the strides stay as they
-    are, in a memory just large enough; a dimension that repeats its one element still does.
+    are, in a storage just large enough; an expanded dimension (stride 0) stays expanded.
     """
     if values.dim() != model.dim() or model.is_contiguous():
         return values.clone(memory_format=torch.contiguous_format)
@@ -189,7 +189,7 @@ def laid_out_like(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values without gaps, in the usual order, in memory of its own."""
+    """Return a contiguous copy of a tensor."""
     with torch.no_grad():
         values = tensor.detach().clone(memory_format=torch.contiguous_format)
     return made_like(values, tensor)
@@ -208,10 +208,10 @@ def _without_gaps(tensor: torch.Tensor) -> bool:
 def indices_below(
     repro: Repro, tensors: Sequence[tuple[Held, torch.Tensor]], limits: Sequence[tuple[int, int]]
 ) -> dict[Held, torch.Tensor]:
-    """Integers that were indices into a dimension, brought below its new size.
+    """Return tensors of indices into a dimension that became smaller, reduced modulo its new size.
 
-    That a tensor holds indices is guessed: the graph looks something up, and all of its values were below a
-    size that has become smaller. `limits` has the sizes before and after.
+    That a tensor holds indices is a guess: the graph has an op that takes indices, and all of its values were
+    below a size that has become smaller. `limits` has the sizes before and after.
     """
     if not limits or not any(map(_looks_up, repro.graph.graph.nodes)):
         return {}
@@ -240,7 +240,7 @@ Form = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 
 
 def _throughout(number: Callable[[torch.Tensor, tuple[int, ...]], complex]) -> Form:
-    """The form that has one number in all elements."""
+    """Return the form that has one number in all elements."""
 
     def form(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
         value = number(tensor.detach(), place)
@@ -250,7 +250,7 @@ def _throughout(number: Callable[[torch.Tensor, tuple[int, ...]], complex]) -> F
 
 
 plainest = _throughout(lambda tensor, place: int(_has_fractions(tensor) or tensor.dtype is torch.bool))
-"""Ones; zeros for integers, which are mostly indices and exist everywhere; True for masks."""
+"""Ones; zeros for integers, which are mostly indices, and 0 is valid for any size; True for masks."""
 _other = _throughout(lambda tensor, place: int(not (_has_fractions(tensor) or tensor.dtype is torch.bool)))
 """Zeros; ones for integers."""
 _signs = _throughout(lambda tensor, place: -1 if not tensor.is_complex() and tensor[place].item() < 0 else 1)
@@ -262,7 +262,7 @@ _same = _throughout(lambda tensor, place: tensor[place].item())
 
 
 def _counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """0, 1, 2, ..."""
+    """Return the tensor with the values 0, 1, 2, ..."""
     if tensor.dtype is torch.bool:
         return plainest(tensor, place)
     numbers = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
@@ -270,14 +270,14 @@ def _counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
 
 
 def _noise(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """Normal numbers from a generator with seed 0, made on the CPU; other types count."""
+    """Return the tensor with seeded normal numbers; integers and booleans as `_counting`."""
     if not _has_fractions(tensor):
         return _counting(tensor, place)
     return _made(seeded_noise(tensor), tensor)
 
 
 FORMS: tuple[Form, ...] = (plainest, _counting, _signs, _other, _one_digit, _same, _noise)
-"""For tensors of several elements: values that vary are likelier to matter than which value it is."""
+"""For tensors of several elements: that values differ matters more often than which value it is."""
 FORMS_OF_ONE: tuple[Form, ...] = (plainest, _other, _signs, _one_digit)
 
 
@@ -286,14 +286,14 @@ def forms_of(tensor: torch.Tensor) -> tuple[Form, ...]:
 
 
 def seeded_noise(tensor: torch.Tensor) -> torch.Tensor:
-    """`torch.randn(shape, generator=torch.Generator().manual_seed(0))` in the tensor's dtype."""
+    """Return `torch.randn(shape, generator=torch.Generator().manual_seed(0))` in the tensor's dtype."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
     return drawn.to(device=tensor.device, dtype=tensor.dtype)
 
 
 def rounder_values(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor with its numbers written to one digit, two, three: the shortest first."""
+    """Yield the tensor with its values rounded to one, two and three significant digits."""
     if not _has_fractions(tensor) or tensor.is_complex():
         return
     values = tensor.detach().reshape(-1).tolist()
@@ -303,12 +303,12 @@ def rounder_values(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def rounded(value: complex, digits: int) -> complex:
-    """A number to so many digits; what is no number or no fraction stays as it is."""
+    """Return a float to so many significant digits; other values unchanged."""
     return float(f"{value:.{digits - 1}e}") if isinstance(value, float) else value
 
 
 def _made(values: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """These values with the layout and the kind of another tensor."""
+    """Return these values with the layout and the kind of another tensor."""
     return made_like(laid_out_like(values, model), model)
 
 

@@ -1,9 +1,9 @@
-"""Open ops: nested graphs and composites in the place of the op that they are in.
+"""Open ops: inline the graphs of higher-order ops, decompose composite ops.
 
 Where a higher-order op runs its graph once (`invoke_subgraph`, a checkpoint, the branch of a `cond`) the
-result is the same. A loop becomes one turn of it; where that does not run, the loop stays. A composite op
-(`layer_norm`, made of `var_mean`, `rsqrt` and `mul`) is traced on tensors without data. It computes the same
-afterwards, but for the last bits: eager often has a kernel of its own for the whole.
+result is the same. A loop becomes one iteration of it; where that does not run, the loop stays. A composite
+op (`layer_norm`, made of `var_mean`, `rsqrt` and `mul`) is traced on fake tensors. The result is the same but
+for the last bits: eager often has one kernel for the whole.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LOOPS = ("while_loop", "scan", "map_impl", "associative_scan")
 
 
 def nested_calls(repro: Repro) -> list[str]:
-    """The nodes of a graph that can be replaced by the ops of a nested graph."""
+    """Return the nodes of a graph that can be replaced by the ops of a nested graph."""
     return [node.name for node in repro.graph.graph.nodes if _insides(repro.graph, node)]
 
 
 def branches(repro: Repro) -> dict[str, str]:
-    """Nodes that choose between two graphs, and the nodes that say which: True for the first."""
+    """Return the `cond` nodes, each with the node of its predicate: True takes the first graph."""
     return {
         node.name: node.args[0].name
         for node in repro.graph.graph.nodes
@@ -45,9 +45,9 @@ def branches(repro: Repro) -> dict[str, str]:
 
 
 def inlined(repro: Repro, names: Collection[str], second: Collection[str] = ()) -> Repro | None:
-    """The repro without these higher-order ops, nor those in their graphs; None where none of them can go.
+    """Return the repro with these higher-order ops, and those in their graphs, inlined; None if none can be.
 
-    Of a `cond` the first branch is taken, of those in `second` the other one.
+    A `cond` becomes its first branch, one in `second` its other branch.
     """
 
     def inside(module: GraphModule, node: Node) -> Inside | None:
@@ -60,16 +60,16 @@ def inlined(repro: Repro, names: Collection[str], second: Collection[str] = ()) 
         following = expanded(found, inside)
         if following is None:
             break
-        # What came out of the nested graphs is next.
+        # Next, inline the higher-order ops among the nodes that were inlined.
         names = {node.name for node in following.graph.graph.nodes} - before
         found = following
     return None if found is repro else found
 
 
 def _insides(module: GraphModule, node: Node) -> list[Inside]:
-    """The graphs that can stand for a node, with what each is run on; of a `cond` in the order it has them.
+    """Return the graphs that can replace a node, each with its operands; those of a `cond` in their order.
 
-    Most ops have one graph, which is called with the operands that come after it.
+    Most higher-order ops have one graph, which is called with the operands after it.
     """
     target: Any = node.target
     graphs, operands = _call(module, node)
@@ -81,13 +81,13 @@ def _insides(module: GraphModule, node: Node) -> list[Inside]:
 
 
 def _without_saved(outputs: Any) -> Any:
-    """The forward graph of an autograd function returns, apart from its results, what backward will need."""
+    """Return the results of an autograd function's forward graph without the values saved for backward."""
     apart = isinstance(outputs, tuple | list) and len(outputs) == 2
     return outputs[0] if apart and isinstance(outputs[0], tuple | list) else outputs
 
 
 def _call(module: GraphModule, node: Node) -> tuple[list[GraphModule], Sequence[Any]]:
-    """The graphs that a higher-order op is given, and the arguments after them."""
+    """Return the graphs among the arguments of a higher-order op, and the arguments after them."""
     if node.op != "call_function" or not isinstance(node.target, HigherOrderOperator):
         return [], ()
     graphs = [
@@ -104,7 +104,7 @@ def _inputs(body: GraphModule) -> list[Node]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Nodes and numbers, also those in lists; names and options are no operands."""
+    """Yield operands, also those in lists: nodes and numbers, not names and options."""
     if isinstance(value, tuple | list):
         for item in value:
             yield from _leaves(item)
@@ -113,7 +113,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def drop_fixed_inputs(module: GraphModule, is_fixed: Callable[[Node], bool]) -> None:
-    """Take the inputs that are fixed away from all graphs nested in a graph; loops keep theirs."""
+    """Remove fixed inputs from all graphs nested in a graph, except those of loops."""
     gone: dict[Node, None] = {}
     for node in module.graph.nodes:
         graphs, operands = _call(module, node)
@@ -135,7 +135,7 @@ def drop_fixed_inputs(module: GraphModule, is_fixed: Callable[[Node], bool]) -> 
 
 
 def _kept(operands: Sequence[Any], fixed: Iterator[bool]) -> list[Any]:
-    """Operands, some of them in lists, without those that are fixed."""
+    """Return the operands, some of them in lists, without those that are fixed."""
     found: list[Any] = []
     for operand in operands:
         if isinstance(operand, tuple | list):
@@ -146,7 +146,7 @@ def _kept(operands: Sequence[Any], fixed: Iterator[bool]) -> list[Any]:
 
 
 def expanded_everywhere(repro: Repro) -> list[Repro]:
-    """The repro with every op opened: as far as the compiler would, and less far; empty where none can be."""
+    """Return the repro with every op opened, with and without inductor's decompositions, if any can be."""
     values = run_on_fakes(repro).by_name
     found: dict[str, Repro] = {}
     for table in (inductor_decompositions(), {}):
@@ -179,7 +179,7 @@ def _is_openable(node: Node) -> bool:
 
 
 def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: Decompositions) -> GraphModule | None:
-    """The ops of which one is made, as a graph over its operands; None where it cannot be traced."""
+    """Return the ops that an op consists of, as a graph over its operands; None if it cannot be traced."""
     order = {operand: place for place, operand in enumerate(node.all_input_nodes)}
 
     def call(*operands: Any) -> Any:
@@ -195,14 +195,14 @@ def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: Decomposition
         with applied_modes(repro.ambient), torch.no_grad():
             traced = make_fx(call, decomposition_table=dict(table), tracing_mode="fake")(*fakes)
     except Exception:
-        # Whatever an op raises without data: then it stays as it is.
+        # An op may raise anything on fake tensors: then it is not opened.
         return None
     traced.graph.eliminate_dead_code()
     return traced if all(map(_is_repeatable, traced.graph.nodes)) else None
 
 
 def _is_repeatable(node: Node) -> bool:
-    """Not random, no constant that the trace has made, nothing that writes."""
+    """Return whether a traced node is neither random nor a constant of the trace, and writes nothing."""
     if node.op in ("placeholder", "output"):
         return True
     target: Any = node.target
@@ -212,14 +212,14 @@ def _is_repeatable(node: Node) -> bool:
 
 
 def _is_more(node: Node, inside: GraphModule) -> bool:
-    """Whether there is more than one op inside, or another one than it was."""
+    """Return whether there is more than one op inside."""
     ops = [inner for inner in inside.graph.nodes if inner.op == "call_function"]
     own = isinstance(node.target, OpOverload) and [inner.target for inner in ops] == [node.target]
     return not own and len([inner for inner in ops if isinstance(inner.target, OpOverload)]) > 1
 
 
 def _use_public_names(module: GraphModule) -> None:
-    """`torch.rsqrt(x)` and `x.view(...)` for calls of ATen, where they call the same op and nothing else."""
+    """Replace ATen calls by `torch.rsqrt(x)` or `x.view(...)`, where that calls the same op and no other."""
     for node in module.graph.nodes:
         target: Any = node.target
         name = schema_of(target).name.removeprefix("aten::") if isinstance(target, OpOverload) else "_"
@@ -232,7 +232,7 @@ def _use_public_names(module: GraphModule) -> None:
 
 
 def _calls(function: Any, node: Node) -> list[Any]:
-    """The ops that a function calls if it is given the arguments of a node."""
+    """Return the ops that a function calls with the arguments of a node."""
 
     def value(operand: Node) -> Any:
         return operand.meta.get("val")
@@ -246,6 +246,6 @@ def _calls(function: Any, node: Node) -> list[Any]:
         with torch.no_grad(), mode, seen:
             function(*args, **kwargs)
     except Exception:
-        # It takes other arguments: then it is not the same function.
+        # It takes other arguments, so it is not the same function.
         return []
     return seen.ops

@@ -1,7 +1,7 @@
 """The outputs of a graph, and ops with several results of which only one is used.
 
-Each output has the path under which the judge names it. An op with several results and the node that takes
-one of them become one op: `amax` for `max(...)[0]`.
+Each output has the path by which the judge names it. An op with several results and the node that takes one
+of them become one op: `amax` for `max(...)[0]`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Output:
 
 
 def outputs_of(repro: Repro) -> list[Output]:
-    """In the order in which they stand; a node that is returned twice is there twice."""
+    """Return the outputs in order; a node that is returned twice is listed twice."""
     return list(_walk(repro.graph.graph.output_node().args[0], "out"))
 
 
 def is_flat(repro: Repro) -> bool:
-    """Whether the graph returns a node, or a tuple of nodes."""
+    """Return whether the graph returns a node, or a tuple of nodes."""
     returned = repro.graph.graph.output_node().args[0]
     if isinstance(returned, Node):
         return True
@@ -42,7 +42,7 @@ def is_flat(repro: Repro) -> bool:
 
 
 def returning(repro: Repro, outputs: Sequence[Output]) -> Repro | None:
-    """The repro that returns these alone, in a tuple, without what only the others needed."""
+    """Return the repro with only these outputs, in a tuple, without the nodes that only the others needed."""
     if not outputs:
         return None
 
@@ -72,13 +72,13 @@ _PARTS = ("split", "split_with_sizes", "tensor_split", "chunk")
 
 
 def taken_apart(repro: Repro) -> list[str]:
-    """The nodes that take one of several results, for which there is an op that computes that one alone."""
+    """Return the nodes that take one of several results, where an op exists that computes that one alone."""
     values = run_on_fakes(repro).by_name
     return [node.name for node in repro.graph.graph.nodes if _call_for(node, values) is not None]
 
 
 def with_single_results(repro: Repro, names: Collection[str]) -> Repro:
-    """The repro with one op for each of these nodes and the op that it takes a result of."""
+    """Return the repro with each of these nodes, and the op whose result it takes, as one op."""
     values = run_on_fakes(repro).by_name
 
     def edit(graph: Graph) -> None:
@@ -92,9 +92,9 @@ def with_single_results(repro: Repro, names: Collection[str]) -> Repro:
 
 
 def _call_for(node: Node, values: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
-    """What computes one of several results, and on what, in the style of the op that has them.
+    """Return the function that computes one of several results, and its arguments; ATen for ATen ops.
 
-    None where a node takes no result out of several, or nothing computes that one alone.
+    None where a node does not take one of several results, or no op computes that one alone.
     """
     operands: list[Any] = [*node.args, None, None]
     several, place = operands[:2]
@@ -122,7 +122,7 @@ def _call_for(node: Node, values: Mapping[str, Any]) -> tuple[Any, tuple[Any, ..
     dim = argument(2, "dim", 0)
     if name not in _PARTS or not isinstance(dim, int):
         return None
-    sizes = [part.shape[dim] for part in results]  # of the pieces into which a tensor was cut
+    sizes = [part.shape[dim] for part in results]  # of the pieces that a tensor is split into
     if not all(isinstance(size, int) for size in sizes):
         return None
     start, end = sum(sizes[:place]), sum(sizes[: place + 1])

@@ -18,7 +18,7 @@ _GONE: Any = object()
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """One thing that a reader has to set up."""
+    """One setting that a reader has to make."""
 
     name: str
     removed: Callable[[Repro], Repro]
@@ -78,14 +78,14 @@ def config_settings(repro: Repro) -> list[Setting]:
 
 
 def gradient_settings(repro: Repro) -> list[Setting]:
-    """Return the backward call, and inputs that ask for gradients."""
+    """Return the backward call, and inputs that require gradients."""
     if not asks_for_gradients(repro):
         return []
     return [Setting("backward", _at("backward", value=False)), Setting("requires_grad", _without_gradients)]
 
 
 def compiler_settings(repro: Repro) -> list[Setting]:
-    """Return what was asked of the compiler. Its name stays: it is what is under test."""
+    """Return the arguments of `torch.compile` but for the backend: that is under test."""
     compiler, plain = repro.compiler, Compiler()
     found = [
         Setting(name, _at("compiler", name, value=value), str(getattr(compiler, name)))
@@ -104,12 +104,12 @@ def call_settings(repro: Repro) -> list[Setting]:
 
 
 def _at(*path: Any, value: Any = _GONE) -> Callable[[Repro], Repro]:
-    """Put a value at a path of fields, keys and items in a repro, or take away what stands there."""
+    """Set a value at a path of fields, keys and items in a repro, or remove what is there."""
     return lambda repro: _with(repro, path, value)
 
 
 def _at_ambient(name: str, value: Any) -> Callable[[Repro], Repro]:
-    # What could not be kept is not applied either, so the failure does not need it.
+    # Settings that could not be recorded (`left_out`) are not applied, so the failure does not need them.
     return lambda repro: _with(_with(repro, ("ambient", "left_out"), ()), ("ambient", name), value)
 
 
@@ -127,7 +127,7 @@ def _with(held: Any, path: Sequence[Any], value: Any) -> Any:
 
 
 def _without_gradients(repro: Repro) -> Repro:
-    """Inputs on the same memory that ask for no gradients; there is no backward then."""
+    """Return the repro with detached inputs on the same memory, and so without a backward call."""
 
     def detached(inputs: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in inputs)

@@ -1,6 +1,6 @@
 """Change a copy of a repro's graph: names, metadata and values stay, the original is left alone.
 
-Copy the nodes of one graph into another. Bypass ops: what reads an op's result reads one of its operands.
+Copy the nodes of one graph into another. Bypass ops: replace an op's result by one of its operands.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _WRITING_OPERATORS = frozenset(
 
 
 def edited(repro: Repro, edit: Callable[[Graph], None]) -> Repro:
-    """The repro with `edit` applied to a copy of its graph.
+    """Return the repro with `edit` applied to a copy of its graph.
 
-    What nothing uses any more goes as well: dead nodes, and inputs that were used before.
+    Dead nodes are removed, and inputs that are no longer used.
     """
     graph = copy.deepcopy(repro.graph.graph)
     unused = {node.name for node in graph.nodes if node.op == "placeholder" and not node.users}
@@ -41,7 +41,7 @@ def edited(repro: Repro, edit: Callable[[Graph], None]) -> Repro:
 def rebuilt(
     repro: Repro, graph: Graph, root: Any = None, drop: Callable[[Node], bool] = lambda node: False
 ) -> Repro:
-    """The repro with this graph, without those of its inputs that `drop` names.
+    """Return the repro with this graph, without the inputs for which `drop` returns True.
 
     The inputs are those of the repro, by the placeholders' names. `root` holds the attributes of the graph.
     """
@@ -61,7 +61,7 @@ def rebuilt(
 def put_in_place_of(node: Node, value: Any) -> None:
     """Replace a node by a value: another node, a number, or several in a tuple.
 
-    What takes one of several out of the node is given that one.
+    Where the value is a tuple, a node that takes an item of the result is replaced by that item.
     """
     for user in list(node.users):
         place = user.args[1] if user.target is operator.getitem and user.args[0] is node else None
@@ -83,9 +83,9 @@ def remove_dead_nodes(graph: Graph) -> None:
 
 
 def has_effects(node: Node) -> bool:
-    """Whether a node does more than compute its result: it writes to a value or changes the state.
+    """Return whether a node does more than compute its result: it writes to a value or changes the state.
 
-    Random ops are none of these: that others draw other numbers without them is for the oracle to judge.
+    Random ops do not count: the oracle judges whether it matters that others draw other numbers without them.
     Checked on torch 2.11 to 2.15 (`Node.is_impure`).
     """
     if node.op == "output":
@@ -106,23 +106,23 @@ def has_effects(node: Node) -> bool:
 
 
 def writes_by_name(name: str) -> bool:
-    """`add_`, but not `__add__`: torch's way to name what writes to its first argument."""
+    """Return whether a name says that a function writes to its first argument: `add_`, not `__add__`."""
     return name.endswith("_") and not name.endswith("__")
 
 
 def _changes_state(target: Any, name: str) -> bool:
-    """Functions with a leading underscore outside of `torch.ops` open and close regions (autocast, vmap).
+    """Return whether a function opens or closes a region (autocast, vmap): a leading underscore, not an op.
 
-    `_set_grad_enabled`, `_enter_autocast`, `_vmap_increment_nesting`, ...: no list of them holds for long.
+    `_set_grad_enabled`, `_enter_autocast`, `_vmap_increment_nesting`, ...: the list changes between versions.
     """
     module = getattr(target, "__module__", "") or ""
     return name.startswith(("_", "lazy_load", "manual_seed")) and not module.startswith(OPS)
 
 
 def with_all_edited(module: GraphModule, edit: Callable[[str, Graph], None], path: str = "") -> GraphModule:
-    """A copy of a graph and of all graphs nested in it, each edited, the innermost first.
+    """Return a copy of a graph and of all graphs nested in it, each edited, the innermost first.
 
-    `edit` is given the path of each, "" for the outermost.
+    `edit` takes the path of each, "" for the outermost.
     """
     made = GraphModule(module, copy.deepcopy(module.graph), class_name="Graph")
     for name, child in list(made.named_children()):
@@ -135,7 +135,7 @@ def with_all_edited(module: GraphModule, edit: Callable[[str, Graph], None], pat
 
 
 class Inside(NamedTuple):
-    """The graph of which an op is made, what it is run on, and what of its results the op would return."""
+    """The graph of ops that an op consists of, its operands, and which of its results the op returns."""
 
     body: GraphModule
     operands: Sequence[Any]
@@ -143,7 +143,7 @@ class Inside(NamedTuple):
 
 
 def expanded(repro: Repro, inside: Callable[[GraphModule, Node], Inside | None]) -> Repro | None:
-    """The repro with the ops inside some nodes in their place; None where no node has any."""
+    """Return the repro with nodes replaced by the graphs that `inside` returns; None if it returns none."""
     module = GraphModule(repro.graph, copy.deepcopy(repro.graph.graph), class_name="Graph")
     changed = False
     for node in list(module.graph.nodes):
@@ -164,9 +164,9 @@ def expanded(repro: Repro, inside: Callable[[GraphModule, Node], Inside | None])
 
 
 def _spliced(module: GraphModule, body: GraphModule, operands: Sequence[Any]) -> Any:
-    """Copy the nodes of a body to where nodes are being inserted; what its output node returns.
+    """Copy the nodes of a body to the insertion point; return what its output node returns.
 
-    `operands` stand for its inputs. Names stay where they are free.
+    `operands` replace its inputs. Names stay where they are free.
     """
     copies: dict[Node, Any] = {}
     given = iter(operands)
@@ -190,7 +190,7 @@ def _copied(module: GraphModule, body: GraphModule, node: Node, copies: Mapping[
 
 
 def _adopt(module: GraphModule, path: str, value: Any) -> str:
-    """Make a value of a nested graph one of the outer graph, under a name that is free there."""
+    """Set a value of a nested graph on the outer graph, under a free name; return the name."""
     wanted = name = path.replace(".", "_")
     count = 0
     while hasattr(module, name) and getattr(module, name) is not value:
@@ -201,7 +201,7 @@ def _adopt(module: GraphModule, path: str, value: Any) -> str:
 
 
 def reach(module: Any, path: str) -> Any:
-    """What a dotted path leads to; None where it leads nowhere."""
+    """Return the attribute at a dotted path; None if there is none."""
     for part in path.split("."):
         module = getattr(module, part, None)
     return module
@@ -212,7 +212,7 @@ Spot = tuple[str, str]
 
 
 def operands_instead(repro: Repro, *, same_size: bool = True) -> dict[Spot, list[str]]:
-    """For each op on the way to others: its operands of the same dtype and size, results first."""
+    """Return, per op whose result another op reads, its operands of the same dtype and size, ops first."""
     kinds = {
         name: (value.dtype, value.device, value.shape if same_size else None)
         for name, value in run_on_fakes(repro).by_name.items()
@@ -228,7 +228,7 @@ def operands_instead(repro: Repro, *, same_size: bool = True) -> dict[Spot, list
 
 
 def operands_instead_in_bodies(repro: Repro) -> dict[Spot, list[str]]:
-    """For each op in the nested graphs: operands and inputs of its graph that could stand for it.
+    """Return, per op in the nested graphs, the operands and inputs of its graph that could replace it.
 
     The graphs of a `while_loop` are left alone: without `i + 1` eager would not terminate.
     """
@@ -238,7 +238,7 @@ def operands_instead_in_bodies(repro: Repro) -> dict[Spot, list[str]]:
     try:
         restore_metadata(module, repro.inputs, repro.symbols)
     except Exception:
-        # A graph that cannot be run on fakes does not tell its sizes.
+        # The sizes in a graph that cannot be run on fakes are unknown.
         return {}
     graphs = {path: each.graph for path, each in module.named_modules() if isinstance(each, GraphModule)}
     loops = {
@@ -260,14 +260,14 @@ def operands_instead_in_bodies(repro: Repro) -> dict[Spot, list[str]]:
 
 
 def bypassed(repro: Repro, instead: Mapping[Spot, str], kept: Collection[Spot]) -> Repro | None:
-    """The repro without those of the ops that are not kept; None if that leaves none at all."""
+    """Return the repro with the ops that are not kept replaced by their operands; None if no op is left."""
 
     def edit(path: str, graph: Graph) -> None:
         nodes = {node.name: node for node in graph.nodes}
         gone = {spot[1]: other for spot, other in instead.items() if spot[0] == path and spot not in kept}
         for name in gone:
             last = name
-            while last in gone:  # what stands for it may go as well
+            while last in gone:  # its replacement may be bypassed as well
                 last = gone[last]
             put_in_place_of(nodes[name], nodes[last])
 
@@ -279,7 +279,7 @@ def bypassed(repro: Repro, instead: Mapping[Spot, str], kept: Collection[Spot]) 
 
 
 def _alike(node: Node, others: Iterable[Node], kinds: Mapping[str, Any]) -> list[str]:
-    """The names of other values that could take the place of an op's result."""
+    """Return the names of other values that could replace an op's result."""
     if node.op not in CALLS or has_effects(node) or node.name not in kinds:
         return []
     return [other.name for other in others if kinds.get(other.name) == kinds[node.name]]
@@ -293,5 +293,5 @@ def _floating_kind(node: Node) -> tuple[Any, ...] | None:
 
 
 def is_called(node: Node, *names: str) -> bool:
-    """Whether a node calls a higher-order op of one of these names."""
+    """Return whether a node calls a higher-order op of one of these names."""
     return isinstance(node.target, HigherOrderOperator) and str(node.target.name()) in names

@@ -1,10 +1,10 @@
 """Sizes as symbols: find out which sizes are the same one, and give the symbols of a graph their numbers.
 
-To find out, a graph is run on tensors whose every size is an unknown of its own, and integers in the
-arguments are unknowns as well. Where an op asks for two sizes to be equal, torch's shape reasoning makes them
-one, or one a formula of others (a view of 8 x 16 as 128). What an op fixes is no unknown any more. On graphs
-of a few ops this takes milliseconds; a chain of 500 views took ten minutes, so there is a limit of time, and
-the answer is None after it.
+To find out, a graph is run on tensors whose every size is a separate unknown, and integers in the arguments
+are unknowns as well. Where an op requires two sizes to be equal, torch's shape reasoning makes them one, or
+one a formula of others (a view of 8 x 16 as 128). A size that an op fixes is no longer an unknown. On graphs
+of a few ops this takes milliseconds; a chain of 500 views took ten minutes, so there is a timeout, after
+which the result is None.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MANY_OPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A dimension of one of the repro's tensors, by their numbers."""
+    """A dimension of one of the repro's tensors: the index of the tensor, and of the dimension."""
 
     held: int
     axis: int
@@ -59,25 +59,25 @@ class Axis:
 
 Formula = Callable[[Mapping[str, int]], int | None]
 Results = Mapping[int, tuple[str, ...]]
-"""For each result the names of the dimensions along its axes."""
+"""The names of the dimensions along the axes of each result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dimension:
-    """Sizes and numbers that are one and the same. `at` is where along it the failing element lies."""
+    """Sizes and numbers that change together. `at` is the position of the failing element along it."""
 
     name: str
     size: int
     members: tuple[Axis | Literal, ...] = ()
     formula: Formula | None = None
-    """Gives it from other dimensions, by name."""
+    """Computes its size from those of other dimensions, by name."""
     needs: frozenset[str] = frozenset()
-    """Those others."""
+    """The names of those others."""
     in_shapes: bool = False
     """The shape of some value depends on it: it is a size, and not a factor or an exponent."""
     at: int = 0
     at_is_known: bool = False
-    """The verdict says so; else it is a guess."""
+    """`at` is from the verdict; else it is a guess."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -89,14 +89,14 @@ class Dimension:
 
 
 def trace_sizes(repro: Repro, held: Sequence[Held]) -> tuple[list[Dimension], Results] | None:
-    """The dimensions of a repro's graph, and those of its results; None where that takes too long."""
+    """Return the dimensions of a repro's graph, and those of its results; None on a timeout or an error."""
     if repro.ops > _MANY_OPS or not all(map(_is_known, repro.graph.graph.nodes)):
         return None
-    with silent_torch(), same_randomness(capture_rng_state()), modes_kept():  # torch logs what it cannot tell
+    with silent_torch(), same_randomness(capture_rng_state()), modes_kept():  # torch logs undecided sizes
         try:
             return _Tracer(repro, held).traced()
         except Exception:
-            # Whatever an op makes of unknown sizes: data that it needs, a kernel that is missing, too long.
+            # An op may raise anything on unknown sizes: it needs data, has no fake kernel, or takes too long.
             return None
 
 
@@ -105,7 +105,7 @@ class _TooLong(Exception):
 
 
 class _Tracer(FakeInterpreter):
-    """Runs the graph, with an unknown for every size and number above 1.
+    """An interpreter of the graph with an unknown for every size and number above 1.
 
     Checked on torch 2.11 to 2.15 (`ShapeEnv`, `StatelessSymbolicContext`, `ConstantSource`).
     """
@@ -206,7 +206,7 @@ class _Tracer(FakeInterpreter):
             final = self._env.replace(expression)
             if not final.free_symbols:
                 if isinstance(member, Literal):
-                    continue  # an op has fixed it: the number of a dimension, say
+                    continue  # fixed by an op: the index of a dimension, for example
                 final = f"fixed {final} {number}"
             groups.setdefault(final, []).append(member)
             sizes.setdefault(final, size)
@@ -229,7 +229,7 @@ def _formula(expression: Any) -> Formula:
 
 
 def _is_known(node: Node) -> bool:
-    """An op of torch's own that leaves no state behind if it is the last one to run."""
+    """Return whether a node calls a torch op that leaves no state behind if the run stops after it."""
     if node.op == "call_module":
         return False
     if node.op != "call_function" or isinstance(node.target, OpOverload | OpOverloadPacket):
@@ -239,7 +239,7 @@ def _is_known(node: Node) -> bool:
 
 
 def with_numbers(repro: Repro, names: Collection[str]) -> Repro:
-    """The repro in which the named symbols are the numbers that its inputs have."""
+    """Return the repro with the named symbols replaced by their values in its inputs."""
     known = {name: value for name, value in numbers_of(repro).items() if name in names}
     symbols = tuple(symbol for symbol in repro.symbols if symbol.name not in known)
     module = with_all_edited(repro.graph, lambda path, graph: _fix(graph, known))
@@ -250,7 +250,7 @@ def with_numbers(repro: Repro, names: Collection[str]) -> Repro:
 
 
 def numbers_of(repro: Repro) -> dict[str, int | float]:
-    """The symbols that have a value before the graph runs: by the inputs, else as they were when traced."""
+    """Return the symbols known before the graph runs: their values in the inputs, else their hints."""
     found = {s.name: s.hint for s in repro.symbols if s.hint is not None and not s.unbacked}
     unbacked = {symbol.name for symbol in repro.symbols if symbol.unbacked}
     placeholders = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
@@ -262,7 +262,7 @@ def numbers_of(repro: Repro) -> dict[str, int | float]:
 
 
 def with_folded_numbers(repro: Repro) -> Repro:
-    """Sizes that the graph computes become the numbers that they are, as far as that is known beforehand."""
+    """Return the repro with the sizes that its graph computes replaced by their values, where known."""
     calls = {node.name for node in repro.graph.graph.nodes if node.op in CALLS}
     numbers = {
         name: value
@@ -279,9 +279,9 @@ def with_folded_numbers(repro: Repro) -> Repro:
 
 
 def _fix(graph: Graph, known: Mapping[str, int | float]) -> None:
-    """Numbers for the known symbols, wherever they stand.
+    """Replace the known symbols by their values, in notes and arguments.
 
-    Inputs that are numbers now stay: they go together with what is given for them.
+    Placeholders that are numbers now stay: `rebuilt` removes them together with their inputs.
     """
     for node in list(graph.nodes):
         note = _with_known(_note(node), known)
@@ -302,7 +302,7 @@ def _note(node: Node) -> Note | None:
 
 
 def _number(node: Node) -> int | float | None:
-    """The number that a node always is, by its note."""
+    """Return the fixed value of a node, by its note; None if it has none."""
     note = node.meta.get(NOTE_KEY)
     return _as_number(note.expression) if isinstance(note, SymbolNote) and note.kind != "symbool" else None
 
@@ -325,13 +325,13 @@ def _with_known(note: Note | None, known: Mapping[str, int | float]) -> Note | N
         stride = None if note.stride is None else tuple(_evaluated(step, known) for step in note.stride)
         fixed = [size for size in shape if isinstance(size, int)]
         if len(fixed) == len(shape) and stride == torch.empty(fixed, device="meta").stride():
-            stride = None  # it goes without saying
+            stride = None  # the strides of a contiguous tensor are not written
         return replace(note, shape=shape, stride=stride)
     return note
 
 
 def _evaluated(text: int | str, known: Mapping[str, int | float]) -> int | str:
-    """An expression with the known symbols put in: a number where none is left."""
+    """Return an expression with the known symbols substituted: a number if no symbol is left."""
     if isinstance(text, int):
         return text
 
@@ -346,7 +346,7 @@ def _evaluated(text: int | str, known: Mapping[str, int | float]) -> int | str:
 
 
 def _plain(value: Any, known: Mapping[str, int | float]) -> Any:
-    """An argument: a symbolic number becomes a plain one if all of its symbols are known."""
+    """Return an argument; a symbolic number as a plain one if all of its symbols are known."""
     if not isinstance(value, _SYMBOLIC):
         return value
     text = expression_of(value)
@@ -355,7 +355,7 @@ def _plain(value: Any, known: Mapping[str, int | float]) -> Any:
 
 
 def _sizes(note: Note | None, value: Any) -> list[tuple[str, Any]]:
-    """Expressions in the note of an input, each with the number that the input has there."""
+    """Return the expressions in the note of an input, each with its value in the input."""
     if isinstance(note, SymbolNote) and isinstance(value, int | float) and not isinstance(value, bool):
         return [(note.expression, value)]
     if isinstance(note, TensorNote) and isinstance(value, torch.Tensor):

@@ -1,8 +1,8 @@
-"""Reject what cannot run before any compiler sees it: run a candidate on tensors without data.
+"""Reject candidates that cannot run, before compiling them: run them on fake tensors.
 
-It may only reject what eager surely rejects. Whatever is not known for certain (results that depend on data,
-operators without a fake kernel, higher-order operators, the user's own functions) counts as "nothing against
-it": a candidate that is asked about in vain costs a tenth of a second, one that is rejected wrongly is lost.
+Only what eager certainly rejects may be rejected. Anything uncertain (results that depend on data, operators
+without a fake kernel, higher-order operators, the user's own functions) counts as valid: a query on an
+invalid candidate costs 0.1 s, a valid candidate that is rejected is lost.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torchrepro.torch_api import pytree
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload
 
 _SURE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
-"""What torch raises for operands that do not fit. Asserts and lookups of a fake kernel are its own affair."""
+"""What torch raises for operands that do not fit. AssertionError and KeyError are about a fake kernel."""
 _UNSURE = (NotImplementedError, RecursionError)
 _ABOUT_FAKES = (
     *("fake", "meta", "symbolic", "symint", "not implement"),
     *("data_ptr", "data pointer", "storage", "not allocated"),
 )
-"""Words of an exception that is about tensors without data, and not about the operands."""
+"""Words of an exception that is about fake tensors, and not about the operands."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TORCH_NAMESPACES = frozenset({"aten", "prims", "prim", "torchvision"})
 
 
 def why_invalid(repro: Repro) -> str:
-    """What eager would raise, as far as shapes and dtypes tell; empty where nothing is known against it."""
+    """Return what eager would raise, as far as shapes and dtypes tell; empty if nothing is known."""
     ill_formed = _why_ill_formed(repro)
     if ill_formed or repro.place is Place.BEFORE_CAPTURE:
         return ill_formed
@@ -39,7 +39,7 @@ def why_invalid(repro: Repro) -> str:
 
 
 def _why_ill_formed(repro: Repro) -> str:
-    """Whether it is a graph at all, and takes these inputs."""
+    """Return why it is not a valid graph, or does not take these inputs; empty if it is and does."""
     nodes = repro.graph.graph.nodes
     wanted = [node for node in nodes if node.op == "placeholder"]
     required = sum(not node.args for node in wanted)
@@ -57,7 +57,7 @@ def _why_ill_formed(repro: Repro) -> str:
 
 
 def _depends_on_data(run: FakeRun) -> bool:
-    """Whether the sizes that an op has met are only known once the graph runs."""
+    """Return whether the sizes of the operands of the node that raised are known only at run time."""
     operands = run.node.all_input_nodes if run.node is not None else ()
     values = [run.values.get(operand) for operand in operands]
     sizes = [tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in values]
@@ -65,7 +65,7 @@ def _depends_on_data(run: FakeRun) -> bool:
 
 
 def _blame(exc: Exception, node: Node | None) -> str:
-    """What eager would raise as well; empty where that is not certain."""
+    """Return an exception that eager would raise as well, as text; empty if that is not certain."""
     target = node.target if node is not None else None
     custom = isinstance(target, OpOverload) and target.namespace not in _TORCH_NAMESPACES
     if custom or isinstance(target, HigherOrderOperator):
