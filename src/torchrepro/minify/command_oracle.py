@@ -1,9 +1,9 @@
-"""An oracle that is a command of the user: it is given a bundle and says by its exit code whether that fails.
+"""An oracle that is a command of the user: it takes a bundle, and its exit code tells whether that fails.
 
 As for `git bisect run`: 0 it does not fail, 125 it cannot be tested, any other code it fails. Two codes are
-two failures: what the search keeps gives the same code as the original, so that `torchrepro check {}`, which
-says 1 for "as recorded" and 2 for "otherwise", is an oracle as it stands. Python's own exit code for an
-exception is 1: a command that may break down by itself should say "it fails" with a code of its own.
+two failures: the search keeps only candidates with the exit code of the original, so that `torchrepro check
+{}`, which exits with 1 for "as recorded" and 2 for "otherwise", is an oracle. Python exits with 1 on an
+exception: a command that may raise by itself should use another code for "it fails".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LIMIT_FACTOR, _SHORTEST_LIMIT = 10.0, 30.0
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """A candidate that the command is looking at."""
+    """A candidate on which the command is running."""
 
     index: int
     program: Program
@@ -45,11 +45,11 @@ class _Asked:
 class CommandOracle:
     """Runs `command` with the path of a candidate's bundle for each `{}` in it, or at its end.
 
-    Closed at the end: no process and no temporary file is left, not even by a search that is killed.
+    Leaves no process and no temporary file once it is closed, not even after a search that is killed.
     """
 
     def __init__(self, command: str, *, workers: int, sleep: Callable[[float], None] = time.sleep) -> None:
-        """`sleep` is how it waits; it may raise, to end the search."""
+        """Wait with `sleep`, which may raise to stop the search."""
         if not command.strip():
             raise TorchReproError("the oracle is empty", next_step='write --oracle "command {}"')
         self.command = command
@@ -59,7 +59,7 @@ class CommandOracle:
         self._scratch = scratch_directory()
 
     def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
-        """Yield (index, verdict) of each as they come. The command alone judges: a job is ignored."""
+        """Yield (index, verdict) of each as they finish. Only the command judges: a job is ignored."""
         waiting = list(enumerate(candidates))
         asked: list[_Asked] = []
         try:
@@ -82,7 +82,7 @@ class CommandOracle:
                 shutil.rmtree(one.bundle, ignore_errors=True)
 
     def verdict_on(self, bundle: Path) -> Verdict:
-        """What the command says of a bundle that stays where it is."""
+        """Return the command's verdict on a bundle, run where it is."""
         asked = self._ask(0, bundle)
         try:
             while (verdict := self._verdict(asked)) is None:
@@ -103,7 +103,7 @@ class CommandOracle:
         return _Asked(index, Program.start(["/bin/sh", "-c", command]), bundle)
 
     def _verdict(self, asked: _Asked) -> Verdict | None:
-        """What the command says; None while it has not spoken."""
+        """Return the command's verdict; None while it is running."""
         seconds = asked.program.seconds
         code = asked.program.process.poll()
         if code is None and seconds < self._limit:
@@ -118,7 +118,7 @@ class CommandOracle:
 
 
 def verdict_of_exit(code: int, tail: str = "", seconds: float = 0.0) -> Verdict:
-    """The verdict that an exit code stands for; negative: the command was killed by a signal."""
+    """Return the verdict for an exit code; negative: the command was killed by a signal."""
     if code == 0:
         return Verdict(Kind.PASS, summary=SAYS_SO, stderr_tail=tail, seconds=seconds)
     if code == CANNOT_BE_TESTED:
@@ -129,6 +129,6 @@ def verdict_of_exit(code: int, tail: str = "", seconds: float = 0.0) -> Verdict:
             f"the oracle cannot be run ({how}): {tail.strip() or 'the shell did not say why'}",
             next_step="try it by hand with the path of the bundle",
         )
-    # Numbers in a message do not tell failures apart, the exception's type does: so the code goes there.
+    # Numbers in a message do not distinguish failures, the exception's type does: so it has the exit code.
     raised, said = Raised(f"{FAILURE}({how})", SAYS_SO), f"{SAYS_SO} ({how})"
     return Verdict(Kind.RUN_ERROR, summary=said, raised=raised, stderr_tail=tail, seconds=seconds)

@@ -44,11 +44,11 @@ from torchrepro.script.save_bundle import save_bundle
 
 _SECONDS_BETWEEN_REPORTS = 0.1
 _HANG_SECONDS = 60.0
-"""How long a script that hangs is waited for: a fresh process imports torch first."""
+"""Timeout of a script that hangs: a fresh process imports torch first."""
 
 
 def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
-    """The whole job, in order."""
+    """Run the search process from a bundle to the result; return the result as a dict."""
     began = time.monotonic()
     settings = msgspec.convert(request.settings, MinifySettings)
     directory = RunDirectory(Path(request.directory))
@@ -66,7 +66,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         else nullcontext() as command,
         SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen) as store,
     ):
-        # Where a command is asked nothing is compiled here, and how long it takes says nothing about a run.
+        # With a command as the oracle nothing is compiled here, and its time tells nothing about a run.
         with nullcontext() if command else warming_up(request, repro, stop):
             reporter.phase("establish")
             original = _established(repro, command or isolated, directory)
@@ -93,8 +93,8 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             history=read_history(directory.history),
             on_adopted=partial(append_to_history, directory.history),
         )
-        # A run directory may come with a bundle of a stranger, who can write there anything: the best of an
-        # interrupted run counts only if it runs nothing that the user has not vouched for.
+        # A run directory may come with somebody else's bundle and contain anything: the best of an
+        # interrupted run counts only if it runs nothing that the user has not trusted.
         if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
             former = store.best()
             if former is not None:
@@ -143,10 +143,10 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
 
 
 def _established(repro: Repro, oracle: Oracle, directory: RunDirectory) -> Original:
-    """How the original fails: as an interrupted run has found out, or found out now."""
+    """Return how the original fails: from an interrupted run, or established now."""
     original = read_original(directory.original)
     if original is None:
-        # What was recorded is about the compiler; a command of the user speaks for itself.
+        # The recorded failure is the compiler's; a command of the user defines its own.
         asked = replace(repro, expected=None) if isinstance(oracle, CommandOracle) else repro
         original = establish(asked, oracle)
         write_json(directory.original, msgspec.to_builtins(original))
@@ -162,7 +162,7 @@ def _attempt(
     reporter: Reporter,
     stop: Stop,
 ) -> tuple[str, Explanation, FinalScript]:
-    """Search once: why that was stopped, what of the best matters, and the script for it."""
+    """Search once; return why the search stopped, what of the best matters, and the script for it."""
     stopped = search(problem, passes)
     reporter.phase("explain")
     silent = stopped or isinstance(oracle, CommandOracle) or not settings.explain
@@ -173,10 +173,10 @@ def _attempt(
 
 
 def _recaptured(problem: Problem) -> bool:
-    """Begin again with candidates that go through `torch.compile`, if the original fails in that way as well.
+    """Restart with candidates that go through `torch.compile`, if the original fails in that way as well.
 
-    What is handed straight to the compiler can lose its failure in a script: Dynamo captures the graph once
-    more, and its inputs may come in another order.
+    A graph passed directly to the backend may not fail in a script: Dynamo captures it once more, and its
+    inputs may come in another order.
     """
     original = problem.original
     if original.place is not Place.AFTER_CAPTURE or original.symbols or original.compiler.recapture:
@@ -185,7 +185,7 @@ def _recaptured(problem: Problem) -> bool:
 
 
 def _notifying(reporter: Reporter) -> Callable[[Problem], None]:
-    """Tell the parent where the search stands: every change that matters, else ten times a second."""
+    """Return a callback that reports progress to the parent: at each new pass or best, else every 0.1 s."""
     told: list[Any] = [None, 0.0]
 
     def notify(problem: Problem) -> None:
@@ -207,7 +207,7 @@ def _notifying(reporter: Reporter) -> Callable[[Problem], None]:
 
 
 def _explained(problem: Problem, oracle: Oracle) -> Explanation:
-    """What of the best matters. Nothing that goes wrong here may cost the result itself."""
+    """Return what of the best matters. An error here must not lose the result itself."""
     best, known = problem.best, problem.queries
     queries = Queries(
         best,
@@ -240,10 +240,10 @@ class FinalScript:
 
 
 def _final_script(problem: Problem, oracle: Oracle, target: Path, header: tuple[str, ...]) -> FinalScript:
-    """Write the best as a bundle with a script, in the place of a former one, and see it fail once more.
+    """Write the best as a bundle with a script, in place of a former one, and check that it still fails.
 
     The script is run in a fresh process, up to `repeats` times where the failure is flaky. If a command is
-    the oracle, it is asked about the bundle as it is handed over.
+    the oracle, it is run on the final bundle.
     """
     best, verdict = problem.best, problem.best_verdict
     fresh = target.with_name(f".{target.name}.{new_run_id()}")
@@ -257,7 +257,7 @@ def _final_script(problem: Problem, oracle: Oracle, target: Path, header: tuple[
         verdict,
         target,
         time_limit=_HANG_SECONDS if verdict.kind is Kind.HANG else 120.0 + 4 * verdict.seconds,
-        environ={},  # the environment of this process is the one that the candidates had
+        environ={},  # candidates ran in the environment of this process
         header=header,
         repeats=problem.queries.repeats,
     )

@@ -1,13 +1,13 @@
-"""Problem: the best repro so far, and answers to the question "does this one fail as well?", for passes.
+"""The problem that passes work on: the best repro so far, and queries whether a candidate fails as well.
 
 A pass never runs anything and never judges. It proposes candidates, boldest first; the problem rejects what
-cannot run, asks `Queries` about the rest, and adopts what fails as the original does and is smaller.
+cannot run, makes `Queries` for the rest, and adopts what fails as the original does and is smaller.
 
 The order on repros: of two that fail in the same way, which one would a maintainer rather read? Total, so
-that any two can be compared: code of the user's own, which no pass can look into, then operations, then
-inputs, then elements, then settings that are not torch's own, then the length of the text, then how plain
-arguments and values are. Names count for nothing: the script at the end has its own. Equal keys mean that
-neither is preferred; the first one found stays.
+that any two can be compared: the user's own code, which no pass can edit, then operations, then inputs, then
+elements, then settings that are not torch's defaults, then the length of the text, then how plain arguments
+and values are. Names do not count: the final script has its own. Equal keys mean that neither is preferred;
+the first one found stays.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Size(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Ops, inputs, elements: what is shown of it."""
+        """Ops, inputs, elements: what is shown to a user."""
         return (self.ops, self.inputs, self.elements)
 
 
 def size_of(repro: Repro) -> Size:
-    """The key by which repros are ordered."""
+    """Return the key by which repros are ordered."""
     tensors = all_tensors(repro)
     return Size(
         code=int(repro.place is Place.BEFORE_CAPTURE),
@@ -69,7 +69,7 @@ def size_of(repro: Repro) -> Size:
 
 
 def count_settings(repro: Repro) -> int:
-    """What a reader must set up that is not torch's default, and calls that must come before."""
+    """Return how many settings differ from torch's defaults, with gradients, earlier calls and symbols."""
     ambient = repro.ambient
     around = (
         len(ambient.non_default) + len(ambient.environ) + bool(ambient.rng) + (ambient.threads is not None)
@@ -87,9 +87,9 @@ class Problem:
 
     queries: Queries
     notify: Callable[[Problem], None] = lambda problem: None
-    """Told where the search stands, to show it to a user."""
+    """Called on progress, to show it to a user."""
     history: list[Adoption] = field(default_factory=list)
-    """Each best on the way; that of an interrupted search may be given, and is continued."""
+    """Each best so far; continues that of an interrupted search where it is given."""
     on_adopted: Callable[[Adoption], None] = lambda adoption: None
     start: tuple[Repro, Verdict] | None = None
     """Search in this repro, which is taken to fail in this way, and do not store its best (`search_in`)."""
@@ -106,7 +106,7 @@ class Problem:
     # What passes use.
 
     def fails(self, candidate: Repro | None) -> bool:
-        """Whether a candidate fails as the original does. None stands for one that could not be built."""
+        """Return whether a candidate fails as the original does; False for None, which could not be built."""
         return self.first_failing([candidate]) is not None
 
     def accept(self, candidate: Repro | None) -> bool:
@@ -114,7 +114,7 @@ class Problem:
         return self.accept_first([candidate]) is not None
 
     def accept_first(self, candidates: Sequence[Repro | None]) -> int | None:
-        """Adopt the first that fails and is smaller than the best; its index. Give the boldest one first."""
+        """Adopt the first that fails and is smaller than the best; return its index. Boldest first."""
         sizes = [None if candidate is None else size_of(candidate) for candidate in candidates]
         smaller = [
             candidate if size is not None and size < self.best_size else None
@@ -129,7 +129,7 @@ class Problem:
         return found.index
 
     def first_failing(self, candidates: Sequence[Repro | None]) -> int | None:
-        """The index of the first that fails, in the order given; those after it may not have been asked."""
+        """Return the index of the first that fails, in the order given; later ones may not have been run."""
         found = self._first(candidates)
         return None if found is None else found.index
 
@@ -143,8 +143,8 @@ class Problem:
     ) -> list[Item]:
         """Return the fewest items for which `build(items)` still fails, and adopt that if it is smaller.
 
-        `build` is given a part of the items, in their order, and returns None where that makes no repro.
-        The answer is 1-minimal: without any single one of its items it does not fail.
+        `build` takes a part of the items, in their order, and returns None where no repro can be built.
+        The result is 1-minimal: without any single one of its items it does not fail.
         """
 
         def fails_first(parts: Sequence[Sequence[Item]]) -> int | None:
@@ -158,46 +158,46 @@ class Problem:
     def leave_out(
         self, items: Sequence[Item], without: Callable[[Repro, list[Item]], Repro | None]
     ) -> list[Item]:
-        """Leave as many items as can go out of the best, by `without(best, gone)`; return the others."""
+        """Remove as many items as possible from the best, by `without(best, gone)`; return the others."""
         best = self.best
         return self.minimise(items, lambda kept: without(best, [item for item in items if item not in kept]))
 
     def recording(self) -> Recording | None:
-        """The values inside the best, from an eager run; None where it cannot be had."""
+        """Return the values inside the best, from an eager run; None if they cannot be recorded."""
         if self._recorded is None or self._recorded[0] is not self.best:
             self._recorded = (self.best, self.queries.observer.record(self.best))
         return self._recorded[1]
 
     def dimensions(self) -> DimensionTable:
-        """The sizes of the best, those that can only change together as one."""
+        """Return the dimensions of the best: sizes that can only change together are one."""
         if self._table is None or self._table.repro is not self.best:
             self._table = dimension_table(self.best, self.best_verdict)
         return self._table
 
     def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        """A verdict for each set of inputs of one compilation (`cut/batches.py`): one query."""
+        """Return a verdict for each set of inputs of one compilation (`cut/batches.py`): one query."""
         self._tell()
         return self.queries.rounds(repro)
 
     def verdict_on(self, candidate: Repro) -> Verdict | None:
-        """The verdict on a candidate that has been asked about; None if it has not."""
+        """Return the verdict on a candidate that has been queried; None if it has not."""
         return self.queries.known(candidate)
 
     @property
     def values_are_wrong(self) -> bool:
-        """Whether the failure is about values: one compilation then tells of many which are wrong."""
+        """Whether the failure is about values: one compilation then tells which of many are wrong."""
         return self.failure.signature.kind in (Kind.MISMATCH, Kind.NON_FINITE)
 
     @property
     def workers(self) -> int:
-        """How many candidates are run at a time: as many questions are worth asking together."""
+        """How many candidates are run at a time: query as many together."""
         return self.queries.workers
 
     def search_in(self, larger: Repro) -> Problem:
         """Return the problem of a repro larger than the best that is taken to fail as well.
 
-        It asks the same `Queries`, and counts under the same pass. What it finds becomes this problem's best
-        only if this problem accepts it.
+        It uses the same `Queries`, and counts under the same pass. Its best becomes this problem's best only
+        if this problem accepts it.
         """
         return Problem(self.queries, lambda side: self.notify(self), start=(larger, self.best_verdict))
 
@@ -205,7 +205,7 @@ class Problem:
 
     @contextmanager
     def running(self, pass_name: str) -> Iterator[None]:
-        """Count what is asked in the body under a pass."""
+        """Count queries in the body under a pass."""
         with self.queries.labelled(pass_name):
             yield
 
@@ -246,7 +246,7 @@ class Problem:
         return self.queries.first_failing(candidates, is_invalid=self._is_invalid, on_answer=self._tell)
 
     def _is_invalid(self, candidate: Repro, key: str) -> bool:
-        """Whether eager would raise, as far as that can be told without running it."""
+        """Return whether eager would raise, as far as a run on fakes tells."""
         if self.failure.signature.kind is Kind.MISSING_ERROR:
             return False  # eager is meant to raise
         if key not in self._invalid:
@@ -255,7 +255,7 @@ class Problem:
 
     @cached_property
     def _can_tell(self) -> bool:
-        """Whether runs without data can be trusted here: the original, which eager runs, must pass."""
+        """Whether runs on fakes can be trusted here: the original, which eager runs, must pass."""
         return not why_invalid(self.original)
 
     def _tell(self) -> None:

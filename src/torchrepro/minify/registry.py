@@ -1,4 +1,4 @@
-"""The passes, in the order in which they run, and the search: a new pass is a function and a row.
+"""The passes, in the order in which they run, and the search: to add a pass, write a function and a row.
 
 How to write a pass
 -------------------
@@ -6,26 +6,26 @@ A pass is a function of a `Problem` (`minify/problem.py`) that returns nothing.
 
 What it may assume. `problem.best` fails as the original does, and `problem.best_verdict` is its verdict. It
 is a graph, not a whole call of the user's code, unless the row says `calls=True`. A pass may run at any
-time and any number of times, after passes that it does not know of, so it starts from `problem.best` as it
-finds it. It never runs a model or a compiler: the values inside the best are in `problem.recording()`, shapes
+time and any number of times, after any other passes, so it starts from the current `problem.best`. It never
+runs a model or a compiler: the values inside the best are in `problem.recording()`, shapes
 come from fake tensors (`state/fake_run.py`). A repro is frozen: a candidate is a new one, built with the
 functions in `edit/` and `cut/`.
 
-How it asks. `problem.leave_out(items, without)` where parts can go independently of one another: it finds the
+How it queries. `problem.leave_out(items, without)` where parts can be removed independently: it finds the
 fewest that must stay. `problem.minimise(items, build)` is the same for candidates built from what is kept.
-`problem.accept_first(candidates)` for guesses, boldest first. `problem.fails(candidate)` only to look.
-Candidates that are known or cannot run cost nothing; `None` stands for one that cannot be built. Ask several
-questions at a time (`problem.workers`), and as few as possible: a query is a compilation, of seconds.
+`problem.accept_first(candidates)` for guesses, boldest first. `problem.fails(candidate)` does not adopt.
+Candidates that are known or cannot run cost nothing; `None` stands for one that cannot be built. Make several
+queries at a time (`problem.workers`), and as few as possible: a query is a compilation, of seconds.
 
 How it adopts. `accept`, `accept_first`, `minimise` and `leave_out` make a candidate the best if it fails in
 the same way and is smaller. Afterwards `problem.best` is another object: what was derived from the former
 best (tables, names of nodes) is stale. Every query may raise `SearchStopped`; a pass needs no clean-up.
 
 What "smaller" means. `size_of` in `minify/problem.py`: fewer ops, then inputs, elements, settings, then
-shorter text, plainer arguments and values. A pass whose candidates are larger at first searches on the side
-(`problem.search_in`).
+shorter text, plainer arguments and values. A pass whose candidates are larger at first searches in a separate
+problem (`problem.search_in`).
 
-Importing this table imports no pass and no torch: `--list-passes` and a wrong name are answered at once.
+Importing this table imports no pass and no torch: `--list-passes` and the error for a wrong name are fast.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A way to make a repro smaller: `run` asks the problem about candidates and adopts those that fail."""
+    """A way to make a repro smaller: `run` queries candidates and adopts those that fail."""
 
     name: str
     function: str
@@ -109,12 +109,12 @@ _PASSES = (
 
 
 def passes() -> tuple[Pass, ...]:
-    """Every pass, in order."""
+    """Return every pass, in order."""
     return _PASSES
 
 
 def chosen_passes(only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[Pass, ...]:
-    """The passes to run, by name; an unknown name is an error that says which there are."""
+    """Return the passes to run, by name; raise an error that suggests a name for an unknown one."""
     known = {row.name: row for row in _PASSES}
     for name in (*only, *without):
         if name not in known:
@@ -126,19 +126,20 @@ def chosen_passes(only: Iterable[str] = (), without: Iterable[str] = ()) -> tupl
 
 
 def search(problem: Problem, passes: Sequence[Pass]) -> str:
-    """Make the problem's repro as small as the passes can: all of them, then all but the guesses until none
-    of them finds anything. Return why it ended before that; empty where it did not.
+    """Run all passes, then all but the guesses until none of them makes the repro smaller.
+
+    Return why the search stopped before that; empty if it did not.
     """
     try:
         _run(problem, passes)
-        # Smaller inputs can make an op superfluous and the other way round. What is asked again is known.
+        # Smaller inputs can make an op superfluous and the other way round. Repeated queries cost nothing.
         repeated = [row for row in passes if not row.once]
         before = None
         while problem.best is not before:
             before = problem.best
             _run(problem, repeated)
     except SearchStopped as stop:
-        return str(stop)  # what was found so far outlives an early end
+        return str(stop)  # the best so far is kept
     return ""
 
 

@@ -3,13 +3,11 @@
     original.json     how the original fails, and how often
     verdicts.sqlite   every verdict, by the canonical key of the candidate
     best/             the best so far as a bundle, replaced in one step
-    also_seen/        failures of other kinds that were met on the way
+    also_seen/        failures of other kinds that the search met
     minimal/          the result as a bundle, with the script
-    history.jsonl     each best on the way, a line
+    history.jsonl     each best so far, one per line, so that it survives an interruption
 
-What it has besides is in `engine/search/run_directory.py`.
-
-Each best of a search as a line in a file: how the size fell is known after an interruption as well.
+For its other files see `engine/search/run_directory.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class MinifySettings:
     """The passes to run, by name; empty: all."""
     skip: tuple[str, ...] = ()
     oracle: str = ""
-    """A command that is asked in place of the judge (`minify/command_oracle.py`)."""
+    """A command that replaces the judge (`minify/command_oracle.py`)."""
     explain: bool = True
     """Find out as well which parts of the result do not matter."""
     trusted: tuple[str, ...] = ()
@@ -52,23 +50,23 @@ class MinifySettings:
 
 
 def read_history(path: Path) -> list[Adoption]:
-    """What an interrupted search has left; a line that was half written is passed over."""
+    """Return the history of an interrupted search; a partially written line is skipped."""
     found: list[Adoption] = []
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):  # its writer was killed: the next line is whole
+            with suppress(msgspec.DecodeError):  # its writer was killed: the next line is complete
                 found.append(msgspec.json.decode(line, type=Adoption))
     return found
 
 
 def append_to_history(path: Path, adoption: Adoption) -> None:
-    """Add a line. A full disk costs a picture in a report, not the search."""
+    """Append a line; if that fails (disk full), the search continues and the report has no plot."""
     try:
         with path.open("a") as file:
             file.write(json.dumps(asdict(adoption)) + "\n")
     except OSError:
         with suppress(OSError):
-            path.unlink(missing_ok=True)  # a history with holes would mislead
+            path.unlink(missing_ok=True)  # a history with gaps would be wrong
 
 
 CAUGHT = shared.CAUGHT
@@ -89,7 +87,7 @@ class RunDirectory(shared.RunDirectory):
     )
 
     def finished(self, settings: MinifySettings) -> Minified | None:
-        """The result, if a search with these settings has come to its end here."""
+        """Return the result, if a search with these settings has finished here; else None."""
         try:
             found = msgspec.json.decode(self.result.read_bytes(), type=Minified)
         except (OSError, msgspec.DecodeError):
@@ -99,6 +97,6 @@ class RunDirectory(shared.RunDirectory):
 
 
 def run_directory(wanted: Path | None, beside: Path) -> tuple[RunDirectory, str]:
-    """Return the directory that was asked for, else one next to the bundle; and a note if it is elsewhere."""
+    """Return the requested directory, else one next to the bundle; and a note if it is elsewhere."""
     path, elsewhere = shared.place_for(wanted, shared.minified_beside(beside))
     return RunDirectory(path), elsewhere

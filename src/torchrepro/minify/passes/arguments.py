@@ -1,7 +1,7 @@
 """Plainer arguments: defaults left out, 0 and 1 for other numbers, None for optional tensors, shorter lists.
 
-All arguments take their plainest form in one question. Those that the failure needs as they are then try
-their next form, again all at once.
+All arguments take their plainest form in one query. Those that the failure needs unchanged then try their
+next form, again all at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes
 
 _MANY_OPS = 30
-"""Above, an argument tries only its default: to try every form on fakes takes longer than it is worth."""
+"""Above so many ops, an argument tries only its default: trying every form on fakes takes too long."""
 _FORMS = 3
 _GROUPS = 8
-"""More arguments than these are asked about in groups: plainer arguments are not worth a query each."""
+"""More arguments than these are tried in groups: a plainer argument is not worth a query of its own."""
 
 
 def plainer_arguments(problem: Problem) -> None:
@@ -36,7 +36,7 @@ def plainer_arguments(problem: Problem) -> None:
 
 
 def _needed(problem: Problem, slots: Sequence[Slot], form: int) -> list[Slot]:
-    """The slots that have to stay as they are; the others take this form."""
+    """Return the slots that have to stay unchanged; give the others this form."""
     if not slots:
         return []
     size = -(-len(slots) // _GROUPS)
@@ -52,7 +52,7 @@ def _needed(problem: Problem, slots: Sequence[Slot], form: int) -> list[Slot]:
 
 
 def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
-    """The slots with those of their choices with which the graph still runs."""
+    """Return the slots with the choices with which the graph still runs."""
     if repro.ops > _MANY_OPS:
         return [replace(slot, choices=(DROPPED,)) for slot in slots if slot.choices[0] is DROPPED]
     runs = _running(repro)
@@ -60,7 +60,7 @@ def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
     def is_possible(slot: Slot, choice: Any) -> bool:
         if runs({slot: choice}):
             return True
-        # `keepdim` is nothing without `dim`: what cannot go alone may go with the others.
+        # `keepdim` requires `dim`: an argument that cannot be omitted alone may be omitted with the others.
         beside = {other: DROPPED for other in slots if other.node == slot.node and DROPPED in other.choices}
         return choice is DROPPED and len(beside) > 1 and runs(beside)
 
@@ -72,7 +72,7 @@ def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
 
 
 def _compatible(repro: Repro, slots: Sequence[Slot], form: int) -> list[Slot]:
-    """The slots that can all take this form at once: `clamp` wants a minimum or a maximum."""
+    """Return the slots that can all take this form at once: `clamp` requires a minimum or a maximum."""
     runs = _running(repro)
     if not slots or runs({slot: slot.choices[form] for slot in slots}):
         return list(slots)
@@ -84,7 +84,7 @@ def _compatible(repro: Repro, slots: Sequence[Slot], form: int) -> list[Slot]:
 
 
 def _running(repro: Repro) -> Callable[[dict[Slot, Any]], bool]:
-    """Tell whether the repro runs with other arguments, on fakes. What torch warns of is no plainer."""
+    """Return a test whether the repro runs with other arguments, on fakes and without new warnings."""
     warned = run_on_fakes(repro).warned
 
     def runs(values: dict[Slot, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Bypass an op: replace its result by one of its operands.
 
-Cutting an op gives its readers the recorded value, so a failure for which one op has to lead to another keeps
-the whole way between the two. Passing ops by makes the way shorter: first those that change neither size nor
-dtype, then, where few ops are left, those that change the size, as long as what reads them still runs.
+Cutting an op gives its readers the recorded value, so a failure that needs a path from one op to another
+keeps all ops between the two. Bypassing ops shortens the path: first those that change neither size nor
+dtype, then, where few ops are left, those that change the size, as long as their readers still run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torchrepro.edit.surgery import bypassed, operands_instead
 from torchrepro.minify.problem import Problem
 
 _CHOICES = 2
-"""Operands that are tried in the place of an op."""
+"""How many operands are tried in place of an op."""
 _FEW_OPS = 20
-"""With more, hardly any set of ops that change sizes can be passed by at once, and the search wanders."""
+"""With more, hardly any set of ops that change sizes can be bypassed at once, and queries are wasted."""
 
 
 def pass_ops_by(problem: Problem) -> None:
-    """The fewest ops that still fail, where an operand takes the place of those that are left out."""
+    """Reduce the best to the fewest ops that still fail, with the others replaced by their operands."""
     if problem.best_size.ops <= 1:
         return
     for same_size, choice in product((True, False), range(_CHOICES)):

@@ -1,7 +1,7 @@
-"""From a whole call of the user's code to a graph that capture makes of it, if that fails by itself.
+"""Replace a whole call of the user's code by a graph captured from it, if that fails by itself.
 
-No pass can cut the user's own code; a graph can be cut. Where no graph fails alone, capture itself or what
-stands between the graphs is the culprit, and the call stays.
+No pass can cut the user's own code; a graph can be cut. Where no graph fails alone, capture itself or the
+code between the graphs is the culprit, and the call stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torchrepro.nouns.repro import Place
 
 
 def take_captured(problem: Problem) -> None:
-    """Go on with the smallest captured graph that fails as the call does."""
+    """Adopt the smallest captured graph that fails as the call does."""
     best = problem.best
     if best.place is not Place.BEFORE_CAPTURE:
         return

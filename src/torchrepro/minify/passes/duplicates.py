@@ -1,7 +1,7 @@
 """Merge equal ops on equal operands: readers of the second read the first.
 
 Two `arange(8)` cannot be cut, because their readers would get inputs where they need what the compiler
-computes. That random draws become one draw, too, is for the oracle to judge.
+computes. Two random draws become one as well: the oracle judges whether that matters.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchrepro.nouns.repro import Repro
 
 
 def merge_duplicates(problem: Problem) -> None:
-    """The fewest ops that have to be computed a second time."""
+    """Merge all duplicate ops that the failure does not need."""
     firsts = _duplicates(problem.best.graph.graph)
 
     def merged(best: Repro, gone: Sequence[str]) -> Repro:
-        """The readers of each op read another op that computes the same."""
+        """Return the repro with the readers of each op reading the first op that computes the same."""
 
         def edit(graph: Graph) -> None:
             nodes = {node.name: node for node in graph.nodes}
@@ -34,7 +34,7 @@ def merge_duplicates(problem: Problem) -> None:
 
 
 def _duplicates(graph: Graph) -> dict[str, str]:
-    """By name: ops that compute what another one before them has computed, and which one that is."""
+    """Return the names of ops that repeat an earlier op, each with the name of that op."""
     found: dict[str, str] = {}
     known: dict[str, Node] = {}
     for node in graph.nodes:
@@ -47,7 +47,7 @@ def _duplicates(graph: Graph) -> dict[str, str]:
 
 
 def _call(node: Node, merged: dict[str, str]) -> str:
-    """The text of a call: equal for equal calls. What is merged already stands under the first one's name."""
+    """Return the text of a call, equal for equal calls: merged operands have the first one's name."""
 
     def name(operand: Node) -> str:
         return f"%{merged.get(operand.name, operand.name)}"

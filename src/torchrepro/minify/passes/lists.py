@@ -1,6 +1,6 @@
-"""Lists of operands become as short as they can: `cat([a, b, c])`, `x[i, j] = 0`.
+"""Shorten lists of operands: `cat([a, b, c])`, `x[i, j] = 0`.
 
-What cutting an op leaves behind is an input in its place; here the place itself goes.
+Cutting an op leaves an input in its place; here the place itself is removed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torchrepro.torch_api.ops import HigherOrderOperator
 
 
 def shorten_lists(problem: Problem) -> None:
-    """The fewest operands in lists with which it still fails."""
+    """Reduce lists to the fewest operands with which it still fails."""
     problem.leave_out(_operands_in_lists(problem.best.graph.graph), _without)
 
 
 def _operands_in_lists(graph: Graph) -> list[Literal]:
-    """Every op's result and every input that stands in a list with others."""
+    """Return every op's result and every input that is in a list with others."""
     return [
         Literal(node.name, (where, argument, index))
         for node in graph.nodes

@@ -23,7 +23,7 @@ def drop_outputs(problem: Problem) -> None:
 
 
 def _wrong(problem: Problem, outputs: Sequence[Output]) -> list[Output]:
-    """The output that differs most, by the comparison; the last one where nothing is known of them.
+    """Return the output that differs most, by the comparison; the last one if that is unknown.
 
     Gradients and inputs that are written to do not tell from which output they come.
     """
@@ -34,5 +34,5 @@ def _wrong(problem: Problem, outputs: Sequence[Output]) -> list[Output]:
 
 
 def single_results(problem: Problem) -> None:
-    """One op where an op has several results and one of them is used."""
+    """Replace ops with several results, of which one is used, by ops that compute that one alone."""
     problem.leave_out(taken_apart(problem.best), with_single_results)

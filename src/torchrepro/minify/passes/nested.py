@@ -1,8 +1,8 @@
-"""Open ops that are made of others: higher-order ops, whose graphs take their place, and composite ops.
+"""Open ops that consist of others: higher-order ops, whose graphs are inlined, and composite ops.
 
-If `layer_norm` fails because of its `rsqrt`, the repro is an `rsqrt`. The ops inside a composite are more
-than before, so they are searched on the side, and only what is smaller in the end is adopted. Where the
-higher-order op itself is the culprit, its graphs are shrunk in their place.
+If `layer_norm` fails because of its `rsqrt`, the repro is an `rsqrt`. An opened composite has more ops, so
+it is searched in a separate problem, and only a result smaller than the best is adopted. Where the
+higher-order op itself is the culprit, its graphs are shrunk inside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchrepro.nouns.repro import Repro
 
 
 def open_nested(problem: Problem) -> None:
-    """Do without every higher-order op that the failure does not need; shrink the graphs of the others."""
+    """Inline every higher-order op that the failure does not need; shrink the graphs of the others."""
     names = nested_calls(problem.best)
     if names:
         _inline(problem, names)
@@ -39,7 +39,7 @@ def _inline(problem: Problem, names: list[str]) -> None:
 
 
 def _second_branches(problem: Problem, choices: dict[str, str]) -> set[str]:
-    """The nodes that took their second branch when they were run."""
+    """Return the nodes that took their second branch in the recorded run."""
     placeholders = [node.name for node in problem.best.graph.graph.nodes if node.op == "placeholder"]
     known = dict(zip(placeholders, problem.best.inputs, strict=False))
     recording = problem.recording()
@@ -51,15 +51,15 @@ def _second_branches(problem: Problem, choices: dict[str, str]) -> set[str]:
 
 _FEW_OPS = 8
 _FEW_TO_CUT = 3
-"""Of more ops, all of them needed, one that is opened is at best one op again: 31 questions for nothing."""
+"""With more ops, all of them needed, an opened one is at best one op again: 31 queries without a gain."""
 
 
 def open_composites(problem: Problem) -> None:
-    """Look for the culprit among the ops of which composite ops are made."""
+    """Search for the culprit among the ops that composite ops consist of."""
     if problem.best_size.ops > _FEW_OPS or problem.best.symbols:
         return
-    # One compilation tells of wrong values where they come from; other failures are bisected, so that it is
-    # better to know first that there is something to find.
+    # One compilation finds the origin of wrong values; other failures are bisected, so first check that the
+    # opened graph fails at all.
     for opened in expanded_everywhere(problem.best):
         if not problem.values_are_wrong and not problem.fails(opened):
             continue

@@ -1,8 +1,8 @@
 """Cut ops out until each of those that are left is needed.
 
-A cut op becomes an input that holds its recorded value, so what is left does not depend on what has gone.
-Here are found the failures that need several ops: two that are fused, two that only have to be in one graph,
-or a whole chain along which an error grows.
+A cut op becomes an input that holds its recorded value, so the remaining ops do not depend on those removed.
+This finds the failures that need several ops: two that are fused, two that only have to be in one graph, or a
+whole chain along which an error grows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchrepro.nouns.repro import Repro
 
 
 def cut_nodes(problem: Problem) -> None:
-    """The fewest ops that still fail, with recorded values for all that they read from the others."""
+    """Reduce the best to the fewest ops that still fail, with recorded values for the results of others."""
     if problem.best_size.ops <= 1:
         return
     recording = problem.recording()
@@ -42,7 +42,7 @@ def cut_nodes(problem: Problem) -> None:
 
 
 def _neighbours(repro: Repro, units: Sequence[Unit]) -> dict[Unit, list[Unit]]:
-    """For each unit those that it reads or that read it; ops that read the same input are near as well."""
+    """Return, per unit, those that it reads or that read it; ops that read the same input count as well."""
     owner = {name: unit for unit in units for name in unit.nodes}
     found: dict[Unit, list[Unit]] = {unit: [] for unit in units}
     for node in repro.graph.graph.nodes:
@@ -59,7 +59,7 @@ def _neighbours(repro: Repro, units: Sequence[Unit]) -> dict[Unit, list[Unit]]:
 def _nearest(
     neighbours: Mapping[Unit, Sequence[Unit]], needed: Sequence[Unit], rest: Sequence[Unit]
 ) -> list[Unit]:
-    """By the steps from op to op; of two at the same distance the later one, which is often the reader."""
+    """Sort units by their distance in the graph; of two at the same distance the later one comes first."""
     steps = dict.fromkeys(needed, 0)
     frontier = deque(needed)
     while frontier:
@@ -73,13 +73,13 @@ def _nearest(
 
 
 _FEW = 8
-"""Ops that are told apart as quickly by trying."""
+"""Up to so many ops, cutting finds the wrong one as quickly."""
 
 
 def first_wrong(problem: Problem, repro: Repro, recording: Recording) -> str | None:
-    """The name of its node, where values are wrong; None where all are right once they can all be seen.
+    """Return the name of the first node with a wrong value; None if all are right once all are returned.
 
-    To return a value can change what is fused, and the failure can vanish: then nothing is known.
+    To return a value can change what is fused, and the failure can vanish: then the node is unknown.
     """
     if not problem.values_are_wrong or repro.ops <= _FEW:
         return None

@@ -1,7 +1,7 @@
 """Reset what surrounds the graph to torch's defaults: ambient state, options, earlier calls, dynamic sizes.
 
-Gradients belong to the ambient state. A call under `no_grad` whose inputs ask for gradients is no simpler
-without `no_grad`: then a backward comes along. So inputs lose their `requires_grad` in the same query.
+Gradients belong to the ambient state. A call under `no_grad` whose inputs require gradients is no simpler
+without `no_grad`: then there is a backward call. So inputs lose their `requires_grad` in the same query.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_static(problem: Problem) -> None:
     if not names:
         return
     static = with_numbers(best, names)
-    # A reader who sees no symbol expects none to be asked for.
+    # Without symbols, `dynamic=True` would be confusing.
     plain = replace(static, compiler=replace(static.compiler, dynamic=None))
     if problem.accept_first([plain] if best.compiler.dynamic is None else [plain, static]) is not None:
         return

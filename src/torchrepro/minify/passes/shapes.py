@@ -1,7 +1,7 @@
-"""Sizes: all dimensions to 1 at once, else each to the smallest with which it still fails.
+"""Shrink sizes: all dimensions to 1 at once, else each to the smallest with which it still fails.
 
-Tensors are sliced, so that the values stay, at the element that fails. A size may matter in itself: a kernel
-that goes wrong just above the width of a vector needs 17 elements, whichever they are.
+Tensors are sliced around the element that fails, so that its values stay. A size may matter in itself: a
+kernel that is wrong just above the vector width needs any 17 elements.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from torchrepro.state.fake_run import OperatorLog, run_on_fakes
 from torchrepro.torch_api.ops import op_name
 
 _Members = tuple[Axis | Literal, ...]
-"""What a dimension is made of: its name may be another one in the next best."""
+"""Identifies a dimension: its name may differ in the next best."""
 _searched: WeakKeyDictionary[Problem, list[torch.Size]] = WeakKeyDictionary()
-"""The sizes with which a problem's search for sizes has ended before."""
+"""The sizes with which a problem's last search for sizes finished."""
 _TAKES_ANY_RANK = frozenset(
     {
         *("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "max", "min", "any", "all", "var"),
         *("std", "cumsum", "_softmax", "_log_softmax", "clone", "_to_copy", "copy", "copy_", "detach"),
     }
 )
-"""Beside ops that go element by element. Others ask for a rank, though their fake kernels may not say so."""
+"""In addition to pointwise ops. Others require a rank, though their fake kernels may not check it."""
 _MANY = 32
-"""Axes above which it is not worth the time on fakes to give each of them a size of its own."""
+"""At most so many axes get a separate size: each takes a run on fakes."""
 
 
 def shrink_dimensions(problem: Problem) -> None:
-    """The smallest sizes that still fail: with one step less in any dimension it does not."""
+    """Shrink to the smallest sizes that still fail: with one less in any dimension it does not."""
     if _searched.get(problem) == _sizes(problem.best):
-        # Only values or ops have changed since: it is enough to see that no step less will do.
+        # Only values or ops have changed since: check only that one less does not fail.
         _steps(problem, [each.members for each in problem.dimensions().free])
     elif not problem.accept(_all_at_once(problem)):
         _each(problem)
@@ -57,16 +57,16 @@ def _sizes(repro: Repro) -> list[torch.Size]:
 
 
 def _all_at_once(problem: Problem) -> Repro | None:
-    """Everything at 1; None where that has been asked about already, in its shortest form."""
+    """Return the best with all sizes at 1; None if that, squeezed, has been queried already."""
     candidate = smallest_that_runs(problem.dimensions(), 1)
     flat = None if candidate is None else squeezed(candidate)
     return None if flat is not None and problem.verdict_on(flat) is not None else candidate
 
 
 def _each(problem: Problem) -> None:
-    """One dimension after the other, small ones first: what needs its size is often the largest.
+    """Shrink one dimension after the other, small ones first: the one that matters is often the largest.
 
-    Then, in what the others have become, one step less of each.
+    Then try one less in each, with the others at their new sizes.
     """
     finished: list[_Members] = []
     while True:
@@ -79,33 +79,33 @@ def _each(problem: Problem) -> None:
         finished.append(dimension.members)
         _shrink(problem, table, dimension)
         all_at_one = not any(_still_there(problem.dimensions(), each) for each in finished)
-        # At once, so that what is asked from here on is asked in the shape that stays.
+        # Squeeze now, so that further queries have the final rank.
         if all_at_one and problem.accept(squeezed(problem.best)):
             finished = []
     _steps(problem, finished)
 
 
 def _steps(problem: Problem, dimensions: Sequence[_Members]) -> None:
-    """One step less of each dimension, again and again, until none will do."""
+    """Reduce each dimension by one, repeatedly, until no reduction still fails."""
     before = None
     while problem.best is not before:
         before = problem.best
         for members in dimensions:
             table = problem.dimensions()
             for each in _still_there(table, members):
-                # Without the last element along it; without the first, where it is not known which one fails.
+                # Drop the last element along it; or the first, where the position of the failure is unknown.
                 starts = [{}] if each.at_is_known else [{each.name: start} for start in (0, 1)]
                 less = {each.name: each.size - 1}
                 problem.accept_first([table.resized(less, start) for start in starts])
 
 
 def _still_there(table: DimensionTable, members: _Members) -> list[Dimension]:
-    """The dimension that had these members, if it is still more than 1."""
+    """Return the dimension that had these members, in a list, if its size is still above 1."""
     return [each for each in table.free if each.size > 1 and not set(each.members).isdisjoint(members)][:1]
 
 
 def _shrink(problem: Problem, table: DimensionTable, dimension: Dimension) -> None:
-    """The smallest size that fails, around the element that does; where that is a guess, from both ends."""
+    """Find the smallest size that fails, around the failing element; if that is a guess, from both ends."""
     name, size = dimension.name, dimension.size
 
     def around(wanted: int) -> Repro | None:
@@ -116,7 +116,7 @@ def _shrink(problem: Problem, table: DimensionTable, dimension: Dimension) -> No
 
     one, less = around(1), from_front(size - 1)
     if problem.accept(one) or (less is not None and problem.verdict_on(less) is not None):
-        return  # or it is known that it is as small as it can be
+        return  # or a former search has found that it is minimal
     if not table.is_guess and _is_refused(problem, one) and _with_equals(problem, dimension):
         return
     _search(problem, around if dimension.at_is_known else from_front, size)
@@ -131,13 +131,13 @@ def _shrink(problem: Problem, table: DimensionTable, dimension: Dimension) -> No
 
 
 def _is_refused(problem: Problem, candidate: Repro | None) -> bool:
-    """Whether it would not run, on fakes or in eager: more belongs together than is known."""
+    """Return whether it would not run, on fakes or in eager: then the table misses sizes that are tied."""
     verdict = None if candidate is None else problem.verdict_on(candidate)
     return candidate is None or (verdict is not None and verdict.kind is Kind.INVALID)
 
 
 def _with_equals(problem: Problem, dimension: Dimension) -> bool:
-    """The same for all equal sizes together; whether that got anywhere."""
+    """Shrink all equal sizes together; return whether the best changed."""
     before = problem.best
     table = dimension_table(problem.best, problem.best_verdict, guess=True)
     for coarser in _still_there(table, dimension.members):
@@ -146,7 +146,7 @@ def _with_equals(problem: Problem, dimension: Dimension) -> bool:
 
 
 def _search(problem: Problem, resized: Callable[[int], Repro | None], high: int) -> None:
-    """The smallest size that fails, between 1, which does not, and `high`, which does."""
+    """Find the smallest size that fails, between 1, which does not, and `high`, which does."""
     smallest_failing(
         high,
         lambda sizes: problem.accept_first([resized(size) for size in sizes]),
@@ -156,9 +156,9 @@ def _search(problem: Problem, resized: Callable[[int], Repro | None], high: int)
 
 
 def _likely(low: int, high: int) -> list[int]:
-    """Sizes between two that are likelier than others to make a difference; else all.
+    """Return the sizes between two that most likely make a difference; else all.
 
-    First those above a power of two; then whether it is that size to the step; then any.
+    First those just above a power of two; then `high - 1`, next to one; then all.
     """
     powers = [1 << bit for bit in range(high.bit_length())]
     above = [power + 1 for power in powers if low < power + 1 < high]
@@ -166,13 +166,13 @@ def _likely(low: int, high: int) -> list[int]:
 
 
 def _spread(sizes: Sequence[int], width: int) -> list[int]:
-    """So many of them, evenly apart; of two the first."""
+    """Return `width` sizes at even distances; the first of two."""
     places = {len(sizes) * (part + 1) // (width + 1) for part in range(width)}
     return [sizes[0]] if len(sizes) == 2 and width == 1 else sorted({sizes[place] for place in places})
 
 
 def _stretch_single_elements(problem: Problem) -> None:
-    """Keep a size only in the tensors that need it, where the graph runs with 1 in its place."""
+    """Keep a size only in the tensors that need it, where the graph runs with 1 for the others."""
     table = problem.dimensions()
     if table.repro.place is Place.BEFORE_CAPTURE or table.repro.symbols or table.repro.earlier:
         return
@@ -182,18 +182,18 @@ def _stretch_single_elements(problem: Problem) -> None:
 
 
 def _at_one(table: DimensionTable, axes: Collection[Axis]) -> Repro | None:
-    """The repro with a single element along these axes; None where it would not run."""
+    """Return the repro with a single element along these axes; None if it would not run."""
     ranges = {axis: (each.at, 1) for each in table.dimensions for axis in each.axes if axis in axes}
     return _if_it_runs(with_tensors(table.repro, windows(table.held, ranges)))
 
 
 def all_contiguous(repro: Repro, chosen: Iterable[Held]) -> Repro:
-    """The repro with these tensors contiguous."""
+    """Return the repro with these tensors contiguous."""
     return with_tensors(repro, {each: contiguous(each.tensor) for each in chosen})
 
 
 def squeezed(repro: Repro) -> Repro | None:
-    """Every tensor without its dimensions of size 1; None where nothing changes or it would not run."""
+    """Return the repro without dimensions of size 1; None if nothing changes or it would not run."""
     if repro.symbols or repro.earlier or repro.place is Place.BEFORE_CAPTURE:
         return None
     others = {}
@@ -208,7 +208,7 @@ def squeezed(repro: Repro) -> Repro | None:
 
 
 def _if_it_runs(repro: Repro) -> Repro | None:
-    """The repro without notes about the sizes that it had; None where it would not run."""
+    """Return the repro without notes about former sizes; None if it would not run."""
     candidate = with_literals(repro, {})
     return None if why_invalid(candidate) else candidate
 

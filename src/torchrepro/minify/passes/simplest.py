@@ -1,7 +1,7 @@
-"""The boldest guess of all: everything at once as plain as it can be, before anything is searched for.
+"""The boldest guess: sizes, values, dtypes and settings all at their plainest, before any search.
 
-Most failures of one op need neither their sizes nor their values nor any setting. Then one question does the
-work of all the passes that follow, which find nothing left to ask.
+Most failures of one op need neither their sizes nor their values nor any setting. Then one query does the
+work of all the passes that follow.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torchrepro.nouns.repro import Place, Repro
 
 
 def guess_simplest(problem: Problem) -> None:
-    """Everything plain; else one element with its values; else all elements, but plain; else two.
+    """Try everything plain, else one element with its values, else all elements, but plain, else two.
 
-    The first two differ in whether values, dtypes and settings matter. The last is for what needs more than
-    one element and their values: a sum, a normalisation.
+    The first two differ in whether values, dtypes and settings matter. The last is for failures that need
+    more than one element and their values: a sum, a normalisation.
     """
     best = problem.best
     table = problem.dimensions()
@@ -30,7 +30,7 @@ def guess_simplest(problem: Problem) -> None:
 
 
 def _plain(repro: Repro) -> Repro:
-    """Plain in all respects; a step that would not run is left out."""
+    """Return the repro with plain values, dtypes and layouts; skip a step that would not run."""
     for step in (_with_plain_values, _with_usual_dtypes, _laid_out_plainly):
         changed = step(repro)
         if not why_invalid(changed):
@@ -55,7 +55,7 @@ def _laid_out_plainly(repro: Repro) -> Repro:
 
 
 def _bare(problem: Problem, repro: Repro) -> Repro:
-    """Without settings. Autocast and the backward call change what is computed: they wait their turn."""
+    """Return the repro without settings, but for autocast and the default dtype, which change the results."""
     settings = [s for s in ambient_settings(repro) if not s.name.startswith(("autocast", "default_dtype"))]
     if repro.place is not Place.BEFORE_CAPTURE and "grad" not in problem.failure.places:
         settings += gradient_settings(repro)

@@ -1,7 +1,7 @@
-"""Plain values, and the usual dtypes: every tensor something that is made in one line, as far as possible.
+"""Plain values and the usual dtypes: every tensor is created in one line, as far as possible.
 
-All tensors take the same plain form at once. Those that need values of their own are then found, and keep as
-few of them as they need, in as few digits. Values that matter (an overflow, a NaN, a permutation) stay.
+All tensors take the same plain form at once. Those whose own values matter are then found, and keep as few
+values as they need, in as few digits. Values that matter (an overflow, a NaN, a permutation) stay.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 
 _FEW = 64
-"""Elements up to which it is found out which of them need values of their own."""
+"""Up to so many elements, the pass finds out which values matter."""
 _QUERIES = 12
-"""For that: a value less is nice to have, not more."""
+"""At most so many queries for that: a gain of one value is small."""
 
 
 def plain_values(problem: Problem) -> None:
@@ -47,7 +47,7 @@ def plain_values(problem: Problem) -> None:
         return
     needy: Sequence[Held] = tensors
     if len(tensors) > 1:
-        start = problem.best  # the needy ones keep what they have there
+        start = problem.best  # tensors whose values matter keep those
         needy = problem.minimise(
             tensors, lambda kept: with_form(start, [t for t in tensors if t not in kept], plainest, places)
         )
@@ -58,12 +58,12 @@ def plain_values(problem: Problem) -> None:
 def with_form(
     repro: Repro, tensors: Sequence[Held], form: Form, places: Mapping[Held, tuple[int, ...]]
 ) -> Repro:
-    """The repro with values of one form in these tensors."""
+    """Return the repro with values of one form in these tensors."""
     return with_tensors(repro, {each: form(each.tensor, places[each]) for each in tensors})
 
 
 def places_of(problem: Problem) -> dict[Held, tuple[int, ...]]:
-    """The element of each tensor that goes into the failing one."""
+    """Return the index, in each tensor, of the element that the failing one depends on."""
     table = problem.dimensions()
     at = {(axis.held, axis.axis): each.at for each in table.dimensions for axis in each.axes}
     return {
@@ -73,7 +73,7 @@ def places_of(problem: Problem) -> dict[Held, tuple[int, ...]]:
 
 
 def _own_form(problem: Problem, held: Held, place: tuple[int, ...]) -> None:
-    """The plainest form of one tensor, else the fewest values of its own, to the fewest digits."""
+    """Give one tensor its plainest form, else the fewest of its own values, in the fewest digits."""
     best = problem.best
     tensor = _now(problem, held)
     problem.accept_first([with_tensors(best, {held: form(tensor, place)}) for form in forms_of(tensor)])
@@ -102,7 +102,7 @@ def _fewer_values(problem: Problem, held: Held) -> None:
 
 
 def _now(problem: Problem, held: Held) -> torch.Tensor:
-    """The tensor that stands there in the best."""
+    """Return the tensor at this place in the current best."""
     return next(each.tensor for each in held_tensors(problem.best) if each == held)
 
 
@@ -115,7 +115,7 @@ def usual_dtypes(problem: Problem) -> None:
 
 
 def unusual_dtypes(repro: Repro) -> list[Unusual]:
-    """Tensors and arguments whose dtype a reader would not expect."""
+    """Return the tensors and arguments whose dtype is not the usual one of its kind."""
     items: list[Unusual] = [
         each for each in held_tensors(repro) if usual(each.tensor.dtype) is not each.tensor.dtype
     ]
@@ -126,7 +126,7 @@ def unusual_dtypes(repro: Repro) -> list[Unusual]:
 
 
 def with_usual_dtypes(repro: Repro, chosen: Sequence[Unusual]) -> Repro:
-    """The repro with the usual dtype in these places; the values stay as near as they can."""
+    """Return the repro with the usual dtype in these places, and the values converted to it."""
     others = {}
     for each in chosen:
         if isinstance(each, Held):
@@ -138,7 +138,7 @@ def with_usual_dtypes(repro: Repro, chosen: Sequence[Unusual]) -> Repro:
 
 
 def usual(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that a reader expects for this kind of values."""
+    """Return the usual dtype for this kind of values: bool, complex64, float32 or int64."""
     if dtype is torch.bool:
         return dtype
     if dtype.is_complex:

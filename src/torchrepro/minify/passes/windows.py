@@ -1,8 +1,8 @@
-"""Find the one op that fails by itself, on the values that it met in the original.
+"""Find the one op that fails by itself, on the values recorded in the original.
 
-Most failures are the fault of one op. Each op with its recorded operands is a graph of its own, and in a
-model of repeated layers few of them differ. Wrong values are found with one compilation of all of them side
-by side, run on the values of every layer; other failures name a suspect, or else are found by bisection.
+Most failures are due to one op. Each op with its recorded operands is a separate graph, and in a model of
+repeated layers few of them differ. Wrong values are found with one compilation of all of them in one graph,
+run on the values of every layer; other failures name a suspect, or else are found by bisection.
 """
 
 from __future__ import annotations
