@@ -1,9 +1,8 @@
 """Experiment: try variations of a repro in as few compilations as possible.
 
-A variation is asked about in the cheapest of three ways. Inputs with other values need no new compilation at
-all (`cut/batches.py`). Wrong values can be told apart among many copies in one graph
-(`cut/batches.py`). An error, a crash or a hang hides what else is in the graph, so there each variation
-is asked about alone.
+A variation is tried in the cheapest of three ways. Inputs with other values need no new compilation at all
+(`cut/batches.py`). Wrong values can be told apart among many copies in one graph (`cut/batches.py`). An
+error, a crash or a hang hides what else is in the graph, so there each variation is tried alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torchrepro.nouns.results import Area
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _TOGETHER = 32
-"""Copies in one graph. Each costs 20 ms of compilation; a single one that raises costs a second attempt."""
+"""Copies in one graph. Each takes 20 ms to compile; a single one that raises costs a second attempt."""
 _ELEMENTS = 1 << 22
 _OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 _DIES = (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
@@ -31,14 +30,14 @@ _ORDER = (Outcome.UNKNOWN, Outcome.PASSES, Outcome.OTHERWISE, Outcome.FAILS)
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What an explanation may cost. Nothing is begun that exceeds it; what is under way is finished."""
+    """The cost limit of an explanation. No query is started above it; running ones finish."""
 
     queries: int = 16
     seconds: float = 30.0
 
     @classmethod
     def for_kind(cls, kind: Kind) -> Budget:
-        """A hang costs its whole time limit each time."""
+        """Return the budget for a kind of failure: a hang takes its whole timeout each time."""
         return cls(queries=6, seconds=60.0) if kind is Kind.HANG else cls()
 
 
@@ -55,29 +54,29 @@ class Experiment:
 
     @property
     def left(self) -> int:
-        """Queries that may still be made. Those that were kept back have half as much time again."""
+        """How many queries may still be made. Reserved ones have a time limit half as long again."""
         limit = self._budget.seconds * (1.0 if self._reserved else 1.5)
         in_time = self.queries.seconds < limit
         return max(0, self._budget.queries - self._reserved - self.queries.asked) if in_time else 0
 
     def reserve(self, queries: int) -> None:
-        """Keep so many queries back until something else is reserved."""
+        """Reserve so many queries; replaces the former reservation."""
         self._reserved = min(queries, self._budget.queries // 2)
 
     @property
     def tells_values_apart(self) -> bool:
-        """Whether one compilation can answer for many copies of the graph."""
+        """Whether one compilation can give the outcomes of many copies of the graph."""
         compared = self.queries.verdict.comparison is not None
         return compared and self._kind in _OF_VALUES and can_be_joined(self.repro)
 
     @property
     def is_compiled_once(self) -> bool:
-        """Whether other values are free: what shows the failure has been compiled, and lives on."""
+        """Whether other values need no compilation: the failing code compiles, and the process survives."""
         fatal = self._kind in (*_DIES, Kind.COMPILE_ERROR)
         return not fatal and self.repro.place is not Place.BEFORE_CAPTURE
 
     def try_values(self, variations: Sequence[Variation]) -> list[Trial]:
-        """Variations of the inputs' values alone: all of them for one compilation."""
+        """Try variations of the inputs' values alone, all of them with one compilation."""
         if not variations or not self.left:
             return []
         if self._kind in _DIES:
@@ -98,7 +97,7 @@ class Experiment:
         return [*self._judged_on(sets[:half]), *self._judged_on(sets[half:])]
 
     def try_together(self, variations: Sequence[Variation]) -> list[Trial] | None:
-        """Variations next to one another in one graph; None where the baseline passes inside the batch."""
+        """Try variations in one graph; return None if the baseline passes inside the batch."""
         trials: list[Trial] = []
         for batch in self._batches([variation for variation in variations if self._is_valid(variation)]):
             found = self._try_together(batch)
@@ -108,7 +107,7 @@ class Experiment:
         return trials
 
     def _batches(self, variations: Sequence[Variation]) -> list[list[Variation]]:
-        """Parts that are not too many for one graph, nor too large for memory."""
+        """Split variations into batches that are small enough for one graph and for memory."""
         limit = max(_ELEMENTS, 4 * count_elements(self.repro))
         batches: list[list[Variation]] = []
         held = 0
@@ -128,13 +127,13 @@ class Experiment:
         try:
             return self._repeated(variations, lambda: whole.verdicts(self.queries.run_once(whole.repro)))
         except _OneRaises:
-            # The others are asked again without it; it is not asked alone.
+            # Retry the halves; a single variation that raises is dropped.
             half = len(variations) // 2
             parts = (variations[:half], variations[half:]) if half else ()
             return [trial for part in parts for trial in self._try_together(part) or []]
 
     def try_each(self, variations: Sequence[Variation]) -> list[Trial]:
-        """Variations one by one, several at a time, as far as the budget goes."""
+        """Try variations in a compilation each, several at a time, as far as the budget goes."""
         trials: list[Trial] = []
         waiting = [variation for variation in variations if self._is_valid(variation)]
         while waiting:
@@ -152,10 +151,10 @@ class Experiment:
     def _repeated(
         self, variations: Sequence[Variation], ask: Callable[[], Sequence[Verdict] | None]
     ) -> list[Trial] | None:
-        """Ask about the repro itself and the variations in one go, as often as a flaky failure asks for.
+        """Try the baseline and the variations together, as often as a flaky failure requires.
 
-        A failure that shows once in a while is there. None where the repro itself passes in the company of
-        the others: then the answers say nothing.
+        A variation fails if it fails once. None if the baseline passes inside the batch: its results are
+        discarded.
         """
         outcomes = [Outcome.UNKNOWN] * (1 + len(variations))
         for _ in range(self.queries.repeats):
@@ -169,7 +168,7 @@ class Experiment:
         return self._keep(variations, outcomes[1:], alone=False)
 
     def _is_valid(self, variation: Variation) -> bool:
-        """Whether eager would run it, as far as that can be told; sizes have been chosen so that it does."""
+        """Return whether eager would run it, as far as is known; sizes have been checked already."""
         if variation.area is Area.SIZES or self.repro.place is Place.BEFORE_CAPTURE:
             return True
         return self._kind is Kind.MISSING_ERROR or not why_invalid(variation.repro)
@@ -183,4 +182,4 @@ class Experiment:
 
 
 class _OneRaises(Exception):
-    """One of the variations in a graph raises, so that nothing is known of the others."""
+    """One of the variations in a graph raises, so that the outcomes of the others are unknown."""

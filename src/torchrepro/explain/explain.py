@@ -1,4 +1,4 @@
-"""`explain`: vary a minimal repro part by part, and say which parts matter.
+"""Vary a minimal repro part by part, and report which parts matter.
 
 The nearest passing neighbour is the smallest edit of the script that makes it pass, as a diff.
 """
@@ -22,26 +22,26 @@ from torchrepro.nouns.results import Area, Explanation, Fact, Neighbour
 from torchrepro.nouns.verdict import Kind, Verdict
 
 _ROUNDS = 2
-"""Goes at a limit: after two it is exact for sizes up to some hundreds, and within a per cent for values."""
+"""Refinements of a limit: after two it is exact for sizes up to some hundreds, and within 1 % for values."""
 _FEW = 3
-"""Variations of one subject where each costs a compilation."""
+"""How many variations of one subject are tried where each costs a compilation."""
 _FOR_NEIGHBOUR = 2
 _FOR_SETTINGS = 3
-"""Queries that are kept back, so that what comes first does not take all."""
+"""Queries that are reserved, so that earlier subjects do not use up the budget."""
 
 
 ScriptText = Callable[[Repro, Verdict], str]
-"""The script that a reader is shown for a repro."""
+"""Returns the script that a reader sees for a repro."""
 
 _CONFIRMED = 2
-"""Neighbours that are asked about by themselves before the search for one is given up."""
+"""How many neighbours are tried alone before the search stops."""
 _SHOWN = 3
-"""Variations of one subject whose scripts are compared."""
+"""How many variations of one subject have their scripts compared."""
 _ODD = 5
-"""Digits above which a number is an odd one to write."""
+"""A number of more characters is an odd one to show."""
 _WORD = re.compile(r"\w[\w.+-]*|\S")
 
-# Of edits that are equally small, which one to show.
+# Which of several equally small edits to show.
 _ORDER = (
     *(Area.SIZES, Area.VALUES, Area.DTYPES, Area.ARGUMENTS, Area.GRADIENTS),
     *(Area.LAYOUTS, Area.OPS, Area.COMPILER, Area.AMBIENT),
@@ -88,7 +88,7 @@ def _about_values(lab: Experiment, names: Names) -> list[Fact]:
 
 
 def _about_parts(lab: Experiment, verdict: Verdict, names: Names) -> list[Fact]:
-    """Sizes, dtypes, layouts, arguments and ops: in one compilation where wrong values tell them apart."""
+    """Return facts on sizes, dtypes, layouts, arguments and ops, for wrong values in one compilation."""
     repro = lab.repro
     if repro.place is Place.BEFORE_CAPTURE:
         return []  # its graph is a single call of the user's code
@@ -109,7 +109,7 @@ def _all(subjects: Sequence[Subject]) -> list[Variation]:
 
 
 def _refined(subjects: Sequence[Subject], trials: Sequence[Trial]) -> list[Variation]:
-    """Variations between one that fails and one that passes, where there is a limit to be found."""
+    """Return variations between one that fails and one that passes, where a limit lies between them."""
     return [variation for subject in subjects for variation in subject.refined(trials)]
 
 
@@ -119,15 +119,15 @@ def _facts(subjects: Sequence[Subject], trials: Sequence[Trial]) -> list[Fact]:
 
 
 def _in_turn(subjects: Sequence[Subject], count: int | None = None) -> list[Variation]:
-    """The first of each subject, then the second: a budget that ends leaves none without an answer."""
+    """Return the first variation of each subject, then the second, so that the budget covers all subjects."""
     rounds = zip_longest(*(subject.variations[:count] for subject in subjects))
     return [variation for turn in rounds for variation in turn if variation is not None]
 
 
 def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText) -> Neighbour | None:
-    """Of everything that passes, what differs least from the failing script; None where nothing passes.
+    """Return the passing variation that differs least from the failing script; None if nothing passes.
 
-    What has passed only next to others is asked about alone first: the reader will run it alone.
+    A variation that has passed only next to others is first tried alone, as the reader will run it.
     """
     if not any(map(_is_neighbour, lab.trials)):
         lab.try_each(list(_without_an_op(lab.repro)))
@@ -137,7 +137,7 @@ def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText
         variation = trial.variation
         after = script_text(variation.repro, verdict)
         if after == before:
-            continue  # the script does not show what was changed, so it would not pass
+            continue  # the script does not contain the change, so it would not pass
         settings = variation.area in (Area.COMPILER, Area.AMBIENT)  # edits of code come before these
         lines = _changed(before.splitlines(), after.splitlines())
         words = _changed(_WORD.findall(before), _WORD.findall(after))
@@ -158,12 +158,12 @@ def nearest_neighbour(lab: Experiment, verdict: Verdict, script_text: ScriptText
 
 
 def _is_neighbour(trial: Trial) -> bool:
-    """Another backend passes nearly always, and says nothing about how to change the script."""
+    """Return whether a trial passes, not by another backend: those nearly always pass, and tell little."""
     return trial.outcome is Outcome.PASSES and trial.variation.area is not Area.BACKENDS
 
 
 def _closest(trials: Sequence[Trial]) -> list[Trial]:
-    """A few of each subject that pass, those that go the least far."""
+    """Return a few passing trials of each subject, those with the smallest change."""
     chosen: dict[str, list[Trial]] = {}
     for trial in sorted(filter(_is_neighbour, trials), key=lambda trial: trial.variation.step):
         chosen.setdefault(trial.variation.subject, []).append(trial)
@@ -178,7 +178,7 @@ def _changed(before: Sequence[str], after: Sequence[str]) -> int:
 
 
 def _without_an_op(repro: Repro) -> Iterator[Variation]:
-    """The repro without one op or one keyword: what is left if no variation of the parts passes."""
+    """Yield the repro without one op or one keyword, to try if no variation of the parts passes."""
     nodes = varied_ops(repro)
     edits: list[tuple[str, Repro | None]] = [
         (f"{node.name} without {name}", with_arguments(repro, {Slot(node.name, name): DROPPED}))

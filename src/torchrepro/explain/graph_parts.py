@@ -1,6 +1,6 @@
-"""Vary the graph and what surrounds it.
+"""Vary the graph and the settings around it.
 
-Other numbers and switches as arguments, siblings of its ops; gradients, autocast, threads, options, dynamic
+Other numbers and booleans as arguments, siblings of its ops; gradients, autocast, threads, options, dynamic
 shapes, backends.
 """
 
@@ -33,13 +33,13 @@ from torchrepro.script.names import parameter_names
 from torchrepro.torch_api.ops import OpOverload, op_name, overload_name
 
 _VARIED = 3
-"""Ops that are varied: a repro with more of them is not a minimal one."""
+"""How many ops are varied: a repro with more of them is not minimal."""
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0)
 _INTEGERS = (0, 1, -1, 2)
 _PARALLEL = 512
-"""Elements below which inductor gives a loop to one thread whatever their number (`cpp.min_chunk_size`)."""
+"""With fewer elements, inductor runs a loop on one thread in any case (`cpp.min_chunk_size`)."""
 
-# Ops that take the same arguments. The one whose name is nearest is what a reader would try first.
+# Ops that take the same arguments. The one with the most similar name is tried first.
 _FAMILIES = (
     {"abs", "ceil", "floor", "neg", "round", "sign", "trunc"},
     {"acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"},
@@ -60,12 +60,12 @@ _FAMILIES = (
 
 
 def varied_ops(repro: Repro) -> list[Node]:
-    """Return the first few ops of a repro, not those of graphs in its graph."""
+    """Return the first few ops of a repro, not those of nested graphs."""
     return [node for node in repro.graph.graph.nodes if node.op in CALLS][:_VARIED]
 
 
 def ops(repro: Repro) -> list[Subject]:
-    """Each op replaced by its nearest siblings."""
+    """Return the ops as subjects: each replaced by its nearest siblings."""
     return [_siblings(repro, node) for node in varied_ops(repro)]
 
 
@@ -92,7 +92,7 @@ def _siblings(repro: Repro, node: Node) -> Subject:
 
 
 def _target_of_sibling(node: Node, name: str, other: str) -> Any:
-    """The sibling where the op itself was found: the same namespace, the same overload."""
+    """Return the sibling of an op in the same namespace, with the same overload; None if there is none."""
     target: Any = node.target
     if node.op == "call_method":
         return other if hasattr(torch.Tensor, other) else None
@@ -106,7 +106,7 @@ def _target_of_sibling(node: Node, name: str, other: str) -> Any:
 
 
 def arguments(repro: Repro) -> list[Subject]:
-    """Each number and switch that is written in the graph, not computed in it, changed."""
+    """Return the arguments as subjects: each number and boolean literal in the graph, changed."""
     return [
         _argument(repro, node, place, value)
         for node in varied_ops(repro)
@@ -139,7 +139,7 @@ def _argument(repro: Repro, node: Node, place: Any, own: Any) -> Subject:
 
 
 def _argument_name(node: Node, place: int | str) -> str:
-    """What the op calls its argument; its place where that is unknown."""
+    """Return the name of the op's parameter; the argument's position where that is unknown."""
     if isinstance(place, str):
         return place
     target: Any = getattr(torch.Tensor, node.target, None) if isinstance(node.target, str) else node.target
@@ -149,7 +149,7 @@ def _argument_name(node: Node, place: int | str) -> str:
 
 
 def backends(repro: Repro) -> Subject:
-    """Each simpler backend: the first that fails tells the stage. None of them calls a C++ compiler."""
+    """Return the backend as a subject: the first simpler one that fails is the stage. None compiles C++."""
     own = repro.compiler.name
 
     def sentence(evidence: Evidence) -> str:
@@ -169,7 +169,7 @@ def backends(repro: Repro) -> Subject:
 
 
 def switches(repro: Repro, names: Names) -> Iterator[Subject]:
-    """Every setting that can be turned over, the most telling first."""
+    """Yield every setting that has an alternative, the most informative first."""
     ambient, compiler = repro.ambient, repro.compiler
     tensors = [held.tensor for held in tensor_inputs(repro).values()]
     devices, types = {tensor.device.type for tensor in tensors}, {tensor.dtype for tensor in tensors}
@@ -178,7 +178,7 @@ def switches(repro: Repro, names: Names) -> Iterator[Subject]:
         return switch(Area.AMBIENT, name, own, other, replace(repro, ambient=replace(ambient, **changed)))
 
     yield from _gradients(repro, names)
-    # What the search has left and is not torch's default; most of it does matter.
+    # Settings other than torch's defaults that the search has kept: most of them matter.
     for setting in (*state_settings(repro), *config_settings(repro)):
         if setting.name != "threads":
             yield switch(Area.AMBIENT, setting.name, setting.own, setting.default, setting.removed(repro))
@@ -215,7 +215,7 @@ def switches(repro: Repro, names: Names) -> Iterator[Subject]:
 
 
 def _gradients(repro: Repro, names: Names) -> Iterator[Subject]:
-    """With gradients where there are none, without where there are."""
+    """Yield the subject of gradients: with them if the repro has none, else without."""
     ambient = repro.ambient
     inputs = [held for held in tensor_inputs(repro).values() if held.tensor.is_floating_point()]
     recorded = ambient.grad_enabled and not ambient.inference_mode
@@ -238,7 +238,7 @@ def _gradients(repro: Repro, names: Names) -> Iterator[Subject]:
 
 
 def _dynamic_shapes(repro: Repro) -> Iterator[Subject]:
-    """Static sizes where the repro has dynamic ones, and the other way round where it can have them."""
+    """Yield the subject of dynamic shapes: static ones if the repro has symbols, else dynamic if possible."""
     own, other = ("dynamic", "static") if repro.symbols else ("static", "dynamic")
     names = {symbol.name for symbol in repro.symbols}
     made = with_numbers(repro, names) if names else _with_symbols(repro)
@@ -256,11 +256,11 @@ def _dynamic_shapes(repro: Repro) -> Iterator[Subject]:
 
 
 def _with_symbols(repro: Repro) -> Repro | None:
-    """Every size above 1 of every input as a symbol, equal sizes as one: what `dynamic=True` makes of them.
+    """Return the repro with every input size above 1 as a symbol, equal sizes as one, as by `dynamic=True`.
 
-    As in a captured graph, the sizes are inputs of their own before all others. Without those, inductor does
-    not fold `x * 0`, which hid the failure of softshrink on NaN. None where nothing would change, or where
-    strides would have to become expressions as well.
+    As in a captured graph, the sizes are inputs, before all others. Without those, inductor does not fold
+    `x * 0`, which hid the failure of softshrink on NaN. None where nothing would change, or where strides
+    would have to become expressions as well.
     """
     if repro.place not in (Place.AFTER_CAPTURE, Place.AFTER_AOT) or repro.earlier:
         return None

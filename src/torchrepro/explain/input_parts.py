@@ -1,4 +1,4 @@
-"""Vary the inputs: their values, sizes, dtypes and layouts, under the names that a reader knows."""
+"""Vary the inputs: their values, sizes, dtypes and layouts, under their names in the script."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ from torchrepro.nouns.verdict import Verdict
 from torchrepro.torch_api.tensors import is_zero_tensor
 
 Names = Sequence[str]
-"""What a reader calls the inputs."""
+"""The names of the inputs in the script."""
 
 _CAPTURED = re.compile(r"[lL]_(\w+?)_?")
-"""Capture calls the local variable `x` `L_x_`."""
+"""Capture names the local variable `x` `L_x_`."""
 _INPUTS = 3
 _AT_ONCE = 60
-"""Numbers in one go. A set of inputs takes milliseconds; going twice over 20 decades leaves one per cent."""
+"""Numbers per round. A set of inputs takes milliseconds; two rounds over 20 decades reach 1 %."""
 _VALUE_ELEMENTS = 1 << 23
 _SIZES = (64, 1, 17, 2, 65, 16, 8, 9, 33, 32, 31, 15, 7, 3, 4, 63)
-"""Around the widths of vectors and blocks; what tells most comes first, since not all may be asked."""
+"""Around the widths of vectors and blocks; the most informative first, since not all may be tried."""
 _SIZE_ELEMENTS = 1 << 22
 _DIMENSIONS = 4
-"""Dimensions that are varied: a repro with more of them is not a minimal one."""
+"""How many dimensions are varied: a repro with more of them is not minimal."""
 _REFINED = 14
 _FLOATING = (torch.float64, torch.bfloat16, torch.float16, torch.float32)
 _INTEGER = (torch.int64, torch.int32, torch.uint8, torch.int8, torch.int16)
 
 
 def input_names(repro: Repro, said: Mapping[int, str] | None) -> Names:
-    """Return what the inputs are called: by number as the caller says, else by the graph."""
+    """Return the names of the inputs: those in `said`, by number, else those of the graph."""
     graph = [str(node.target) for node in repro.graph.graph.find_nodes(op="placeholder")]
     plain = [found.group(1) if (found := _CAPTURED.fullmatch(name)) else name for name in graph]
     return [(said or {}).get(number, name) for number, name in enumerate(plain)]
 
 
 def tensor_inputs(repro: Repro) -> dict[int, Held]:
-    """Return the tensors whose memory is theirs alone: what is shared cannot be changed in one place."""
+    """Return the inputs that share no memory: shared memory cannot be changed for one of them."""
     held = held_tensors(repro)
     return {each.index: each for each in held if each.index is not None and not each.shares}
 
@@ -70,11 +70,11 @@ def tensor_inputs(repro: Repro) -> dict[int, Held]:
 
 
 def values(repro: Repro, names: Names) -> list[Subject]:
-    """Each input filled with one number throughout, and with patterns that no single number stands for."""
+    """Return the inputs' values as subjects: each filled with one number, and with patterns (`arange`)."""
     inputs = []
     for index, held in tensor_inputs(repro).items():
         dtype = held.tensor.dtype
-        # Floating-point numbers of eight bits and complex ones cannot be chosen at will.
+        # 8-bit floats and complex numbers are not varied.
         exotic = dtype.is_complex or (dtype.is_floating_point and dtype.itemsize == 1)
         if held.tensor.numel() and not exotic:
             inputs.append((held, names[index]))
@@ -89,7 +89,7 @@ def _values_of(repro: Repro, held: Held, name: str) -> Subject:
 
     def vary(data: torch.Tensor, label: str, amount: float | None = None) -> None:
         changed = with_tensors(repro, {held: made_like(data, held.tensor)})
-        # A plain number says more than an infinity, and a short one more than a long one.
+        # Finite numbers are better neighbours than infinities, short ones better than long ones.
         step = len(label) + 100 * (amount is not None and not math.isfinite(amount))
         subject.add(label, changed, f"{name} filled with {label}", amount=amount, step=step)
 
@@ -139,7 +139,7 @@ def _patterns(old: torch.Tensor) -> Iterator[tuple[torch.Tensor, str]]:
 
 
 def sizes(repro: Repro, verdict: Verdict, names: Names) -> list[Subject]:
-    """Each dimension in other sizes, together with all that has to follow."""
+    """Return the dimensions as subjects: each in other sizes, with the sizes that follow from it."""
     table = dimension_table(repro, verdict)
     found = []
     for each in table.free:
@@ -152,7 +152,7 @@ def sizes(repro: Repro, verdict: Verdict, names: Names) -> list[Subject]:
 
 
 def _single_sizes(repro: Repro, names: Names) -> Iterator[Subject]:
-    """Axes of size 1, of which the table says nothing: each alone, in a pair, or all of them together."""
+    """Yield axes of size 1, which are not in the table: each alone, in a pair, or all of them together."""
     held = list(tensor_inputs(repro).values())
     shapes = [each.tensor.shape for each in held]
     axes = [Axis(n, axis) for n, shape in enumerate(shapes) for axis, size in enumerate(shape) if size == 1]
@@ -174,14 +174,14 @@ def _single_sizes(repro: Repro, names: Names) -> Iterator[Subject]:
 
 
 def _size_of(own: int, places: Sequence[tuple[str, int]], resized: Callable[[int], Repro | None]) -> Subject:
-    """Sizes of inputs that change together, and where they stand: (input, axis).
+    """Return the subject of sizes that change together, at these places: (input, axis).
 
-    `resized` gives the repro with another size; None where it would not run.
+    `resized` returns the repro with another size; None where it would not run.
     """
     words = listed([f"dim {axis} of {name}" for name, axis in places])
 
     def vary(number: float) -> None:
-        """As far as it runs and fits into memory."""
+        """Add a variation with this size, if it runs and is not too large."""
         size = int(number)
         repro = None if size == own else resized(size)
         if repro is not None and count_elements(repro) <= _SIZE_ELEMENTS:
@@ -201,18 +201,18 @@ def _size_of(own: int, places: Sequence[tuple[str, int]], resized: Callable[[int
 
     name = ", ".join(f"{name}.dim {axis}" for name, axis in places)
     subject = Subject(Area.SIZES, name, str(own), sentence, short, refining(own, vary, new, _REFINED))
-    # One more, one less, then from far apart to close together.
+    # First one more and one less, then the fixed sizes.
     wanted = (own + 1, own - 1, *_SIZES, *((2 * own,) if own >= max(_SIZES) else ()))
     for size in dict.fromkeys(size for size in wanted if size > 0):
         vary(size)
     return subject
 
 
-# Dtypes: whether the repro fails with other ones as well.
+# Dtypes: whether the repro fails with others as well.
 
 
 def dtypes(repro: Repro, names: Names) -> list[Subject]:
-    """Every group of inputs of one dtype in another dtype of its kind: most ops ask for equal dtypes."""
+    """Return a subject per group of inputs of one dtype: most ops require equal dtypes."""
     groups: dict[torch.dtype, list[Held]] = {}
     for held in tensor_inputs(repro).values():
         if held.tensor.dtype in (*_FLOATING, *_INTEGER):
@@ -244,18 +244,18 @@ def _dtype_of(repro: Repro, own: torch.dtype, group: Sequence[Held], name: str) 
 
 
 def _lost(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether a cast made other numbers of them, so that more than the dtype has changed."""
+    """Return whether a cast changed values, so that more than the dtype differs."""
     if not old.is_floating_point():
         return not torch.equal(new.to(old.dtype), old)
     overflown, vanished = new.isfinite() != old.isfinite(), (new == 0) != (old == 0)
     return bool(overflown.any() or vanished.any())
 
 
-# Layouts: whether it matters how the inputs lie in memory, or that they are no plain tensors.
+# Layouts: whether strides and shared memory of the inputs matter, or that they are not plain tensors.
 
 
 def layouts(repro: Repro, names: Names) -> Iterator[Subject]:
-    """Inputs with memory of their own, made plain where they are not, and turned round in memory."""
+    """Yield the subjects of layouts: inputs in separate memory, as plain tensors, with other strides."""
     shared = [held for held in held_tensors(repro) if held.shares and held.index is not None]
     if len(shared) > 1:
         who = listed([names[held.index or 0] for held in shared])
@@ -272,7 +272,7 @@ def layouts(repro: Repro, names: Names) -> Iterator[Subject]:
 
 
 def _made_plain(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:
-    """Views that are computed on reading, and tensors of zeros without memory, as plain tensors."""
+    """Yield conjugate and negative views, and zero tensors without memory, as plain tensors."""
     for index, value in enumerate(repro.inputs):
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             # Checked on torch 2.11 to 2.15 (`_is_zerotensor`).
@@ -284,7 +284,7 @@ def _made_plain(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:
 
 
 def _turned(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:
-    """The same values in another order in memory, where the order can be told."""
+    """Yield inputs with the same values and other strides: contiguous, or transposed if they already are."""
     for held in tensor_inputs(repro).values():
         old = held.tensor.detach()
         if not old.is_contiguous():

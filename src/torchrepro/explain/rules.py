@@ -1,7 +1,7 @@
-"""Numbers to try, the simplest rule about numbers that agrees with everything that was tried, and its words.
+"""Numbers to try, the simplest rule about numbers that agrees with all trials, and its words.
 
-A rule is read off the trials, never the other way round: each candidate is checked against all of them, so it
-may be wrong only about numbers that were not tried.
+Each candidate for a rule is checked against all trials, so it may be wrong only about numbers that were not
+tried.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 _MULTIPLES = (2, 4, 8, 16, 32, 64)
 _LISTED = 8
 _CLOSE = 0.01
-"""A limit that is known to one per cent is not refined further."""
-# What tells most comes first: not all may be asked where each is a compilation of its own.
+"""A limit that is known to 1 % is not refined further."""
+# The most informative come first: not all are tried where each costs a compilation.
 _FLOATS = (0.0, 1.0, -1.0, 1e4, -1e4, 0.5, -0.5, 1e-4, -1e-4, 2.0, -2.0, 10.0, -10.0, 100.0, -100.0)
 _INTEGERS = (0, 1, -1, 100, -100, 2, 3, 7, 64, 127, 128, 255, -2, -3, 1000, 1 << 20)
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
 
 
 def size_rule(failing: Collection[int], passing: Collection[int]) -> Rule | None:
-    """The rule for integers that count something; None where no simple one holds."""
+    """Return the rule for sizes; None where no simple one holds."""
     if not failing or not passing:
         return None
     low, high = min(failing), max(failing)
@@ -58,7 +58,7 @@ def _from(low: int, before: int) -> Rule:
 
 
 def _multiples(failing: Collection[int], passing: Collection[int]) -> Rule | None:
-    """Vector widths. Two of each kind at least: one alone is a multiple of something by chance."""
+    """Return a rule on multiples of vector widths; one failing or passing size could match by chance."""
     if len(set(failing)) < 2 or len(set(passing)) < 2:
         return None
     for step in _MULTIPLES:
@@ -70,7 +70,7 @@ def _multiples(failing: Collection[int], passing: Collection[int]) -> Rule | Non
 
 
 def value_rule(failing: Collection[float], passing: Collection[float]) -> Rule | None:
-    """The rule for finite numbers; None where no simple one holds."""
+    """Return the rule for finite numbers; None where no simple one holds."""
     if not failing or not passing:
         return None
     if set(passing) == {0}:
@@ -93,7 +93,7 @@ def value_rule(failing: Collection[float], passing: Collection[float]) -> Rule |
 def _around(
     inner: Collection[float], outer: Collection[float]
 ) -> tuple[float | None, float, float, float | None]:
-    """The ends of some numbers, each with the nearest one of others beyond it."""
+    """Return the ends of the `inner` numbers, each with the nearest of the `outer` numbers beyond it."""
     low, high = min(inner), max(inner)
     below = max((value for value in outer if value < low), default=None)
     above = min((value for value in outer if value > high), default=None)
@@ -101,7 +101,7 @@ def _around(
 
 
 def _one_sided(failing: Collection[float], passing: Collection[float]) -> Rule | None:
-    """The rule for one limit, between the numbers that pass and those that fail; None where they mix."""
+    """Return the rule for one limit between the numbers that pass and those that fail; None if they mix."""
     if min(failing) > max(passing):
         passes, fails, side, other = max(passing), min(failing), "above", "below"
     elif max(failing) < min(passing):
@@ -117,18 +117,18 @@ def _one_sided(failing: Collection[float], passing: Collection[float]) -> Rule |
 
 
 def _limit(outside: float, inside: float) -> str:
-    """A short number for the end of a range: beyond it `outside`, within it `inside`."""
+    """Return a short number for the end of a range: `outside` lies beyond it, `inside` within."""
     limit = _simplest(min(outside, inside), max(outside, inside))
     return _written(inside if limit == outside else limit)
 
 
 def _written(number: float) -> str:
-    """Exactly this number, in as few digits as that takes."""
+    """Return exactly this number, in the fewest digits."""
     return str(number) if isinstance(number, int) else repr(number).removesuffix(".0")
 
 
 def _simplest(low: float, high: float) -> float:
-    """A number from a closed interval that takes the fewest digits to write."""
+    """Return the number of a closed interval with the fewest digits."""
     if low <= 0 <= high:
         return 0.0
     middle = math.copysign(math.sqrt(abs(low)) * math.sqrt(abs(high)), low)
@@ -145,13 +145,13 @@ def _simplest(low: float, high: float) -> float:
 
 
 def changes(failing: Collection[float], passing: Collection[float]) -> list[tuple[float, float]]:
-    """Neighbours among the numbers tried, of which one fails and one passes: between them lies a limit."""
+    """Return neighbours among the numbers tried, one failing and one passing: a limit lies between them."""
     tried = sorted({*failing, *passing})
     return [(a, b) for a, b in pairwise(tried) if (a in failing) != (b in failing)]
 
 
 def sizes_between(low: int, high: int, count: int) -> list[int]:
-    """At most `count` sizes that divide an open interval evenly; all of them where there are no more."""
+    """Return at most `count` sizes that divide an open interval evenly; all if there are no more."""
     between = range(low + 1, high)
     if len(between) <= count:
         return list(between)
@@ -159,9 +159,9 @@ def sizes_between(low: int, high: int, count: int) -> list[int]:
 
 
 def between(low: float, high: float, count: int, dtype: torch.dtype) -> Sequence[float]:
-    """At most `count` numbers of a dtype between two; none where the two are as close as anybody asks.
+    """Return at most `count` numbers of a dtype between two; none where the two are close enough.
 
-    Of floating-point numbers there are as many between any two of those.
+    Floats are spaced evenly by their place among all floats of the dtype.
     """
     if not dtype.is_floating_point:
         step = max(1, int(high - low) // (count + 1))
@@ -176,13 +176,13 @@ def between(low: float, high: float, count: int, dtype: torch.dtype) -> Sequence
 
 
 def _ordinal(value: float, dtype: torch.dtype, bits: torch.dtype) -> int:
-    """The place of a float among all floats."""
+    """Return the place of a float among all floats of its dtype."""
     found = int(torch.tensor(value, dtype=dtype).view(bits).item())
     return found if found >= 0 else -(found + (1 << (8 * bits.itemsize - 1)))
 
 
 def numbers_to_try(dtype: torch.dtype) -> list[float]:
-    """Signs, sizes and extremes: zero, small, large, the largest, subnormal, infinite, NaN."""
+    """Return numbers of both signs: zero, small, large, the largest, subnormal, infinite, NaN."""
     return list({repr(number): number for number in _numbers(dtype)}.values())
 
 
@@ -202,16 +202,16 @@ def _numbers(dtype: torch.dtype) -> Iterator[float]:
         yield from (number for number in wanted if limits.min <= number <= limits.max)
 
 
-# Sentences: each names what was tried, and claims no more.
+# Sentences: each states what was tried, and nothing beyond it.
 
 
 def label_of(number: float) -> str:
-    """`1`, `-0.5`, `3.4e+38`, `nan`, `True`."""
+    """Return a number as text: `1`, `-0.5`, `3.4e+38`, `nan`, `True`."""
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def listed(labels: Sequence[str], *, joined: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`; a long list is cut short, and says so."""
+    """Return `a`, `a and b` or `a, b and c`; a long list is cut and ends with `and 3 more`."""
     if len(labels) > _LISTED:
         return f"{', '.join(labels[:_LISTED])} {joined} {len(labels) - _LISTED} more"
     *most, last = labels
@@ -219,7 +219,7 @@ def listed(labels: Sequence[str], *, joined: str = "and") -> str:
 
 
 def sentence_on_sizes(failing: Sequence[int], passing: Sequence[int], where: str) -> str:
-    """`where` is `in dim 1 of x`."""
+    """Return the sentence on sizes; `where` is `in dim 1 of x`."""
     counts = len(set(failing)), len(set(passing))
     if not passing:
         return f"any size from {min(failing)} to {max(failing)} {where} fails ({counts[0]} tried)"
@@ -235,7 +235,7 @@ def sentence_on_sizes(failing: Sequence[int], passing: Sequence[int], where: str
 
 
 def sentence_on_values(failing: Sequence[float], passing: Sequence[float], noun: str) -> str:
-    """`noun` is `value of x`. Infinities and NaN are named apart: they follow no order."""
+    """Return the sentence on values; `noun` is `value of x`. Infinities and NaN are named separately."""
     finite = [v for v in failing if math.isfinite(v)], [v for v in passing if math.isfinite(v)]
     counts = len(set(finite[0])), len(set(finite[1]))
     if not finite[0]:
@@ -256,7 +256,7 @@ def sentence_on_values(failing: Sequence[float], passing: Sequence[float], noun:
 
 
 def _not_finite(failing: Sequence[float], passing: Sequence[float]) -> str:
-    """What to add about infinities and NaN."""
+    """Return the part of a sentence about infinities and NaN; empty if none was tried."""
     fails = [value for value in failing if not math.isfinite(value)]
     passes = [value for value in passing if not math.isfinite(value)]
     words = f", {listed(_labels(fails))} too" if fails else ""

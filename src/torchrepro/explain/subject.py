@@ -1,4 +1,4 @@
-"""Subject: a part of a repro that is varied, its variations and trials, and what they say about it."""
+"""A part of a repro that is varied (subject), its variations and trials, and the facts that follow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
     PASSES = "passes"
     OTHERWISE = "fails otherwise"
     UNKNOWN = "unknown"
-    """Eager itself fails, or it was not asked: nothing is said about it anywhere."""
+    """Eager itself fails, or it was not run: reported nowhere."""
 
     @classmethod
     def of(cls, verdict: Verdict, failure: Failure) -> Outcome:
@@ -38,16 +38,16 @@ class Variation:
 
     area: Area
     subject: str
-    """The part: `x`, `x.dim 1`, `dtype`. What is said about it is said of all variations of it together."""
+    """The part: `x`, `x.dim 1`, `dtype`. A fact is about all of its variations together."""
     label: str
     """What the part became: `16`, `inf`, `bfloat16`."""
     repro: Repro
     edit: str
-    """The change in words, as for a list of what one could do: `16 in dim 1 of x`."""
+    """The change in words: `size 16 in dim 1 of x`."""
     amount: float | None = None
     """The label as a number, where it is one."""
     step: float = 0.0
-    """How far it goes, among the variations of its subject: the nearest one that passes is shown."""
+    """How large the change is, among the variations of its subject: the smallest that passes is shown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The labels of what was tried of one subject, by what became of the failure, in the order tried."""
+    """The labels of the variations of one subject that were tried, by outcome, in the order tried."""
 
     failing: tuple[str, ...]
     passing: tuple[str, ...]
@@ -71,7 +71,7 @@ class Evidence:
 
     @classmethod
     def of(cls, trials: Sequence[Trial], own: str = "") -> Evidence:
-        """`own` is the label of the repro itself, which fails."""
+        """Return the evidence of trials; `own` is the label of the repro itself, which fails."""
         labels: dict[Outcome, dict[str, None]] = {outcome: {} for outcome in Outcome}
         if own:
             labels[Outcome.FAILS][own] = None
@@ -81,7 +81,7 @@ class Evidence:
         return cls(fails, passes, otherwise, trials)
 
     def numbers(self, own: float | None) -> tuple[list[float], list[float]]:
-        """The numbers that fail, that of the repro itself among them, and those that pass; in order."""
+        """Return the numbers that fail, with that of the repro itself, and those that pass; both sorted."""
         found: dict[Outcome, set[float]] = {outcome: set() for outcome in Outcome}
         if own is not None:
             found[Outcome.FAILS].add(own)
@@ -92,13 +92,13 @@ class Evidence:
 
 
 def _place(number: float) -> tuple[bool, float]:
-    """To sort by: numbers in their order, NaN after all of them."""
+    """Return a sort key: numbers in their order, NaN last."""
     return (True, 0.0) if number != number else (False, number)
 
 
 @dataclass(eq=False)
 class Subject:
-    """A part of the repro that is varied: in which ways, and how to state what was found."""
+    """A part of the repro that is varied: its variations, and how to state the result."""
 
     area: Area
     name: str
@@ -108,9 +108,9 @@ class Subject:
     short: Callable[[Evidence], str] | None = None
     """What to call the part in a list of what does not matter; None: by its name."""
     refine: Callable[[Evidence], None] | None = None
-    """Add variations between one that fails and one that passes; None: there is no order between them."""
+    """Add variations between one that fails and one that passes; None: they have no order."""
     matters: bool = False
-    """Worth telling even if no variation passes."""
+    """Reported even if no variation passes."""
     variations: list[Variation] = field(default_factory=list)
 
     def add(
@@ -120,14 +120,14 @@ class Subject:
         self.variations.append(Variation(self.area, self.name, label, repro, edit, amount, step))
 
     def refined(self, trials: Sequence[Trial]) -> list[Variation]:
-        """Return the variations that refining adds, in view of what was tried."""
+        """Return the variations that refining adds after these trials."""
         count = len(self.variations)
         if self.refine is not None:
             self.refine(self.evidence(trials))
         return self.variations[count:]
 
     def evidence(self, trials: Sequence[Trial]) -> Evidence:
-        """Return what was found out about this subject; numbers in their order."""
+        """Return the evidence of this subject's trials; numbers sorted."""
         ours = [trial for trial in trials if trial.variation in self.variations]
         if self.refine is not None:
             amounts = {t: math.nan if t.variation.amount is None else t.variation.amount for t in ours}
@@ -135,7 +135,7 @@ class Subject:
         return Evidence.of(ours, self.own)
 
     def fact(self, trials: Sequence[Trial]) -> Fact | None:
-        """Return what was found out, in words; None if nothing could be tried."""
+        """Return the result in words; None if nothing could be tried."""
         evidence = self.evidence(trials)
         if len(evidence.failing) + len(evidence.passing) < 2:
             return None
@@ -160,11 +160,11 @@ def refining(
     between: Callable[[float, float, int], Sequence[float]],
     room: int,
 ) -> Callable[[Evidence], None]:
-    """Vary by at most `room` numbers between those that fail and those that pass, where that is a limit."""
+    """Return a function that varies by at most `room` numbers between failing and passing ones."""
 
     def refine(evidence: Evidence) -> None:
         limits = changes(*([n for n in found if math.isfinite(n)] for found in evidence.numbers(own)))
-        if len(limits) <= 2:  # else it is a pattern: more numbers would not make it plainer
+        if len(limits) <= 2:  # else it is a pattern, which more numbers do not clarify
             for low, high in limits:
                 for number in between(low, high, room // len(limits)):
                     vary(number)
@@ -183,7 +183,7 @@ def switch(
     alike: str = "",
     matters: str = "",
 ) -> Subject:
-    """A part with one alternative, and what to say if it does not matter and if it does."""
+    """Return a subject with one alternative, and the sentences if it does not matter and if it does."""
     alike = alike or f"{name} {own} and {other} alike"
     matters = matters or f"only with {name} {own}, not {other}"
     subject = Subject(area, name, own, lambda evidence: matters if evidence.passing else alike)
@@ -193,7 +193,7 @@ def switch(
 
 
 def sentence_on_choices(own: str, evidence: Evidence) -> str:
-    """Named alternatives, of which the repro has `own`."""
+    """Return the sentence on named alternatives, of which the repro has `own`."""
     others = [label for label in evidence.failing if label != own]
     if not evidence.passing:
         return f"{listed([own, *others])} alike"
@@ -202,6 +202,6 @@ def sentence_on_choices(own: str, evidence: Evidence) -> str:
 
 
 def verbed(labels: Sequence[str], verb: str) -> str:
-    """`a passes`, `a and b pass`."""
+    """Return the labels with the verb: `a passes`, `a and b pass`."""
     ending = "" if len(labels) > 1 else "es" if verb.endswith("s") else "s"
     return f"{listed(labels)} {verb}{ending}"
