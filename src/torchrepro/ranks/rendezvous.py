@@ -168,7 +168,7 @@ class Rendezvous:
         return False
 
     def _let_others_read(self, name: str, readers: int) -> None:
-        """Wait until the others have read the table: after this the rank that keeps the store may end."""
+        """Count this rank as a reader; the one that keeps the store waits for the others; then it may end."""
         try:
             self._store.add(f"{name}read", 1)
             if self._may_keep_the_store:

@@ -78,7 +78,7 @@ class OperatorLog(TorchDispatchMode):
             self.written |= {storage_identity(value) for value in args[3:5] if args[5] and value is not None}
         results = (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
         for number, tensor in enumerate(results):
-            self._alive.append(tensor)  # else another tensor could reuse its id
+            self._alive.append(tensor)  # else its memory or id could be reused
             about = f"{tensor.dtype} {tuple(tensor.shape)} {tuple(tensor.stride())}"
             self._known[identity(tensor)] = f"result {len(self.calls)}.{number} {about}"
         return result
