@@ -14,7 +14,7 @@ class BreakKind(StrEnum):
     OPAQUE = "opaque_call"
     """A function in C, or of a library, of which nothing is known."""
     UNSUPPORTED = "unsupported"
-    """Python or torch that the front end does not follow (yet)."""
+    """Python or torch that the front end does not support (yet)."""
     RAISES = "raises"
     """The user's own code raises here; Python runs it, so that error and traceback are the real ones."""
     REBUILD = "cannot_be_rebuilt"
@@ -22,13 +22,13 @@ class BreakKind(StrEnum):
     REQUESTED = "requested"
     """The user asked for it (`graph_break`, `torch.compiler.disable`)."""
     CHANGING = "changing_number"
-    """A number that was another in each call so far, as a counter is."""
+    """A number that varies between calls, such as a counter."""
     OTHER_RANK = "other_rank"
     """Another rank of the job breaks here, so this one does too."""
 
 
 def short_name(qualname: str) -> str:
-    """Without the functions around it, as who reads its line sees it."""
+    """Return the name without the enclosing functions, as in the source line."""
     return qualname.rpartition("<locals>.")[2]
 
 

@@ -1,8 +1,8 @@
 """Bare: a container of a class that overrides how it is read, read as the builtin type that it derives from.
 
-Guards and generated code look at what is in it, and must not run the methods of the user's class for that.
+Guards and generated code read its contents, and must not run the methods of the user's class for that.
 
-Asking: of which class a value is, without running code of the user's.
+`is_a`: of which class a value is, without running code of the user's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchrepro.frontend.source import Bare, Source
 
 
 def is_a(value: Any, kinds: Any) -> bool:
-    """`isinstance` by the type alone: that one reads `value.__class__` too, through a `__getattribute__`."""
+    """Return `isinstance` by the type alone: the builtin may run a `__getattribute__` to read `__class__`."""
     return issubclass(type(value), kinds)
 
 

@@ -27,7 +27,7 @@ class FrameState:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One step from a root to a value. Hashable: two equal sources read the same value."""
+    """One access on the way from a root to a value. Hashable: two equal sources read the same value."""
 
     @property
     def base(self) -> Source | None:
@@ -70,9 +70,9 @@ class Held(Source):
     """An object the region keeps: the globals of a function, a class, a module. Compared by identity."""
 
     label: str
-    """How a reader knows it: `globals of pkg.module`, `class Block`."""
+    """Its name in messages: `globals of pkg.module`, `class Block`."""
     key: int
-    """`id()` of the object; whoever makes a `Held` keeps the object alive (`Kept`)."""
+    """`id()` of the object; `Kept`, which makes the `Held`, keeps the object alive."""
 
     def __str__(self) -> str:
         return self.label
@@ -133,5 +133,5 @@ class KeyOf(Source):
 
 
 def instance_value(of: Source, name: str) -> Item:
-    """Return where an attribute is that lives in the instance."""
+    """Return the source of an attribute stored in the instance's `__dict__`."""
     return Item.at(Attribute(of, "__dict__"), name)

@@ -180,12 +180,12 @@ def written_out(name: str, argument: object) -> tuple[Simple, ...]:
 
 
 def program_of(code: CodeType) -> Program:
-    """Return the program of a code object; the same one each time, as long as it is in use."""
+    """Return the program of a code object; the same one each time, while it is in use."""
     return _read(_ByIdentity(code))
 
 
 class _ByIdentity:
-    """A key for a code object: two code objects that are equal are still two (`==` ignores file names)."""
+    """A key for a code object: equal code objects stay distinct (`==` ignores file names)."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -248,7 +248,7 @@ def _read(key: _ByIdentity) -> Program:
 
 _ENDS: Final = frozenset({"RETURN_VALUE", "RAISE_VARARGS", "RERAISE"})
 _NEVER_RAISE: Final = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "NOP", "JUMP"})
-"""Among these are all that stand in the range of a handler that expects another stack than theirs."""
+"""Includes all instructions within the range of a handler that expects another stack than theirs."""
 
 
 def edges(program: Program, index: int) -> tuple[tuple[int, bool], ...]:
@@ -264,12 +264,12 @@ def edges(program: Program, index: int) -> tuple[tuple[int, bool], ...]:
 
 @lru_cache(maxsize=1024)
 def stack_before(program: Program) -> tuple[tuple[int, int] | None, ...]:
-    """Per instruction, how many slots and how many exceptions the stack has; None where it never comes.
+    """Return for each instruction how many slots and exceptions the stack has; None if it is unreachable.
 
     An exception is there from a handler's first instruction until `POP_EXCEPT`. `RERAISE` always has one.
     """
     found: list[tuple[int, int] | None] = [None] * len(program.instructions)
-    # An exception that is raised and not yet handled counts for itself: some handlers only pass it on.
+    # An exception that is raised and not yet handled is counted separately: some handlers only reraise it.
     work = [(0, 0, 0, False)]
     while work:
         index, depth, handled, raised = work.pop()
@@ -312,7 +312,7 @@ _USES: Final = frozenset(
     {
         *("LOAD_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "DELETE_DEREF"),
         "DELETE_FAST",  # raises where there is nothing to delete
-        "STORE_DEREF",  # what is stored is seen by whoever shares the cell
+        "STORE_DEREF",  # visible to all functions that share the cell
     }
 )
 _OVERWRITES: Final = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
@@ -322,7 +322,7 @@ _READERS_OF_FRAMES: Final = frozenset(
 
 
 def live_before(program: Program, index: int) -> frozenset[str]:
-    """Return names of locals and cells whose value may be read from `index` on, be it by a handler."""
+    """Return names of locals and cells whose value may be read from `index` on, handlers included."""
     return _live(program)[index]
 
 
@@ -350,7 +350,7 @@ def _name_in(names: frozenset[str], instruction: Instruction) -> frozenset[str]:
 
 
 def _read_by_frame(program: Program) -> frozenset[str]:
-    """Return what is read without an instruction of its own: `super()` and `locals()` look into the frame."""
+    """Return the names read without an instruction of their own: `super()` and `locals()` read the frame."""
     code = program.code
     if _READERS_OF_FRAMES.intersection(code.co_names):
         return frozenset(program.locals + program.cells)

@@ -49,9 +49,9 @@ def _reached_from(
 ) -> tuple[tuple[Point, frozenset[str], bool], ...]:
     """Return where the instruction at `point` may lead, the next place first. The start runs up to `RESUME`.
 
-    Of each place also the variables that have a value or a cell there, and whether a jump leads to it. Exact,
-    since it starts from a frame as it is: all that an instruction does to NULLs and to bound variables can be
-    told from the NULLs and the bound variables before it.
+    Each comes with the variables that have a value or a cell there, and whether a jump leads to it. Exact,
+    since it starts from an actual frame: the NULLs and bound variables after an instruction follow from those
+    before it.
     """
     if point.index == 0:
         index = body_start(program)
@@ -66,7 +66,7 @@ def _reached_from(
 
 
 def body_start(program: Program) -> int:
-    """Return the first instruction behind those that set a frame up."""
+    """Return the index of the first instruction after those that set a frame up."""
     return next(index for index, each in enumerate(program.instructions) if each.name == "RESUME") + 1
 
 
@@ -109,7 +109,7 @@ _GENERATORS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Continuation:
-    """What a stepped frame hands back: where it would go on, and with what."""
+    """What a stepped frame returns: the next instruction, and the state of the frame."""
 
     index: int
     state: FrameState
@@ -136,7 +136,7 @@ def why_not_enterable(program: Program, index: int) -> str | None:
 
 @lru_cache(maxsize=4096)
 def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
-    """Code that enters at `point` and runs to the end of the function. Of a generator, the start only."""
+    """Return code that enters at `point` and runs to the function's end; a generator only at its start."""
     if point.index:
         _check(program, point)
     assembler = Assembler(program)
@@ -147,9 +147,9 @@ def resumed_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
 
 @lru_cache(maxsize=4096)
 def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
-    """Code that enters at `point`, runs one instruction and returns a `Continuation`.
+    """Return code that enters at `point`, runs one instruction and returns a `Continuation`.
 
-    If the instruction returns, so does the code. If it raises and the function handles that, the code runs on
+    If the instruction returns, so does the code. If it raises and the function handles that, the code runs
     from there to the end of the function, and returns what the function returns.
     """
     _check(program, point)
@@ -186,7 +186,7 @@ def enter(
     index: int,
     state: FrameState,
 ) -> Any:
-    """Run a function from an instruction on, in a frame that consists of `state`, by the code of `make`."""
+    """Run a function from an instruction on, with the code of `make`, in a frame that consists of `state`."""
     program = program_of(function.__code__)
     shared = {name: state.cells[name] for name in program.code.co_cellvars if name in state.cells}
     code = make(program, point_of(index, state.stack), frozenset(state.locals).union(shared))
@@ -196,7 +196,7 @@ def enter(
     slots.update(state.locals)
     slots.update(shared)
     names = code.co_varnames[: code.co_argcount]
-    # The first one is an argument even where it has been deleted: the code deletes it again.
+    # The first one is passed even where it is unbound: the code deletes it again.
     return entered(*(slots.get(name) for name in names[:1]), *(slots[name] for name in names[1:]))
 
 
@@ -208,7 +208,7 @@ def _continuation(
     cells: tuple[CellType, ...],
     stack: tuple[Any, ...],
 ) -> Continuation:
-    """Called at the end of stepped code with the slots of the frame, of which some hold cells."""
+    """Return a continuation, called at the end of stepped code with the frame's slots; some hold cells."""
     values = dict(zip(names, slots, strict=True))
     inner = {name: values.pop(name) for name in code.co_cellvars if isinstance(values.get(name), CellType)}
     outer = dict(zip(code.co_freevars, cells, strict=True))
@@ -216,7 +216,7 @@ def _continuation(
 
 
 def _check(program: Program, point: Point) -> None:
-    """A place or a stack that the code does not expect would not raise, it would crash."""
+    """Raise `ValueError` for a place or a stack that does not match the code: entering there would crash."""
     reason = why_not_enterable(program, point.index)
     if reason is not None:
         raise ValueError(f"{program.code.co_qualname} cannot be entered at {point.index}: {reason}")
@@ -252,7 +252,7 @@ def _enter_at(assembler: Assembler, point: Point, bound: frozenset[str], target:
 
 
 def _hand_back(assembler: Assembler, point: Point, bound: frozenset[str], position: InstrLocation) -> None:
-    """Return a `Continuation` for a place: the stack goes into variables, since a NULL fits nowhere else."""
+    """Emit the return of a `Continuation`: the stack goes into variables, as NULLs cannot be passed."""
     code = assembler.program.code
     names = tuple(name for name in dict.fromkeys(code.co_varnames + code.co_cellvars) if name in bound)
     for depth in reversed(range(len(point.nulls))):
@@ -277,13 +277,13 @@ def _hand_back(assembler: Assembler, point: Point, bound: frozenset[str], positi
 
 
 def _finish(assembler: Assembler, point: Point, bound: frozenset[str]) -> CodeType:
-    """Return the code. The first argument stays first, where `super()` looks for it."""
+    """Return the code. The first argument stays first, as `super()` requires."""
     code = assembler.program.code
     passed = bound | _first_argument(assembler.program)
     names = dict.fromkeys(name for name in code.co_varnames + code.co_cellvars if name in passed)
     slots = (_stack_name(depth) for depth, null in enumerate(point.nulls) if not null)
     variables = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
-    depth = code.co_stacksize + 8  # a hand-back also has its callee there, and a tuple in the making
+    depth = code.co_stacksize + 8  # `_hand_back` also pushes its callee and the items of a tuple
     return assembler.code((*names, *slots), depth + max(variables, depth))
 
 
@@ -292,9 +292,9 @@ _OF_CELLS = frozenset({"LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DERE
 
 @dataclass(slots=True)
 class Assembler:
-    """Makes a code object of instructions, undoing what `program_of` writes out.
+    """Assembles a code object from instructions, undoing what `program_of` writes out.
 
-    `at` labels the program's own, so that handlers and jumps find them.
+    `at` has the labels of the program's instructions, for handlers and jumps.
     """
 
     program: Program
@@ -304,7 +304,7 @@ class Assembler:
     _guarded_by: Handler | None = None
 
     def body(self) -> None:
-        """The whole program, each instruction under its label."""
+        """Append the whole program, each instruction at its label."""
         for index, instruction in enumerate(self.program.instructions):
             self.guard(instruction.handler)
             self.made.append(self.label(index))
@@ -316,20 +316,20 @@ class Assembler:
         self.guard(None)
 
     def add(self, instruction: Instruction, target: Label | None = None, backward: bool = False) -> None:
-        """One instruction, as this Python has it."""
+        """Append one instruction in the form of the running Python."""
         for name, argument in self._native(instruction.name, instruction.argument, target, backward):
             self.made.append(Instr(name, argument, location=instruction.position))
 
     def emit(self, name: str, argument: object = None, position: InstrLocation = NOWHERE) -> None:
-        """An instruction that the program does not have."""
+        """Append an instruction that the program does not have."""
         self.add(Instruction(name, argument, None, None, position))
 
     def jump(self, target: Label, position: InstrLocation) -> None:
-        """To a label further on."""
+        """Append a jump to a label further on."""
         self.made.append(Instr("JUMP_FORWARD", target, location=position))
 
     def guard(self, handler: Handler | None) -> None:
-        """From here on exceptions go to `handler`."""
+        """Send exceptions raised from here on to `handler`."""
         if handler == self._guarded_by:
             return
         if self._guard is not None:
@@ -343,7 +343,7 @@ class Assembler:
         return self.at.setdefault(index, Label())
 
     def code(self, arguments: tuple[str, ...], stack_size: int) -> CodeType:
-        """Return a function of positional arguments with the name, file and variables of the program's."""
+        """Return code with these positional arguments and the name, file and variables of the program."""
         code, made = self.program.code, self.made
         made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
         made.first_lineno = code.co_firstlineno

@@ -28,7 +28,7 @@ from torchrepro.frontend.raw_access import is_a
 
 
 class Effects:
-    """Call `write_all` once, when the live values have been asked for."""
+    """Call `write_all` once, when the code for the live values has been written."""
 
     def __init__(self, rebuilder: Rebuilder) -> None:
         self._r = rebuilder
@@ -64,7 +64,7 @@ class Effects:
         return is_constant(old) and is_constant(new) and same(new, old)
 
     def _sequence(self, shadow: Shadow) -> list[str]:
-        """Of a list or a deque."""
+        """Return the statements that update a list or a deque."""
         old, new = list(elements(shadow.original)), list(elements(shadow.stand_in))
         same = len(list(takewhile(lambda pair: self._unchanged(*pair), zip(old, new, strict=False))))
         if same == len(old) == len(new):
@@ -86,7 +86,7 @@ class Effects:
     def _set(self, shadow: Shadow) -> list[str]:
         originals = {id(self._world.stand_in(item)): item for item in elements(shadow.original)}
         now = [originals.get(id(item), item) for item in elements(shadow.stand_in)]
-        # With their types, as an element may have given way to an equal one: `1` to `True`.
+        # With their types, as an element may have been replaced by an equal one: `1` by `True`.
         before, after = ({(type(item), item) for item in items} for items in (originals.values(), now))
         removed = [item for kind, item in before if (kind, item) not in after]
         added = [item for item in now if (type(item), item) not in before]
@@ -117,7 +117,7 @@ class Effects:
 
     def _attributes(self, shadow: Shadow) -> list[str]:
         cls = type(shadow.original)
-        if issubclass(cls, type):  # a class shows its dict, but lets only itself write it
+        if issubclass(cls, type):  # the `__dict__` of a class is read-only
             return self._items(
                 shadow,
                 dict(vars(shadow.original)),
@@ -148,7 +148,7 @@ class Effects:
         old, new = shadow.original, shadow.stand_in
         if not is_full(new):
             return [f"del {self._target(shadow)}.cell_contents"] if is_full(old) else []
-        # What was written counts, whatever was there.
+        # A written cell is written back, whatever it held.
         if shadow.before is None and is_full(old) and self._unchanged(old.cell_contents, new.cell_contents):
             return []
         return [f"{self._target(shadow)}.cell_contents = {self._r.expression(new.cell_contents)}"]
@@ -161,13 +161,13 @@ class Effects:
         put: Callable[[str, str, str], str],
         drop: Callable[[str, str], str],
     ) -> list[str]:
-        """Sets what changed. Where the order differs, what comes later is taken out and put in again."""
+        """Return the statements that set what changed; from where the order differs, items are reinserted."""
         old = old if shadow.before is None else shadow.before
         if len(old) == len(new) and all(
             key is other and self._unchanged(value, now)
             for (key, value), (other, now) in zip(old.items(), new.items(), strict=True)
         ):
-            return []  # without a look at keys, which may run a `__hash__` of the user's
+            return []  # without hashing keys, which may run a `__hash__` of the user's
         originals = {id(self._world.stand_in(key)): key for key in old}
         new = {originals.get(id(key), key): value for key, value in new.items()}
         kept = [key for key in old if key in new]

@@ -1,4 +1,4 @@
-"""What objects consist of, read past what their classes say, and what tracing changed of old ones."""
+"""What objects consist of, bypassing overrides in their classes, and what tracing changed of old ones."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Shadow:
     before: dict[Any, Any] | None = None
     """Of a dict or attributes: what was there when it was copied. Code outside of the trace may change the
     original meanwhile (a lazy import adds to the globals of a module): that is no effect of the trace. What
-    the trace has written unread stands for nothing here, to be written back; a written cell has {}."""
+    the trace has written without reading is missing here, so it is written back; a written cell has {}."""
 
 
 def attributes(value: Any) -> dict[Any, Any]:
-    """Return the instance's `__dict__`, past any `__getattribute__`; empty where it has none."""
+    """Return the instance's `__dict__`, bypassing any `__getattribute__`; empty where it has none."""
     try:
         held: dict[Any, Any] = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -56,19 +56,19 @@ def attributes(value: Any) -> dict[Any, Any]:
 
 
 def elements(value: Any) -> Iterator[Any]:
-    """Of a list, tuple, set or deque, past what a subclass says."""
+    """Return an iterator of a list, tuple, set or deque, bypassing overrides of a subclass."""
     base: Any = next(base for base in (list, tuple, set, frozenset, deque) if is_a(value, base))
     iterator: Iterator[Any] = base.__iter__(value)
     return iterator
 
 
 def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    """In the order that an `OrderedDict` keeps for itself, past what a subclass says."""
+    """Return the items in order, also that of an `OrderedDict`, bypassing overrides of a subclass."""
     return OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
 
 
 def slot_descriptors(cls: type) -> dict[str, Any]:
-    """By the name of the attribute. Of builtin classes only errors have such as can be set (but groups)."""
+    """Return descriptors of slots by name. Of builtin classes only errors have settable ones (not groups)."""
     return {
         name: descriptor
         for owner in reversed(cls.__mro__)

@@ -1,8 +1,8 @@
 """Rebuilder: writes the code that makes live values again, each object once, old objects by reading them.
 
-An object is made when it is first asked for. What is mutable is made empty, and filled when it has a name: it
-may be part of itself. Where a cycle is met while something immutable is being made (a tuple in a list in that
-tuple), `Pending` unwinds to the list, which is filled once the tuple is there.
+An object is made at its first use. What is mutable is made empty, and filled when it has a name: it may be
+part of itself. Where a cycle is met while something immutable is made (a tuple in a list in that tuple),
+`Pending` unwinds to the list, which is filled once the tuple exists.
 
 RegionText: the function of a region. Reads sources, calls the graph, makes values, writes effects.
 """
@@ -46,25 +46,25 @@ NUMBER_LIBRARIES = frozenset({"builtins", "decimal", "fractions", "numpy"})
 
 
 def is_immutable(value: Any) -> bool:
-    """Return whether sharing a value between calls is seen by `is` alone."""
+    """Return whether only `is` can tell that a value is shared between calls."""
     kind = type(value)
     return is_constant(value) or (issubclass(kind, numbers.Number) and kind.__module__ in NUMBER_LIBRARIES)
 
 
 def is_global_object(value: Any) -> bool:
-    kind = type(value)  # `isinstance` would ask the object, which may lie about its class
+    kind = type(value)  # `isinstance` would read `__class__`, which may be wrong
     return is_single(value) or issubclass(kind, GLOBAL_OBJECTS) or kind.__module__ == "typing"
 
 
 class Pending(Exception):
-    """The value is part of an immutable object that is being made just now."""
+    """The value is part of an immutable object that is being made."""
 
     def __init__(self, key: int) -> None:
         self.key = key
 
 
 class Rebuilder:
-    """`expression(value)` gives text for a value; what it takes is in `body`, to run after the graph.
+    """`expression(value)` returns text for a value; the statements it needs are in `body`, after the graph.
 
     Sources are read in the writer's lines, before the graph: so `body` may change old objects at any point.
     """
@@ -85,13 +85,13 @@ class Rebuilder:
         self._untouched: dict[int, Source] | None = None
 
     def forget(self) -> None:
-        """All is written: let go of the user's objects, which are to die when they would have died."""
+        """Release references to the user's objects once all is written, so that finalisers run on time."""
         self._names.clear()
         self._alive.clear()
         self.settle = lambda value: None
 
     def expression(self, value: Any) -> str:
-        """Text without effects, good anywhere in `body` from here on. Raises `CannotRebuild`."""
+        """Return text without effects, valid in `body` from here on; raise `CannotRebuild` if impossible."""
         text = literal(value)
         if text is not None:
             return text
@@ -104,7 +104,7 @@ class Rebuilder:
         return self._names[key]
 
     def settled(self, value: Any) -> str:
-        """As `expression`, for a container that must be complete by now: an iterator looks at it."""
+        """Return `expression` of a container that must already be complete, as an iterator reads it."""
         self.settle(value)
         text = self.expression(value)
         if id(value) in self._unfilled:
@@ -124,7 +124,7 @@ class Rebuilder:
 
     def _name(self, value: Any, name: str) -> None:
         self._names[id(value)] = name
-        self._alive.append(value)  # or its id might come to mean another object
+        self._alive.append(value)  # or its id could be reused by another object
 
     def _known(self, value: Any) -> str | None:
         """Return the text for what need not be made: old objects, tensors, constants, global objects."""
@@ -148,7 +148,7 @@ class Rebuilder:
         return self.writer.read(source) if source else None
 
     def _left_alone(self, value: Any) -> Source | None:
-        """Return where an old object was in a copied container: it may have been moved without being read."""
+        """Return the source of an old object in a copied container: it may have been moved but not read."""
         if self._untouched is None:
             self._untouched = {}
             for shadow in self.world.shadows:
@@ -220,14 +220,14 @@ RegionFunction = Callable[[Mapping[str, Any], Mapping[str, CellType], Sequence[A
 @dataclass(frozen=True, slots=True)
 class RegionText:
     text: str
-    """For people; also what tracebacks show."""
+    """For readers; tracebacks show it too."""
     run: RegionFunction
 
 
 def frame_state(
     rebuilder: Rebuilder, locals: Mapping[str, Any], cells: Mapping[str, CellType], stack: Sequence[Any]
 ) -> str:
-    """Return the result of a region that ends at a break."""
+    """Return the text of the `FrameState` that a region returns at a break."""
     parts = f"{{{rebuilder.mapping(locals.items())}}}, {{{rebuilder.mapping(cells.items())}}}"
     return f"{rebuilder.held(FrameState)}({parts}, {tuple_text(rebuilder, tuple(stack))})"
 
@@ -240,9 +240,9 @@ def compile_region(
     inputs: Sequence[Source],
     ambient: Sequence[str] = (),
 ) -> RegionText:
-    """`result` and what `ambient` names have been written by `rebuilder`, and the effects too.
+    """Return the region's function. `rebuilder` has written `result`, what `ambient` names, and the effects.
 
-    `graph` takes the inputs and gives its outputs as a sequence; `None` where nothing was recorded.
+    `graph` takes the inputs and returns its outputs as a sequence; `None` where nothing was recorded.
     """
     writer = rebuilder.writer
     arguments = ", ".join([writer.read(source) for source in inputs])

@@ -1,8 +1,8 @@
 """Recipes: how generated code makes each kind of object.
 
 An object is allocated by the builtin type that its class derives from, and its state is set directly. No code
-of the user's runs: no `__init__`, `__setattr__` or `__setitem__`. Their doing is in the state. Iterators go
-on where they were: `__reduce__` says how, on Python 3.11 to 3.13.
+of the user's runs: no `__init__`, `__setattr__` or `__setitem__`. Their results are in the state. Iterators
+are restored to their positions by `__reduce__`, on Python 3.11 to 3.13.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Recipe:
 
 
 LIBRARY = (OrderedDict, defaultdict, deque, Counter, ChainMap, UserDict, UserList, SimpleNamespace)
-"""Classes whose objects need not have been seen being made: they are known to be nothing but their state."""
+"""Classes whose objects need not be made in the trace: they consist of nothing but their state."""
 
 ERROR_FIELDS = {"__suppress_context__": False}
-"""What an error's own fields are where nobody set them, if not None (`StopIteration.value`)."""
+"""Defaults of an error's own fields that are not None (unlike `StopIteration.value`)."""
 
 _DISPLAYS: Mapping[type, str] = {list: "[]", dict: "{}"}
 
 IMMUTABLE: Mapping[type, Callable[[Any], Any]] = {
     kind: getattr(kind, f"__{kind.__name__}__") for kind in (int, float, complex, str, bytes)
 }
-"""Builtin types whose value is given when an object is allocated, and how it is read past a subclass."""
+"""Builtin types whose value is given when an object is allocated, and how it is read bypassing a subclass."""
 
 
 def tuple_text(r: Rebuilder, values: tuple[Any, ...]) -> str:
@@ -135,7 +135,7 @@ def _members(base: type, value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _all_at_once(kind: type, method: str) -> Callable[[Rebuilder, str, Any], list[str]]:
-    """By a method of the builtin type, past an override in a subclass."""
+    """Return a writer that fills an object by a method of the builtin type, bypassing overrides."""
 
     def contents(r: Rebuilder, name: str, value: Any) -> list[str]:
         items = f"{{{r.mapping(dict.items(value))}}}" if kind is dict else f"[{r.sequence(elements(value))}]"
@@ -164,7 +164,7 @@ def _ordered_contents(r: Rebuilder, name: str, value: Any) -> list[str]:
 
 
 def _error_contents(r: Rebuilder, name: str, value: BaseException) -> list[str]:
-    """Return what sets an error's fields, but no traceback: it would show frames of the tracer."""
+    """Return statements that set an error's fields, but no traceback: it would show frames of the tracer."""
     base = r.held(_builtin_base(type(value)))
     links = [(link, getattr(value, link)) for link in ("__cause__", "__context__")]
     return [
@@ -192,7 +192,7 @@ KNOWN_BASES = {object, tuple, frozenset, SimpleNamespace, *IMMUTABLE, *CONTENTS}
 
 
 def _builtin_base(cls: type) -> type:
-    """Return the type that allocates: the first with a `__new__` in C. Refuse one with unknown fields."""
+    """Return the type that allocates: the first with a `__new__` in C. Raise for one with unknown fields."""
     for base in cls.__mro__:
         if base in KNOWN_BASES or is_builtin_error(base) or hasattr(base, "n_sequence_fields"):
             return base
@@ -202,7 +202,7 @@ def _builtin_base(cls: type) -> type:
 
 
 def _is_record(cls: type) -> bool:
-    """Return whether it is a named tuple or a struct sequence: immutable, so that a copy will do."""
+    """Return whether it is a named tuple or a struct sequence: immutable, so a copy can replace it."""
     return (
         issubclass(cls, tuple)
         and cls.__dictoffset__ == 0
@@ -215,7 +215,7 @@ def _name(cls: type) -> str:
 
 
 def dict_behind(view: Any) -> dict[Any, Any] | None:
-    """Return the dict that a view or an iterator refers to; only the garbage collector tells."""
+    """Return the dict that a view or an iterator refers to; only `gc.get_referents` has it."""
     return next((it for it in gc.get_referents(view) if is_a(it, dict)), None)
 
 
@@ -227,9 +227,9 @@ def _view(base: type, method: str) -> Callable[[Rebuilder, Any], Recipe]:
 
 
 FILLED_IN = ("__defaults__", "__kwdefaults__", "__annotations__", "__type_params__")
-"""What a function has besides its code and cells; `__type_params__` from Python 3.12 on."""
+"""What a function has in addition to its code and cells; `__type_params__` from Python 3.12 on."""
 DERIVED = ("__name__", "__qualname__", "__doc__", "__module__")
-"""What Python derives from the code and the globals, if nobody changed it."""
+"""What Python derives from the code and the globals, unless it was changed."""
 DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType)
 
 
@@ -269,7 +269,7 @@ def _cell(r: Rebuilder, value: CellType) -> Recipe:
 
 
 def _builtin_method(r: Rebuilder, value: Any) -> Recipe:
-    """`[].append`, `x.__add__`: bound again from the descriptor, so that no `__getattribute__` runs."""
+    """Return the recipe of `[].append` or `x.__add__`: bind the descriptor, so no `__getattribute__` runs."""
     owner, name = value.__self__, value.__name__
     found = (vars(base)[name] for base in type(owner).__mro__ if name in vars(base))
     bound = (it for it in found if is_a(it, DESCRIPTORS) and it.__get__(owner, type(owner)) == value)
@@ -289,18 +289,18 @@ def _partial(r: Rebuilder, value: functools.partial[Any]) -> Recipe:
 
 
 def _called(parts: Callable[[Any], Iterable[Any]]) -> Callable[[Rebuilder, Any], Recipe]:
-    """Made by calling its type with its parts."""
+    """Return a maker of recipes that call the type of an object with its parts."""
     return lambda r, value: Recipe(lambda: f"{r.held(type(value))}({r.sequence(parts(value))})")
 
 
 def _getter(r: Rebuilder, value: Any) -> Recipe:
-    """`operator.itemgetter` and its like, which tell how they were made."""
+    """Return the recipe of an `operator.itemgetter` and the like, by `__reduce__`."""
     maker, arguments = value.__reduce__()
     return Recipe(lambda: f"{r.expression(maker)}({r.sequence(arguments)})")
 
 
 def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Python 3.12 and 3.13 announce at each use that itertools will have no such methods in 3.14."""
+    """Call without the `DeprecationWarning` of Python 3.12 and 3.13 for itertools methods gone in 3.14."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return call(*arguments)
@@ -315,7 +315,7 @@ def _state(value: Any) -> tuple[Any, tuple[Any, ...], Any]:
 
 
 def _iterator(r: Rebuilder, value: Any) -> Recipe:
-    """Of a set or an `OrderedDict`, and of a used-up one, this is an iterator of a list of what is left."""
+    """Return the recipe of an iterator; of a set, `OrderedDict` or exhausted one, over a list of the rest."""
     maker, arguments, state = _state(value)
 
     def make() -> str:
@@ -330,11 +330,11 @@ def _iterator(r: Rebuilder, value: Any) -> Recipe:
 
 
 def _dict_iterator(start: Any, method: str) -> Callable[[Rebuilder, Any], Recipe]:
-    """Make an iterator of the dict itself and move it on: it sees later changes of values."""
+    """Return a maker of recipes that advance an iterator of the dict itself, which sees later changes."""
 
     def recipe(r: Rebuilder, value: Any) -> Recipe:
         container = dict_behind(value)
-        if container is None:  # used up
+        if container is None:  # exhausted
             return _iterator(r, value)
         passed = len(container) - len(_state(value)[1][0])
 

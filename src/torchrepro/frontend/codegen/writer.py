@@ -1,6 +1,6 @@
 """Writer: the text of a generated function, in which every source is read once, into a variable.
 
-Kept: the objects that generated code refers to by name, because no text can stand for them.
+Kept: the objects that generated code refers to by name, because they have no literal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Kept:
     objects: dict[int, Any] = field(default_factory=dict)
 
     def hold(self, value: Any, label: str | None = None) -> Held:
-        """Return where an object is found; a function needs no label."""
+        """Return the source of an object that is kept alive; a function needs no label."""
         self.objects[id(value)] = value
         label = f"{value.__module__}.{value.__name__}" if label is None else label
         return Held(label, id(value))
@@ -71,7 +71,7 @@ class Writer:
         return name
 
     def held(self, value: Any, hint: str) -> str:
-        """Return the name of an object that generated code refers to as such."""
+        """Return the global name by which generated code refers to an object."""
         if id(value) not in self._held:
             name = self.variable(hint)
             self._held[id(value)] = name
@@ -86,7 +86,7 @@ class Writer:
         return self.held(value, hint) if text is None else text
 
     def read(self, source: Source) -> str:
-        """Return the variable that holds what is at `source`, read by now."""
+        """Return the variable that holds the value of `source`, read here if it was not before."""
         if source not in self._read:
             if isinstance(source, Held):
                 self._read[source] = self.held(self.kept.objects[source.key], source.label)
@@ -98,7 +98,7 @@ class Writer:
         return self._read[source]
 
     def expression(self, source: Source) -> str:
-        """Return how Python reads `source`, given that what it is part of has been read."""
+        """Return the expression that reads `source`, given that its base has been read."""
         match source:
             case Local(name):
                 return f"L[{name!r}]"

@@ -1,4 +1,4 @@
-"""Constants: when one value may stand for another, and how sentences for users show values.
+"""Constants: when one value may replace another, and how messages show values.
 
 Python's `==` is too weak: `1 == True`, `0.0 == -0.0`. Nothing here runs code of the user's.
 """
@@ -37,9 +37,9 @@ def by_identity(value: Any) -> bool:
 
 
 def token(value: Any) -> Hashable:
-    """Return what two constants have in common if and only if no program can tell them apart (but by `is`).
+    """Return a key, equal for two constants if and only if no program can tell them apart (but by `is`).
 
-    Raises `TypeError` for what is no constant. A NaN is like any other NaN.
+    Raises `TypeError` for what is no constant. All NaNs are equal.
     """
     kind = type(value)
     if kind in _BY_VALUE:
@@ -68,12 +68,12 @@ def is_constant(value: Any) -> bool:
 
 
 def token_or_identity(value: Any) -> Hashable:
-    """For members of sets and keys of dicts, which may be objects too."""
+    """Return a key for a member of a set or a key of a dict, which may be an object: then by identity."""
     return token(value) if is_constant(value) else ("object", id(value))
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Generated code compares with this what has no simple comparison; mostly it is the very same object."""
+    """Return whether two constants are the same; generated code calls it where no operator compares them."""
     return found is expected or (type(found) is type(expected) and token(found) == token(expected))
 
 
@@ -92,7 +92,7 @@ def same_members(found: Any, expected: frozenset[Any]) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """`list`, `Block`: as `kind.__name__`, which a metaclass could answer with anything."""
+    """Return `list`, `Block`: `kind.__name__`, bypassing a metaclass that overrides it."""
     return str(type.__dict__["__name__"].__get__(kind))
 
 

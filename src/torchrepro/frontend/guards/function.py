@@ -1,4 +1,4 @@
-"""GuardFunction: decides whether a captured region may be used again, and can say why not.
+"""GuardFunction: decides whether a captured region may be used again, and gives the reason of a miss.
 
 In its text each source is read once, cheap checks are first, and objects come before their parts.
 """
@@ -61,14 +61,14 @@ class GuardFunction:
 
 
 def _in_order(guards: Iterable[Guard]) -> list[Guard]:
-    """By cost; but what is known of an object goes before everything that is read from it."""
+    """Return the guards by cost, those of an object before those of what is read from it."""
     guards = list(guards)
     tensors = {guard.source for guard in guards if isinstance(guard, TensorLike)}
     by_cost = sorted(guards, key=lambda guard: guard.cost)
     costs = {guard.source: guard.cost for guard in by_cost if not guard.others}  # of the costliest on it
 
     def rank(guard: Guard) -> tuple[bool, int, int, int]:
-        """Rank what is read from tensors last, so that all other tensors are checked at once."""
+        """Return the sort key: what is read from tensors is last, so that the others are checked at once."""
         above = [base for source in guard.reads for base in _bases(source)]
         # Not by `max`, which the user may have replaced.
         cost = sorted([guard.cost, *(costs.get(base, 0) for base in above)])[-1]
@@ -109,7 +109,7 @@ def _write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, A
                 of_tensor = isinstance(ordered[index], TensorLike)
                 write(index, [careful, *_indented(lines)] if of_tensor else lines)
             continue
-        # Where the quick check does not say yes, the conditions decide.
+        # Where the quick check does not return True, the conditions decide.
         for index in indices:
             writer.read(ordered[index].source)
             write(index, ())
@@ -125,10 +125,10 @@ def _write_check(ordered: Sequence[Guard], kept: Kept) -> tuple[str, dict[str, A
 
 
 def quick_can_check(guard: Guard) -> bool:
-    """It aborts the process on layouts without strides, and asks subclasses for their shape in Python.
+    """Return whether the quick check is safe: without strides it aborts, of subclasses it runs Python code.
 
-    It sees dispatch keys as the thread's state leaves them: what it learned in inference mode may fit tensors
-    made there, outside of it. So it may be asked only where `AmbientIs` holds.
+    It reads dispatch keys as modified by the thread's state: what it learned in inference mode may match
+    tensors made there, outside of it. So it may be called only where `AmbientIs` holds.
     """
     if not isinstance(guard, TensorLike):
         return False
@@ -136,7 +136,7 @@ def quick_can_check(guard: Guard) -> bool:
 
 
 def _wrapped(call: str) -> list[str]:
-    """Break the line of a call with many names."""
+    """Wrap the line of a call with many names."""
     return textwrap.wrap(
         call, 98, subsequent_indent=_INDENT * 2, break_long_words=False, break_on_hyphens=False
     )

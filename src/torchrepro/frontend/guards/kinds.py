@@ -1,6 +1,6 @@
-"""Guards: facts that must be so again for a captured region to be right.
+"""Guards: facts that must hold again for a captured region to be valid.
 
-Each kind has the conditions that generated code checks, and the words in which users read of it.
+Each kind has the conditions that generated code checks, and the wording of messages about it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ IDENTITY, SIZE, CONTENTS, SURROUNDINGS, TENSOR, ALL_TENSORS = range(6)
 """What a check costs. Cheap ones go first, so that a miss is found early."""
 
 Aspect = tuple[str, str, Callable[..., str]]
-"""What of a thing is guarded, how it was, and how to see how it is where that is not so."""
+"""What is guarded, how it was, and a function that describes how it is now."""
 
 _GONE = (KeyError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """Equal if they say the same: values in them are compared as constants are, or by identity."""
+    """Equal if they check the same: values in them are compared as constants are, or by identity."""
 
     cost: ClassVar[int] = IDENTITY
     source: Source
@@ -52,14 +52,14 @@ class Guard:
 
     @property
     def reads(self) -> tuple[Source, ...]:
-        """Where a check looks."""
+        """The sources that a check reads."""
         return self.source, *self.others
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         """Return conditions in Python, evaluated in order: any of them is a miss.
 
         `names` are the variables that hold what is at `reads`. No condition runs code of the user's if those
-        before it are false and the guards on what a value was read from hold.
+        before it are false and the guards on the bases of its sources hold.
         """
         raise NotImplementedError
 
@@ -81,21 +81,21 @@ class Guard:
         return f"{aspect} is {now}, was {before}".lstrip()
 
     def sentence(self) -> str:
-        """`argument x: length is 2`."""
+        """Return the fact as a message: `argument x: length is 2`."""
         return f"{self.about()}: {self.expected()}"
 
     def miss_sentence(self, values: Sequence[Any], error: Exception | None) -> str:
-        """`argument x: length is 3, was 2`, given what is at `reads` or the error that the check met."""
+        """Return `argument x: length is 3, was 2`, given the values at `reads` or the error of the check."""
         try:
             if error is None:
                 return f"{self.about()}: {self.difference(values)}"
-        except Exception as another:  # an object that answers differently each time
+        except Exception as another:  # an object that behaves differently each time
             error = another
         fact = "is no longer there" if isinstance(error, _GONE) else "cannot be read"
         return f"{self.about()}: {fact} ({type(error).__name__}); before, {self.expected()}"
 
     def identity(self) -> Hashable:
-        """Return what two guards that say the same have in common."""
+        """Return a key that is equal for guards that check the same."""
         return type(self), *(_identity(getattr(self, each.name)) for each in fields(self))
 
     def __eq__(self, other: object) -> bool:
@@ -106,7 +106,7 @@ class Guard:
 
 
 def _identity(value: Any) -> Hashable:
-    # Asks the type: `isinstance` looks at `__class__` too, which may run code of the user's.
+    # By the type: `isinstance` reads `__class__` too, which may run code of the user's.
     if issubclass(type(value), Source | TensorFacts | AmbientFacts):
         return cast(Hashable, value)
     return tuple(map(_identity, value)) if type(value) is tuple else token_or_identity(value)
@@ -167,7 +167,7 @@ class Unbound(Guard):
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
         if isinstance(self.source, Local):
             return [f"{self.source.name!r} in L"]
-        # An empty cell equals no full one; contents are compared only where both have some.
+        # An empty cell equals no full one; contents are compared only where both are full.
         return [f"{names[0]} != {writer.held(_EMPTY_CELL, 'empty_cell')}"]
 
     def aspect(self) -> Aspect:
@@ -229,7 +229,7 @@ class Contains(Guard):
             token(self.value)  # raises for what is no constant
 
     def conditions(self, names: Sequence[str], writer: Writer) -> list[str]:
-        # Held, not written down: the keys of the very dict are then the very objects, and compare fast.
+        # Held, not written as a literal: keys of the same dict are then the same objects, which compare fast.
         expected = writer.held(self.value, f"contents_of_{names[0]}")
         check = same_keys if isinstance(self.value, tuple) else same_members
         return [f"not {writer.held(check, check.__name__)}({names[0]}, {expected})"]
@@ -258,11 +258,11 @@ class NoHooks(Guard):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers(Guard):
-    """A question that has the same answer: how many devices there are, what a function has memoised."""
+    """A call that returns the same result: how many devices there are, what a function has memoised."""
 
     cost: ClassVar[int] = SURROUNDINGS
     source: Held
-    """The function that is asked."""
+    """The function that is called."""
     args: tuple[Any, ...]
     value: Any
     keywords: tuple[tuple[str, Any], ...] = ()
@@ -338,7 +338,7 @@ class TensorLike(Guard):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorageOffset(Guard):
-    """Where in its memory a tensor begins: of interest only where a program asks for it."""
+    """Where in its memory a tensor begins: guarded only where a program reads it."""
 
     cost: ClassVar[int] = TENSOR
     offset: int
@@ -388,12 +388,12 @@ class SharedStorage(Guard):
 
 
 def has_instance_value(source: Source, name: str, *, present: bool = True) -> HasKey:
-    """Return the guard that an instance has an attribute, or that none hides what its class has."""
+    """Return the guard that an instance has an attribute, or that it has none that shadows its class's."""
     return HasKey(Attribute(source, "__dict__"), name, present)
 
 
 def _changes(before: Any, now: Any) -> str:
-    """Return in which facts two of one kind differ."""
+    """Return a description of the facts in which two of one kind differ."""
     facts = zip(now._fields, before, now, strict=True)
     return ", ".join(
         f"{_words(name)} is {shown(new)}, was {shown(old)}" for name, old, new in facts if old != new
@@ -409,5 +409,5 @@ def _is_no(kind: type, x: str, writer: Writer) -> str:
 
 
 def _object(value: Any, writer: Writer) -> str:
-    """Return the object itself: a literal only where equal ones are one object."""
+    """Return text for the object itself: a literal only where equal values are one object."""
     return writer.constant(value, shown(value)) if by_identity(value) else writer.held(value, shown(value))

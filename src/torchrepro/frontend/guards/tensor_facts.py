@@ -13,7 +13,7 @@ from torchrepro.torch_api.modes import DisableTorchFunction
 from torchrepro.torch_api.tensors import storage_number
 
 _ATTEMPTS = 4
-"""How often to learn. More than once, as it learns nothing from tensors of which two are one object."""
+"""How often to learn. More than once, as it learns nothing where two of the tensors are one object."""
 
 
 class TensorFacts(NamedTuple):
@@ -29,7 +29,7 @@ class TensorFacts(NamedTuple):
     """The value in memory is the conjugate of what it stands for; likewise the negative."""
     negated: bool
     inference: bool
-    """Made in inference mode: autograd does not know it."""
+    """Made in inference mode: autograd does not track it."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorFacts:
@@ -68,7 +68,7 @@ def storage_places(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tu
     group_of: dict[int, int] = {}
     reach = group = 0
     for start, end, identity, _ in sorted(spans):
-        # One without memory (of a meta tensor, an empty one) starts at 0 and is known by its identity alone.
+        # One without memory (of a meta tensor, an empty one) starts at 0 and is identified by identity alone.
         group = group if start and start < reach else identity
         reach = max(reach, end)
         group_of[identity] = group
@@ -92,22 +92,22 @@ def _span(tensor: torch.Tensor) -> tuple[int, int, int, int]:
 
 @cache
 def _device(device: torch.device) -> torch.device:
-    """One object for all equal ones: every look at a tensor makes another."""
+    """Return one object for all equal devices: every `tensor.device` is a new one."""
     return device
 
 
 class QuickTensors:
-    """A check of many tensors at once by torch's own C++: about ten times as fast as asking for each fact.
+    """A check of many tensors at once by torch's own C++: about ten times as fast as reading each fact.
 
-    It can only say yes. Where it says no the conditions written in Python decide, so what a reader sees is
-    the truth; and where they hold, it learns from those tensors what to look for from then on.
+    Only its True counts. Where it returns False the conditions written in Python decide, so the guards that
+    a reader sees are exact; and where they hold, it learns from those tensors what to accept from then on.
     """
 
     __slots__ = ("_left", "check")
 
     def __init__(self) -> None:
         self.check: Callable[..., bool] = lambda *tensors: False
-        """Whether these tensors are certainly as those that were learned from (and all different objects)."""
+        """Whether these tensors certainly match those that were learned from (and are distinct objects)."""
         self._left = _ATTEMPTS
 
     def learn(self, *tensors: torch.Tensor) -> None:

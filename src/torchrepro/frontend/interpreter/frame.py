@@ -51,7 +51,7 @@ class Frame:
         return where_of(self.program, self.index)
 
     def handle(self, error: BaseException) -> bool:
-        """Go to the handler for what the current instruction raised; return whether there is one."""
+        """Jump to the handler for what the current instruction raised; return whether there is one."""
         handler = self.program.instructions[self.index].handler
         if handler is None:
             return False
@@ -64,7 +64,7 @@ class Frame:
 
 
 def where_of(program: Program, index: int) -> Where:
-    """The line of the user's that an instruction belongs to."""
+    """Return the line of the user's code that an instruction belongs to."""
     code, line = program.code, program.instructions[index].position.lineno
     return Where(code.co_filename, code.co_firstlineno if line is None else line, code.co_qualname)
 
@@ -80,9 +80,9 @@ def bind_arguments(
     defaults: tuple[Any, ...] | None = None,
     kwdefaults: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The local variables with which `function` starts. Defaults are those of the function unless given.
+    """Return the local variables with which `function` starts. Defaults are the function's unless given.
 
-    CPython binds them, with its own errors: to a function of the same parameters that returns its variables.
+    CPython binds them, with its own errors, by a call of a function with the same parameters.
     """
     code = function.__code__
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount

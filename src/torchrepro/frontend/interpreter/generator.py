@@ -18,10 +18,10 @@ _AFTER_YIELD_FROM = (2, 6)
 
 
 class SteppedGenerator:
-    """Passes everything on to a generator of CPython that runs the frame, and so has its exact protocol.
+    """Forwards to a generator of CPython that runs the frame, and so has its exact protocol.
 
-    That one checks what is sent first and re-entry, closes when it is forgotten, and does not let a
-    `StopIteration` of the body out.
+    CPython's generator checks the first value sent and re-entry, closes when it is collected, and converts a
+    `StopIteration` of the body.
     """
 
     __slots__ = ("__weakref__", "_driver", "close", "frame", "send", "throw")
@@ -29,14 +29,14 @@ class SteppedGenerator:
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
         self.frame = frame
         self._driver = _drive(interpreter, frame)
-        # Not methods of ours: the interpreter would step them.
+        # Not our own methods, which would be interpreted.
         self.send = self._driver.send
         self.throw = self._driver.throw
         self.close = self._driver.close
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # Programs ask `isinstance(value, GeneratorType)`.
+        # Programs check `isinstance(value, GeneratorType)`.
         return GeneratorType
 
     def __iter__(self) -> SteppedGenerator:
@@ -55,7 +55,7 @@ class SteppedGenerator:
 def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
     try:
         while interpreter.proceed(frame) is Signal.YIELD:
-            frame.parent = None  # whoever asks next is its caller
+            frame.parent = None  # the next caller becomes its parent
             yielded: tuple[Any] | None = (frame.stack.pop(),)
             while yielded is not None:
                 try:
@@ -67,7 +67,7 @@ def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
                 else:
                     frame.stack.append(sent)
                     break
-                # Out of the `except` block: what the frame does next is not done while handling the error.
+                # Outside of `except`: what the frame does next is not done while handling the error.
                 try:
                     yielded = _throw(interpreter, frame, thrown)
                 finally:
@@ -79,7 +79,7 @@ def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
 
 
 def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tuple[Any] | None:
-    """Raise `error` where the frame rests. At a `yield from` the inner iterator gets it, and may yield."""
+    """Raise `error` where the frame is suspended. At a `yield from` the iterator gets it, and may yield."""
     if frame.program.instructions[frame.index].argument in _AFTER_YIELD_FROM:
         inner = frame.stack[-1]
         try:
@@ -93,7 +93,7 @@ def _throw(interpreter: Interpreter, frame: Frame, error: BaseException) -> tupl
         except BaseException as raised:
             error = raised
         if isinstance(error, StopIteration) and sys.version_info < (3, 12):
-            # Later Pythons have an instruction for this, CLEANUP_THROW.
+            # Later versions have an instruction for this, CLEANUP_THROW.
             frame.stack[-1] = error.value
             send = frame.program.instructions[frame.index - 2]
             assert send.name == "SEND"

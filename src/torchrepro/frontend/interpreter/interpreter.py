@@ -19,7 +19,7 @@ from torchrepro.frontend.interpreter.operations import Attributes, Calls, Items,
 
 
 class Interpreter:
-    """Owns the parts that instructions ask, and the frames."""
+    """Owns the parts that instructions call, and the frames."""
 
     variables: Variables = Variables()
     attributes: Attributes = Attributes()
@@ -38,7 +38,7 @@ class Interpreter:
         return frame.stack.pop()
 
     def enter(self, frame: Frame) -> Any:
-        """Run a function's frame; that of a generator is kept until it is asked for a value."""
+        """Run a function's frame; for a generator function, return a generator that runs it on demand."""
         if frame.program.code.co_flags & CO_GENERATOR:
             return SteppedGenerator(self, frame)
         return self.run(frame)
@@ -55,7 +55,7 @@ class Interpreter:
                         if signal is not None:
                             return signal
                 except KeyboardInterrupt as error:
-                    # It can come between two steps; one that a step let out has no handler here either.
+                    # It can arrive between two steps; one raised by a step has no handler in this frame.
                     if not frame.handle(error):
                         raise
         finally:
@@ -87,7 +87,7 @@ class Interpreter:
     def _step_handling(self, frame: Frame) -> Signal | None:
         """Run an instruction where an exception is being handled, with CPython handling it too.
 
-        So what is called finds it (`sys.exc_info`, `traceback.print_exc`), and `raise` its `__context__`.
+        So called code can read it (`sys.exc_info`, `traceback.print_exc`), and `raise` sets `__context__`.
         """
         if sys.exception() is frame.handled or frame.handled is None:
             return self.step(frame)
@@ -99,9 +99,9 @@ class Interpreter:
             return self.step(frame)
 
     def throw(self, frame: Frame, error: BaseException) -> None:
-        """Raise `error` at the `yield` where a generator's frame rests."""
+        """Raise `error` at the `yield` at which a generator's frame is suspended."""
         frame.index -= 1
-        frame.stack.append(None)  # in place of what would be sent; a handler may count it
+        frame.stack.append(None)  # in place of the sent value; a handler's stack depth may include it
         if frame.handled is not None:
             chain(error, frame.handled)
         try:

@@ -1,7 +1,7 @@
 """Everything that an instruction does to values: five parts of an interpreter, each with a narrow interface.
 
 Instructions move values between stack and variables; what happens *to* a value goes through one of the parts.
-The classes here do what CPython does. The tracer (`trace/`) has a subclass of each, which learns where values
+The classes here do what CPython does. The tracer (`trace/`) has a subclass of each, which tracks where values
 come from and records tensors. A method may raise whatever the operation raises.
 """
 
@@ -165,7 +165,7 @@ class Items:
     """All items of a mapping: for `**kwargs`, `{**value}`."""
 
     as_keys: Callable[[Sequence[Any]], Sequence[Any]] = staticmethod(lambda values: values)
-    """Values that become keys of a dict or members of a set: C asks for their hashes."""
+    """Values that become keys of a dict or members of a set: C hashes them."""
 
 
 class Calls:
@@ -198,13 +198,13 @@ class Calls:
         return self.interpreter.enter(Frame(function, bind_arguments(function, args, kwargs)))
 
 
-# Builtins that ask about their caller: the answer is the interpreted frame. And the `class` statement.
+# Builtins that inspect their caller, which is the interpreted frame; and the `class` statement.
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
 def locals_of(frame: Frame) -> Any:
-    """What `locals()` gives."""
+    """Return what `locals()` returns."""
     if frame.names is not None:
         return frame.names
     found = dict(frame.locals)
@@ -227,7 +227,7 @@ _CALLER = _CALLER.replace(co_code=_CALLER.co_code.replace(*_LOADS))
 
 
 def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call what is not interpreted, from code like the frame's: `type` reads `__module__` there too."""
+    """Call what is not interpreted, from code with the frame's globals: `type` reads `__module__` there."""
     if type(function) is not BuiltinFunctionType or function not in ABOUT_THE_CALLER:
         return FunctionType(CALL, frame.globals)(function, args, kwargs)
     flags = _CALLER.co_flags | frame.program.code.co_flags & _FUTURE
@@ -236,7 +236,7 @@ def call_from(frame: Frame, function: Any, args: Sequence[Any], kwargs: Mapping[
 
 
 def super_of(interpreter: Interpreter, frame: Frame) -> Any:
-    """`super()`: the class is a variable shared with the class body, the object is the first argument."""
+    """Return `super()`: the class is in the `__class__` cell, the object is the first argument."""
     code = frame.program.code
     if not code.co_argcount:
         raise RuntimeError("super(): no arguments")
@@ -264,7 +264,7 @@ def _contents(interpreter: Interpreter, frame: Frame, name: str, otherwise: str)
 def build_class(
     interpreter: Interpreter, frame: Frame, body: FunctionType, name: str, /, *bases: Any, **keywords: Any
 ) -> Any:
-    """What `builtins.__build_class__` does, with the body interpreted."""
+    """Do what `builtins.__build_class__` does, with the body interpreted."""
     resolved = types.resolve_bases(bases)
     metaclass, namespace, keywords = types.prepare_class(name, resolved, keywords)
     if not hasattr(type(namespace), "__getitem__"):
@@ -284,7 +284,7 @@ def build_class(
 
 
 def _check_class_cell(cell: CellType, name: str, made: type) -> None:
-    """`type.__new__` puts the class where `super()` finds it; a metaclass may have lost the way there."""
+    """Raise if `type.__new__` has not set the `__class__` cell: a metaclass may drop `__classcell__`."""
     try:
         found = cell.cell_contents
     except ValueError:

@@ -1,6 +1,6 @@
 """FrameCache: the captured regions of one place in a function, and when to stop making more of them.
 
-A number that varies between calls is not guarded; Python runs what reads it. A counter that a function keeps,
+A number that varies between calls is not guarded; Python runs what reads it. A counter that a function holds,
 or a number that `.item()` gave, would need a region for each of its values. A place that has used up its
 regions on such values is captured once more without them: reading one is a break. Python then goes on to
 where the number has left the stack, so that no region begins with it.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Sources = frozenset[Source]
 _NUMBERS = (int, float, complex, str)
-"""Text changes as numbers do. A `bool` has two values, which is few."""
+"""Strings vary like numbers. A `bool` has only two values."""
 
 
 def is_number(value: Any) -> bool:
@@ -36,7 +36,7 @@ def is_number(value: Any) -> bool:
 
 
 def changing_for(guards: Iterable[GuardFunction], state: FrameState) -> Sources:
-    """Return the numbers for which guards of a place fail, and those that were never the same twice."""
+    """Return the sources of numbers whose guards fail, and of those that were never the same twice."""
     guards = list(guards)
     failing = [each.failing(state) for each in guards]
     found = {guard.source for guard in failing if isinstance(guard, Is) and is_number(guard.value)}
@@ -49,7 +49,7 @@ def changing_for(guards: Iterable[GuardFunction], state: FrameState) -> Sources:
 
 
 def further_on(changing: Sources) -> Sources:
-    """Return the sources that also mean the same at later places of the function."""
+    """Return the sources that are also valid at later places of the function."""
 
     def on_stack(source: Source | None) -> bool:
         return isinstance(source, StackSlot) or (source is not None and on_stack(source.base))
@@ -58,13 +58,13 @@ def further_on(changing: Sources) -> Sources:
 
 
 def has_new_number(stack: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Return whether a number has come onto a stack."""
+    """Return whether `stack` has a number that was not there in `before`."""
     kept = zip_longest(stack, before[: len(stack)], fillvalue=NULL)
     return any(is_number(value) and value is not old for value, old in kept)
 
 
 def variable_of(instruction: Instruction) -> Sources:
-    """Return the variable that an instruction reads a number from or keeps it in."""
+    """Return the variable that an instruction loads or stores."""
     known = instruction.name in ("LOAD_FAST", "STORE_FAST")
     return frozenset({Local(str(instruction.argument))} if known else ())
 
@@ -74,7 +74,7 @@ LIMIT = 8
 
 
 _TOLD = 3
-"""Differences that a warning names."""
+"""How many differences a warning lists."""
 
 
 class CaptureLimitWarning(UserWarning):
@@ -84,7 +84,7 @@ class CaptureLimitWarning(UserWarning):
 class FrameCache:
     """Regions in the order of their last use.
 
-    Readers take no lock: they see the tuple of regions as it was, and whoever changes it makes a new one.
+    Readers take no lock: they see the tuple of regions as it was; a writer replaces it by a new tuple.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -110,12 +110,12 @@ class FrameCache:
         return None
 
     def add(self, entry: Region) -> None:
-        """Put a region first, be it a new one."""
+        """Move a region, or add a new one, to the front."""
         with self._lock:
             self.entries = (entry, *(each for each in self.entries if each is not entry))
 
     def misses(self, state: FrameState) -> list[str]:
-        """Return why each entry does not fit, the last used first."""
+        """Return why each entry misses, the most recently used first."""
         return [
             entry.guards.miss(state) or "fits now: something changed in between" for entry in self.entries
         ]
@@ -137,7 +137,7 @@ class FrameCache:
         return True
 
     def warn(self, where: Where, state: FrameState, what: str = "it") -> None:
-        """Warn that Python runs this place from now on, or that part of it; once of each."""
+        """Warn once that Python runs this place, or the part named by `what`, from now on."""
         with self._lock:
             first = what not in self._warned
             self._warned.add(what)
@@ -156,14 +156,14 @@ class FrameCache:
 
 
 _caches: dict[int, dict[Hashable, FrameCache]] = {}
-# By identity: code objects compare by contents, and two equal ones may belong to other modules.
+# By identity: code objects compare by contents, and two equal ones may belong to different modules.
 
 
 def caches_of(code: CodeType) -> dict[Hashable, FrameCache]:
-    """Return the caches of all places in `code`. They go when it does, if no entry refers to it."""
+    """Return the caches of all places in `code`. They are freed with it, if no entry refers to it."""
     found = _caches.get(id(code))
     if found is None:
-        # `setdefault` is atomic: of two threads one wins, and both see the same.
+        # `setdefault` is atomic: two threads get the same dict.
         found = _caches.setdefault(id(code), {})
         weakref.finalize(code, _caches.pop, id(code), None).atexit = False
     return found

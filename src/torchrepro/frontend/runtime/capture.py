@@ -1,4 +1,4 @@
-"""Capture: from a frame to a region. Trace, start again at what fails, compile, write the code around it."""
+"""Capture: from a frame to a region. Trace, restart where that fails, compile, write the code around it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RECURSION = 10_000
 """Python's own limit while tracing; the depth of the user's calls is limited by `Calls.max_depth`."""
 
 ATTEMPTS = 40
-"""Traces of one frame before Python runs all of it."""
+"""How often one frame is traced before Python runs all of it."""
 
 
 class CaptureError(TorchReproError):
@@ -82,7 +82,7 @@ def not_whole(function: types.FunctionType, failure: Failure) -> CaptureError:
 
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
-    """Raise the recursion limit: an inlined call takes several calls of the interpreter's own."""
+    """Raise the recursion limit for the body: an inlined call takes several of the interpreter's calls."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
@@ -121,7 +121,7 @@ class Capture:
         return region
 
     def _attempt(self) -> Region | None:
-        """Trace once; return None where it has to be repeated with what the log has learned."""
+        """Trace once; return None where it has to be repeated with the updated log."""
         tracer = Tracer(self.function, self.log, self.changing)
         try:
             return self._attempt_with(tracer)
@@ -141,7 +141,7 @@ class Capture:
             try:
                 rebuilder, result = self._rebuild(tracer, outcome)
                 captured = tracer.recorder.finish(tracer.values.outputs)
-            except (CannotRebuild, Break) as error:  # a break: a tensor that the graph does not know
+            except (CannotRebuild, Break) as error:  # a break: a tensor that is not in the graph
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
                 return None
         ranks, graph = self.settings.ranks, captured.graph_module
@@ -152,15 +152,15 @@ class Capture:
     # Breaks
 
     def step_graph_break(self, failure: Failure) -> None:
-        """Note where the region has to end: before the instruction of the outermost frame that failed."""
+        """Record where the region ends: before the instruction of the outermost frame that failed."""
         raises = failure.reason.kind is BreakKind.RAISES
         if self.settings.fullgraph and not raises:
             raise not_whole(self.function, failure)
         position = self.log.position - 1
-        # With fullgraph Python raises an error of the user's itself and does nothing else.
+        # With fullgraph Python only runs the function to raise the user's own error.
         self.finish = self.finish or failure.reason.frames or self.settings.fullgraph
         while position and why_not_enterable(self.program, self.log.path[position]) is not None:
-            # In a handler the stack holds an exception, which cannot be put back: Python has to raise it.
+            # In a handler the stack holds an exception, which cannot be restored: Python has to raise it.
             self.finish = True
             position -= 1
         self.log.failures[self.log.stop_at(position)] = failure

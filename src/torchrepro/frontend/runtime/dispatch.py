@@ -1,6 +1,6 @@
 """Dispatch: the loop that runs a captured function: region, Python where a region ends, next region.
 
-A loop and not calls of calls: a program that breaks in each of ten thousand iterations stays two frames deep.
+It is a loop, not recursion: a program that breaks in each of ten thousand iterations stays two frames deep.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
             result: Any = region and region.code.run(state.locals, state.cells, state.stack)
         except RunByPython:
             result, region = None, None
-        if region is None:  # outside of the handler: what Python now raises has nothing to do with the graph
+        if region is None:  # outside of the handler: errors from here on have no `__context__`
             return enter(resumed_code, function, index, state)
         if region.end is None:
             return result
-        state = result  # what the region left behind may die from here on
+        state = result  # releases the previous state
         if region.finish:
             result = enter(resumed_code, function, region.end, state)
             if settings.fullgraph and region.failure is not None:
@@ -97,7 +97,7 @@ def _past_numbers(
     stepped: Any,
     settings: Settings,
 ) -> tuple[Any, Sources]:
-    """Let Python run while a varying number is on the stack; return also what varies from there on."""
+    """Run in Python while a varying number is on the stack; return also the varying sources after that."""
     assert region.end is not None
     changing = further_on(region.changing)
     if region.failure is None or region.failure.reason.kind is not BreakKind.CHANGING:
@@ -156,7 +156,7 @@ def _region(
 
 
 def _wrapped(function: types.FunctionType) -> tuple[int, ...]:
-    """Return which functions a closure wraps: all wrappers of one decorator share their code."""
+    """Return ids of the code that a closure wraps: all wrappers of one decorator share their own code."""
     contents = [cell.cell_contents for cell in function.__closure__ or () if is_full(cell)]
     return tuple(id(each.__code__) for each in contents if isinstance(each, types.FunctionType))
 

@@ -1,8 +1,8 @@
 """Faults: handle an error that a compiled graph raises when it runs, such as an index out of range.
 
 The user's code may have a handler around the operation, and may have changed something before it; the graph
-knows neither. So Python runs the stretch again, from where the region began: nothing is written before a
-graph has run. What the graph itself changed is put back where a handler may see it; else the error says so.
+has neither. So Python runs the region again, from its start: nothing is written before a graph has run.
+What the graph itself changed is restored where a handler may see it; else the error says so.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RunByPython(Control):
 def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Graph:
     """Return a compiled graph that raises `RunByPython` in place of an error of the program.
 
-    `protected`: a handler of the user's may see the error, so what the graph changes must be put back.
-    An error that the graph has only when it is compiled is an error of the compiler, and is raised as it is.
+    `protected`: a handler of the user's may see the error, so what the graph changes must be restored.
+    An error that only the compiled graph raises is an error of the compiler, and is raised as it is.
     """
     count = len(captured.outputs)
     changed = [
@@ -68,7 +68,7 @@ def with_faults(compiled: Graph, captured: Captured, *, protected: bool) -> Grap
 
 
 class _Before:
-    """What a graph is about to change: the memory of inputs, and where the generators stand."""
+    """What a graph is about to change: the memory of inputs, and the state of random generators."""
 
     def __init__(self, inputs: Sequence[Any], changed: Sequence[int]) -> None:
         self._copies = [(inputs[index], inputs[index].detach().clone()) for index in changed]
@@ -86,7 +86,7 @@ class _Before:
 
 def _fails(captured: Captured, inputs: Sequence[Any]) -> bool:
     try:
-        captured.graph_module.forward(*inputs)  # the module itself would print what went wrong
+        captured.graph_module.forward(*inputs)  # calling the module itself would print the error
     except Exception:
         captured.start_state.apply()
         return True

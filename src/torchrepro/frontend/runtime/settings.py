@@ -1,4 +1,4 @@
-"""Settings: how a function is captured. One object serves it and every function captured on its way."""
+"""Settings: how a function is captured. One object serves it and the functions captured in its calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RankHooks(Protocol):
         *,
         finish: bool,
     ) -> bool:
-        """Return whether all ranks compile this graph now; if not, `log` has the breaks of all of them."""
+        """Return whether all ranks compile this graph now; if not, add the breaks of all of them to `log`."""
         ...
 
     def some_rank_misses(
@@ -60,13 +60,13 @@ class Settings:
     fullgraph: bool = False
     limit: int = LIMIT
     ranks: RankHooks | None = None
-    """None: each rank of a distributed job compiles what it captures, without asking the others."""
+    """None: each rank of a distributed job compiles what it captures, independently of the others."""
     on_failure: FailureHook | None = None
     watchers: tuple[Callable[[Region], None], ...] = ()
     """Called with every region that is captured."""
 
     def compile(self, graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-        """Return the graph as the backend compiles it."""
+        """Return the graph compiled by the backend."""
         from torchrepro.execute.compilers import backend_function
 
         named = self.backend if callable(self.backend) else backend_function(Compiler(name=self.backend))

@@ -27,7 +27,7 @@ from torchrepro.torch_api.modules import before_load_state_dict
 from torchrepro.torch_api.tensors import module_call_impl
 
 MOST_NESTED = 32
-"""Nesting of captured functions. Each takes several frames of ours below Python's recursion limit."""
+"""Nesting of captured functions. Each takes several of our frames within Python's recursion limit."""
 
 
 class _Running(threading.local):
@@ -38,7 +38,7 @@ _running = _Running()
 
 
 class WrappedFunction:
-    """What stands for a callable of the user's. Binds like a function where it is a method."""
+    """A wrapper of a callable of the user's. Binds like a function where it is a method."""
 
     word = "wrapped"
 
@@ -56,7 +56,7 @@ class WrappedFunction:
         return self
 
     def __reduce__(self) -> str:
-        return str(vars(self)["__qualname__"])  # as functions are pickled: by name
+        return str(vars(self)["__qualname__"])  # pickled by name, like a function
 
     def __repr__(self) -> str:
         return f"<{self.word} {getattr(self, ORIGINAL)!r}>"
@@ -103,7 +103,7 @@ def why_python_runs(function: Any) -> str:
 
 
 def not_python(target: Any, verb: str) -> TorchReproError:
-    """Return the error for what can be called, if at all, but has no Python code."""
+    """Return the error for a target that is not callable or has no Python code."""
     a_class = isinstance(target, type)
     return TorchReproError(
         f"{target!r} is {'a class' if a_class else 'not a Python function, method or module'}",
@@ -112,7 +112,7 @@ def not_python(target: Any, verb: str) -> TorchReproError:
 
 
 def untraced(function: Any) -> Any:
-    """Return what `torch.compile` or `trace` was given; itself where it is no wrapper of theirs."""
+    """Return what `torch.compile` or `trace` wraps; the function itself where it is no wrapper of theirs."""
     if isinstance(function, types.MethodType):
         inner = untraced(function.__func__)
         return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
@@ -121,7 +121,7 @@ def untraced(function: Any) -> Any:
 
 
 def traced_callable(function: Any, settings: Settings) -> Any:
-    """Return the callable, captured where that is possible; itself where it is not Python."""
+    """Return the callable as one that is captured; the callable itself where it is not Python."""
     if isinstance(function, types.FunctionType):
         return TracedFunction(function, settings)
     if isinstance(function, types.MethodType):
@@ -160,7 +160,7 @@ class TracedModule(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, settings: Settings) -> None:
         super().__init__()
-        del self.__dict__["training"]  # the original's is meant
+        del self.__dict__["training"]  # read from the original
         self._modules[ORIGINAL] = module
         self.__dict__["_settings"] = settings
         before_load_state_dict(self, _rename_keys)
@@ -201,6 +201,6 @@ class TracedModule(torch.nn.Module):
 
 
 def _rename_keys(state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Rename keys where a parent module loads: it looks for those of the original behind its name."""
+    """Rename the keys of a state dict that is loaded by a parent module: torch expects `ORIGINAL` in them."""
     for key in [key for key in state if key.startswith(prefix)]:
         state[f"{prefix}{ORIGINAL}.{key.removeprefix(prefix)}"] = state.pop(key)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _jump_if(name: str, test: Callable[[Interpreter, Any], bool], *, keeps: bool = False) -> None:
-    """Enter a jump that is taken where a test holds of the top of the stack; `keeps`: it stays there then."""
+    """Register a jump that is taken if a test holds for the top of the stack, which then stays if `keeps`."""
 
     @instruction(name)
     def jump_if(op: Interpreter, frame: Frame, target: int) -> int | None:
@@ -47,7 +47,7 @@ _jump_if("JUMP_IF_FALSE_OR_POP", lambda op, value: not op.operators.is_true(valu
 
 
 def _take_callable(stack: list[Any], args: list[Any]) -> Any:
-    """Pop the two slots below the arguments; a first argument that is in one of them joins the others."""
+    """Pop the two slots below the arguments and return the callable; prepend a first argument found there."""
     second, first = stack.pop(), stack.pop()
     if first is NULL:
         return second
@@ -79,7 +79,7 @@ def call_function_ex(op: Interpreter, frame: Frame, flags: int) -> None:
 
 @instruction("DICT_MERGE")
 def dict_merge(op: Interpreter, frame: Frame, depth: int) -> None:
-    """`**value` of a call: like `DICT_UPDATE`, but a key may come only once."""
+    """Merge `**value` of a call: like `DICT_UPDATE`, but duplicate keys are an error."""
     stack = frame.stack
     value = stack.pop()
     function = stack[-depth - (3 if NULL_AFTER_CALLABLE else 2)]
@@ -99,14 +99,14 @@ def dict_merge(op: Interpreter, frame: Frame, depth: int) -> None:
 
 _CLOSURE, _ANNOTATIONS = 8, 4
 _ATTRIBUTES = {_ANNOTATIONS: "__annotations__", 2: "__kwdefaults__", 1: "__defaults__"}
-"""What is set on a function that is made: a bit each."""
+"""Attributes set on a new function: one bit each."""
 
 
 @instruction("MAKE_FUNCTION")
 def make_function(op: Interpreter, frame: Frame, flags: int | None) -> None:
     stack = frame.stack
     code = stack.pop()
-    # There have to be cells; those of the closure replace them.
+    # Cells are required; those of the closure replace them.
     made = FunctionType(code, frame.globals, None, None, tuple(CellType() for _ in code.co_freevars))
     for flag in (_CLOSURE, *_ATTRIBUTES):
         if flags and flags & flag:
@@ -132,7 +132,7 @@ def _with_attribute(function: FunctionType, flag: int, value: Any) -> FunctionTy
 
 
 def _finish(op: Interpreter, frame: Frame) -> None:
-    """Tell of a function that is complete: its attributes are set right after it is made (from 3.13)."""
+    """Report a complete function: its attributes are set right after it is made (from 3.13)."""
     following = frame.program.instructions[frame.index + 1]
     if following.name != "SET_FUNCTION_ATTRIBUTE":
         frame.stack[-1] = op.variables.make_function(frame.stack[-1])
@@ -143,9 +143,9 @@ def _finish(op: Interpreter, frame: Frame) -> None:
 
 @instruction("RAISE_VARARGS")
 def raise_varargs(op: Interpreter, frame: Frame, count: int) -> int | None:
-    """By CPython's own instruction, which checks what is raised and sets `__context__` and `__cause__`."""
+    """Raise by CPython's own instruction, which checks the type and sets `__context__` and `__cause__`."""
     if count == 0:
-        # What the interpreted frame handles, CPython handles too (`Interpreter.proceed`).
+        # CPython handles the exception of the interpreted frame too (`Interpreter.proceed`).
         handled = sys.exception()
         if handled is None:
             raise RuntimeError("No active exception to reraise")
@@ -156,7 +156,7 @@ def raise_varargs(op: Interpreter, frame: Frame, count: int) -> int | None:
 
 
 def _instance(op: Interpreter, error: Any) -> Any:
-    """`raise ValueError` makes one. What is no exception is left for CPython to complain about."""
+    """Return an instance for `raise ValueError`; anything that is no exception class is returned as it is."""
     if not (isinstance(error, type) and issubclass(error, BaseException)):
         return error
     made = op.calls.call(error, (), {})
@@ -168,7 +168,7 @@ def _instance(op: Interpreter, error: Any) -> Any:
 
 
 def _go_on(frame: Frame, error: BaseException) -> int:
-    """To the next handler. Raising the exception for one in this frame would make its traceback longer."""
+    """Go to the next handler, without raising within the frame: that would lengthen the traceback."""
     try:
         if not frame.handle(error):
             raise_again(error)
@@ -211,7 +211,7 @@ def before_with(op: Interpreter, frame: Frame, argument: Any) -> None:
 
 @instruction("WITH_EXCEPT_START")
 def with_except_start(op: Interpreter, frame: Frame, argument: Any) -> None:
-    """The stack: `__exit__`, where it was raised, what was handled before, the exception."""
+    """Call `__exit__`; the stack is `__exit__`, the raising index, the previously handled, the exception."""
     leave, error = frame.stack[-4], frame.stack[-1]
     frame.stack.append(op.calls.call(leave, (type(error), error, error.__traceback__), {}))
 
@@ -232,12 +232,12 @@ def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
         frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1, frame.globals)(frame.stack[-1])
 
 
-# Generators: what their body does. What they are to others is in `generator.py`.
+# Generators: what their body does. Their interface is in `generator.py`.
 
 
 enter_all(
     {
-        # A generator exists already when its frame is first run; what is sent first is None.
+        # The generator already exists when its frame first runs; the first value sent is None.
         "RETURN_GENERATOR": lambda op, argument: None,
         "END_SEND": lambda op, argument, inner, value: value,
         "GET_YIELD_FROM_ITER": lambda op, argument, value: (
@@ -257,7 +257,7 @@ def send(op: Interpreter, frame: Frame, end: int) -> int | None:
         )
     except StopIteration as stop:
         if sys.version_info < (3, 12):
-            stack.pop()  # later Pythons have END_SEND for it
+            stack.pop()  # later versions have END_SEND for this
         stack.append(stop.value)
         return end
     return None
@@ -265,7 +265,7 @@ def send(op: Interpreter, frame: Frame, end: int) -> int | None:
 
 @instruction("CLEANUP_THROW")
 def cleanup_throw(op: Interpreter, frame: Frame, argument: Any) -> None:
-    """An inner iterator raised what was thrown into it: `StopIteration` ends the `yield from`."""
+    """End a `yield from` whose inner iterator raised `StopIteration` at a throw; reraise other errors."""
     error = frame.stack[-1]
     if not isinstance(error, StopIteration):
         raise_again(error)
@@ -279,7 +279,7 @@ INSTRUCTIONS.update(
         "JUMP": lambda op, frame, target: target,
         "RETURN_VALUE": lambda op, frame, argument: Signal.RETURN,
         "CALL": lambda op, frame, count: call_kw(op, frame, (count, ())),
-        # CPython's own function: `Calls.call` knows what it stands for.
+        # CPython's own function: `Calls.call` recognises it.
         "LOAD_BUILD_CLASS": lambda op, frame, argument: frame.stack.append(
             op.variables.load_builtin(frame, "__build_class__")
         ),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Step: TypeAlias = "Callable[[Interpreter, Frame, Any], int | Signal | None]"
 """Runs an instruction, given its argument or where it jumps to.
 
-Returns where to go on if that is not the next instruction, and a signal where the frame is left.
+Returns the index to go to if that is not the next instruction, and a signal where the frame is left.
 """
 
 
@@ -30,7 +30,7 @@ INSTRUCTIONS = _Table()
 
 
 def instruction(*names: str) -> Callable[[Step], Step]:
-    """Enter the function in the table, for the instructions of these names."""
+    """Register the function in the table, for the instructions of these names."""
 
     def enter(step: Step) -> Step:
         for name in names:
@@ -49,9 +49,9 @@ def take(stack: list[Any], count: int) -> list[Any]:
 
 
 def enter_all(steps: Mapping[str, Callable[..., Any]], *, pushes: bool = True) -> None:
-    """Enter instructions that pop values and push what a function makes of them.
+    """Register instructions that pop values and push the result of a function.
 
-    The function has as parameters the interpreter, the instruction's argument and the values, deepest first.
+    The function's parameters are the interpreter, the instruction's argument and the values, deepest first.
     """
 
     def enter(name: str, function: Callable[..., Any], count: int) -> None:
@@ -66,10 +66,10 @@ def enter_all(steps: Mapping[str, Callable[..., Any]], *, pushes: bool = True) -
 
 
 def native(name: str, operand: int, count: int, globals: dict[str, Any], leaves: int = 1) -> FunctionType:
-    """A function of `count` parameters that runs the instruction on them and returns what it leaves.
+    """Return a function of `count` parameters that runs the instruction on them and returns what it leaves.
 
     That is a tuple where it leaves several values. Only for instructions without inline cache. The parameters
-    are unbound first: an exception that is raised would refer to itself, by the traceback and this frame.
+    are unbound first: a raised exception would refer to itself through its traceback and this frame.
     """
     return FunctionType(_code(name, operand, count, leaves), globals)
 
@@ -96,11 +96,11 @@ def _code(name: str, operand: int, count: int, leaves: int) -> CodeType:
 
 
 raise_again: Callable[[BaseException], NoReturn] = native("RERAISE", 0, 1, globals())
-"""Raises an exception where it only goes on. A `raise` statement would also set its `__context__`."""
+"""Raises an exception that only propagates. A `raise` statement would also set its `__context__`."""
 
 
 def chain(error: BaseException, handled: BaseException) -> None:
-    """Note that `error` was raised while `handled` was being handled, without making a circle."""
+    """Set `error.__context__` to `handled`, without making a cycle."""
     if error is handled:
         return
     link = handled

@@ -31,7 +31,7 @@ _SEQUENCE = 1 << 5
 _MAPPING = 1 << 6
 _MATCHES_SELF = 1 << 22
 _MISSING = object()
-_ITSELF = "<itself>"  # in place of an attribute's name: the subject
+_ITSELF = "<itself>"  # in place of an attribute's name, for the subject
 
 enter_all(
     {
@@ -95,7 +95,7 @@ def format_value(op: Interpreter, frame: Frame, flags: int) -> None:
 
 
 def _build(name: str, made_of: Callable[[Interpreter, list[Any]], Any], slots: int = 1) -> None:
-    """Enter an instruction that makes a collection of so many items, of one or two slots each."""
+    """Register an instruction that makes a collection of `count` items, of one or two slots each."""
 
     @instruction(name)
     def build(op: Interpreter, frame: Frame, count: int) -> None:
@@ -117,7 +117,7 @@ def build_const_key_map(op: Interpreter, frame: Frame, count: int) -> None:
 
 
 def _add(name: str, add: Callable[..., None], slots: int = 1) -> None:
-    """Enter an instruction that adds to a collection which is being built, `depth` below what is added."""
+    """Register an instruction that adds to a collection being built, `depth` below what is added."""
 
     @instruction(name)
     def step(op: Interpreter, frame: Frame, depth: int) -> None:
@@ -146,7 +146,7 @@ _add("DICT_UPDATE", _update)
 
 
 def is_iterable(value: Any) -> bool:
-    """Return whether a type can have an iterator at all, as CPython asks it."""
+    """Return whether a type can have an iterator at all, by CPython's check."""
     kind = type(value)
     return getattr(kind, "__iter__", None) is not None or hasattr(kind, "__getitem__")
 
@@ -180,7 +180,7 @@ def unpack_sequence(op: Interpreter, frame: Frame, count: int) -> None:
 
 
 def _first_items(op: Interpreter, value: Any, count: int) -> list[Any]:
-    """No more than are needed: the iterator may be endless, or used again."""
+    """Return up to `count` items, advancing no further: the iterator may be infinite, or used again."""
     _require_iterable(value)
     iterator, items = op.items.iterate(value), list[Any]()
     try:
@@ -216,7 +216,7 @@ def unpack_ex(op: Interpreter, frame: Frame, counts: int) -> None:
 
 
 def _push_about(name: str, fact: Callable[[Interpreter, Any], Any]) -> None:
-    """Enter an instruction that pushes a fact about the top of the stack."""
+    """Register an instruction that pushes a fact about the top of the stack."""
     INSTRUCTIONS[name] = lambda op, frame, argument: frame.stack.append(fact(op, frame.stack[-1]))
 
 

@@ -46,7 +46,7 @@ def load_fast_and_clear(op: Interpreter, frame: Frame, name: str) -> None:
 
 
 def _own_cell(frame: Frame, name: str) -> bool:
-    """Whether the slot of a local variable holds its cell: where a comprehension is inlined (from 3.12)."""
+    """Return whether a local's slot holds its cell, as where a comprehension is inlined (from 3.12)."""
     return name in frame.cells and name in frame.program.code.co_cellvars
 
 
@@ -124,7 +124,7 @@ def setup_annotations(op: Interpreter, frame: Frame, argument: Any) -> None:
 
 INSTRUCTIONS.update(
     {
-        # A frame is made with the cells of its function.
+        # A frame is created with the cells of its function.
         "COPY_FREE_VARS": lambda op, frame, count: None,
         "LOAD_CLOSURE": lambda op, frame, name: frame.stack.append(frame.cells[name]),
         "LOAD_DEREF": lambda op, frame, name: frame.stack.append(_load_shared(op, frame, name)),
