@@ -19,7 +19,7 @@ MADE = {}  # values and storages that this run has made
 
 
 def storage(name, device="cpu"):
-    """The bytes of one storage, shared by all values of one run that live in it."""
+    """Return the bytes of one storage, shared by all values of one run over it."""
     if name not in MADE:
         start, stop = HEADER[name]["data_offsets"]
         data = torch.frombuffer(DATA[start:stop] or bytearray(1), dtype=torch.uint8)
@@ -32,7 +32,7 @@ def strided(name, dtype, size, stride, offset=0, device="cpu"):
 
 
 def generated(elements, dtype, mean, std, low, high, seed):
-    """Not the original data, which was too large to keep: numbers of the same range and spread."""
+    """Return numbers of the same range and spread: the original data was too large to keep."""
     drawn = torch.randn(elements, generator=torch.Generator().manual_seed(seed)) * std + mean
     return drawn.clamp_(low, high).to(dtype)
 
@@ -42,7 +42,7 @@ def kept(name):
 
 
 def value_of(name):
-    """One value of the bundle: an input, a constant of the graph or the state of a random generator."""
+    """Return one value of the bundle: an input, a constant of the graph or a random generator's state."""
     if ("value", name) not in MADE:
         MADE["value", name] = MAKERS[name]()
     return MADE["value", name]
@@ -72,7 +72,7 @@ def attach(module, path, item, buffer=False):
 
 
 def weights(tensor):
-    """A weight of its own for each element of an output: a plain sum would hide wrong gradients."""
+    """Return a different weight for each element of an output: a plain sum would hide wrong gradients."""
     octant = (torch.arange(tensor.numel(), device=tensor.device) * 0x9E3779B1 >> 13) & 7
     return (octant * 2 - 7).to(tensor.dtype).div(8).reshape(tensor.shape)
 
@@ -93,7 +93,7 @@ def run_backward(outputs):
 
 
 def plain(item, depth=4):
-    """A copy of the plain data in a value; None for what is no data."""
+    """Return a copy of the plain data in a value; None for anything else."""
     if depth and isinstance(item, (list, tuple)):
         return [plain(child, depth - 1) for child in item]
     if depth and isinstance(item, dict):
@@ -102,7 +102,7 @@ def plain(item, depth=4):
 
 
 def python_state(function, module, names):
-    """Closure variables, attributes and globals of the user's code, as the run has left them."""
+    """Return closure variables, attributes and globals of the user's code after a run."""
     found = {f"globals.{name}": globals().get(name) for name in names}
     for path, child in module.named_modules():
         found.update({f"{path}.{name}" if path else name: item for name, item in vars(child).items()})
@@ -115,7 +115,7 @@ def python_state(function, module, names):
 
 
 def run_in_copy(compile_it):
-    """In a fresh copy of this file: what one run changes in the user's code, the next does not see."""
+    """Run in a fresh copy of this file, so that no run sees what another changed in the user's code."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     sys.dont_write_bytecode = True  # nothing appears next to this file
@@ -137,7 +137,7 @@ def named_tuple(kind, *items):
 
 
 def set_item(owner, index, item):
-    """As a call of `operator.setitem` capture would break the graph."""
+    """Set an item; calling `operator.setitem` directly would be a graph break."""
     owner[index] = item
 
 
@@ -145,13 +145,13 @@ def set_item(owner, index, item):
 
 
 def comparable(item):
-    """Floats of eight bits cannot be compared with a tolerance."""
+    """Return 8-bit floats as float32: they cannot be compared with a tolerance."""
     narrow = isinstance(item, torch.Tensor) and item.is_floating_point() and item.itemsize == 1
     return item.float() if narrow else item
 
 
 def fails(call, type_name="", words=()):
-    """Whether a call raises this; `words` stand in the message, what varies from run to run is left out."""
+    """Return whether a call raises this error whose message contains `words`."""
     try:
         call()
     except Exception as error:
