@@ -1,1 +1,1 @@
-"""The front end: captures Python into graphs by stepping bytecode, independently of TorchDynamo."""
+"""The front end: captures Python into graphs by interpreting bytecode, independently of TorchDynamo."""

@@ -1,1 +1,1 @@
-"""A code object as a program: read, analysed, entered midway. Knows nothing of torch."""
+"""A code object as a program: read, analysed, entered midway. Does not depend on torch."""

@@ -1,9 +1,9 @@
-"""Program: a code object as a list of instructions that can be stepped, entered midway and assembled again.
+"""Program: a code object as a list of instructions to interpret, enter midway and assemble again.
 
 NULL: the empty stack slot that CPython keeps next to a callable, as a value of its own.
 
-The instructions are those of the running Python with its shortcuts written out: fewer kinds to step, and a
-stack whose shape does not depend on what a load finds at run time.
+The instructions are those of the running Python with its shortcuts written out: fewer kinds to interpret, and
+a stack whose shape does not depend on what a load finds at run time.
 
 What differs from what `dis` shows:
 
@@ -133,7 +133,7 @@ _PAIRS = {
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
 }
-_CAST: Final = 16  # the bit of COMPARE_OP's enum that asks for a bool (3.13)
+_CAST: Final = 16  # the bit of COMPARE_OP's enum that casts to bool (3.13)
 
 
 Simple = tuple[str, object]

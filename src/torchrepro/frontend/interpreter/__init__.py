@@ -1,1 +1,1 @@
-"""Interpret CPython bytecode in Python. Knows nothing of torch."""
+"""Interpret CPython bytecode in Python. Does not depend on torch."""

@@ -1,7 +1,7 @@
 """FrameCache: the captured regions of one place in a function, and when to stop making more of them.
 
 A number that varies between calls is not guarded; Python runs what reads it. A counter that a function holds,
-or a number that `.item()` gave, would need a region for each of its values. A place that has used up its
+or a number that `.item()` returned, would need a region for each of its values. A place that has used up its
 regions on such values is captured once more without them: reading one is a break. Python then goes on to
 where the number has left the stack, so that no region begins with it.
 """

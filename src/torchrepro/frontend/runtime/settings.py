@@ -44,7 +44,7 @@ class RankHooks(Protocol):
         ...
 
     def failures_told(self, function: FunctionType, index: int) -> AbstractContextManager[None]:
-        """Tell the waiting ranks about an exception raised in the block."""
+        """Send an exception raised in the block to the waiting ranks."""
         ...
 
 

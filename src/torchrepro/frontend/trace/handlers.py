@@ -1,4 +1,4 @@
-"""Handlers: builtins that look inside objects. Each does what CPython does, through the parts of the tracer.
+"""Handlers: builtins that read parts of objects. Each does what CPython does, through parts of the tracer.
 
 Those that only compare or test items are traced as Python functions (`python_builtins`).
 """
