@@ -1,14 +1,14 @@
-"""The culprit inside a stage: a pass, a rewrite, a decomposition, a lowering or an option; and a workaround.
+"""Find the culprit inside a stage (pass, rewrite, decomposition, lowering or option) and a workaround.
 
-Bold first: whole groups are turned off, and only where that makes the failure go away it is narrowed down.
-The groups come in the order in which their answer is worth more. Options of code generation come before
-lowerings: a wrong lowering is wrong in scalar and unfused code, too, while calling the operator in place of a
-lowering also ends its fusion and vectorisation. And lowerings come before passes, which a wrong lowering may
-need to be reached at all. What is named has been seen to matter: with it alone turned off the repro passes.
+Whole groups are turned off first, and a group is narrowed down only if that makes the failure go away. The
+most informative groups come first. Options of code generation come before lowerings: a wrong lowering is
+wrong in scalar and unfused code, too, while calling the operator in place of a lowering also ends its fusion
+and vectorisation. And lowerings come before passes, without which a wrong lowering may not be reached. The
+culprit is verified: with it alone turned off the repro passes.
 
-A workaround is the smallest thing that a user can write so that the failure goes away, seen to do so. Options
-of `torch.compile` first, from the one that turns off just the culprit part to calling every operator as it
-is; then a setting of torch; then a backend that does less, the failing stages left out.
+A workaround is the smallest change to the user's code that is verified to make the failure go away. Options
+of `torch.compile` first, from the one that turns off just the culprit to calling every operator without
+generated code; then a setting of torch; then a simpler backend, without the failing stages.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from torchrepro.torch_api.ops import plain_op_name
 _JOB = "torchrepro.locate.switches:judge_without"
 _TARGET = re.compile(r"\btarget:\s*(aten\.\w+\.\w+|prims\.\w+\.\w+)")
 _TELLING = 10.0
-"""Weight of evidence beyond which an operator is asked about before all others."""
+"""Weight of evidence beyond which an operator is tried before all others."""
 _HALVINGS = 2
 _SETTINGS = {
     Stage.CAPTURE: ("dynamo", CAPTURE),
@@ -84,12 +84,12 @@ class Found:
 
 
 def find_part(inquiry: Inquiry, stage: Stage, suspects: Sequence[str] = ()) -> Found | None:
-    """Return the culprit inside a stage; None where none was found. `suspects`: operators to try first."""
+    """Return the culprit inside a stage; None if none was found. `suspects`: operators to try first."""
     inquiry.on_step(f"the culprit inside the stage {stage.value}")
     repro = inquiry.repro
     if stage is Stage.BACKEND:
         if repro.compiler.name not in (INDUCTOR, AOT_INDUCTOR):
-            return None  # of another compiler no switch is known
+            return None  # no switches are known for other compilers
         return _in_inductor(Trials(inquiry, repro), suspects)
     backend = next((step.backend for step in LADDER if step.stage is stage), None)
     if backend is None:
@@ -123,7 +123,7 @@ def _in_inductor(trials: Trials, suspects: Sequence[str]) -> Found | None:
             or trials.narrowed_as_met(PATTERNS, PASSES)
             or trials.narrowed_as_met(DECOMPOSITIONS)
         )
-    # The operator whose generated code is wrong with an option, if it is the one that is suspected.
+    # Name the operator too, if the suspected one is generated wrong with the option.
     lowering = _suspected(trials, suspects) if suspects else None
     if lowering is None or not trials.goes_away(lowering.off):
         return found
@@ -132,7 +132,7 @@ def _in_inductor(trials: Trials, suspects: Sequence[str]) -> Found | None:
 
 
 def _suspected(trials: Trials, suspects: Sequence[str]) -> Switch | None:
-    """The lowering that the evidence or another step points to, if any."""
+    """Return the lowering that the evidence or another step points to, or None."""
     evidence = evidence_in(trials.inquiry.verdict)
     plain = {plain_op_name(name) for name in suspects}
 
@@ -146,26 +146,26 @@ def _suspected(trials: Trials, suspects: Sequence[str]) -> Switch | None:
 
 @dataclass(eq=False)
 class Trials:
-    """Questions about one repro with parts of the compiler turned off."""
+    """Queries about one repro with parts of the compiler turned off."""
 
     inquiry: Inquiry
     repro: Repro
     _met: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def switches(self, *kinds: str) -> list[Switch]:
-        """A switch for each of the passes, rewrites and so on that the runs so far have met."""
+        """Return a switch for each part (pass, rewrite, ...) that has occurred in the runs so far."""
         if not self._met:
             self.verdict(Off())
         return [switch for kind in kinds for switch in by_name(kind, self._met.get(kind, ()))]
 
     def goes_away(self, off: Off) -> bool:
-        """Whether the repro passes. Failing in another way, or not at all testable, is no way out."""
+        """Return whether the repro passes; another failure or an untestable run does not count."""
         return self.inquiry.is_gone(self.verdict(off))
 
     def narrowed(self, group: Sequence[Switch], *, halvings: int = _HALVINGS) -> Found | None:
         """Return the culprit in a group; None if the failure stays with all of it turned off.
 
-        So much turned off may fail in a way of its own, which says nothing: then the halves are asked.
+        With so much turned off another failure may appear, which proves nothing: then try each half.
         """
         if not group:
             return None
@@ -180,14 +180,14 @@ class Trials:
         return next(filter(None, (self.narrowed(half, halvings=halvings - 1) for half in halves)), None)
 
     def narrowed_as_met(self, *kinds: str) -> Found | None:
-        """Return the culprit in a group that grows: with a pass off, a later one may find the same to do."""
+        """Return the culprit in a group that grows: with a pass off, a later one may do the same rewrite."""
         found, asked = None, 0
         while found is None and len(group := self.switches(*kinds)) > asked:
             found, asked = self.narrowed(group), len(group)
         return found
 
     def verdict(self, off: Off) -> Verdict:
-        """Return the verdict with these parts turned off, and learn what the compilation meets."""
+        """Return the verdict with these parts turned off, and record the parts that occur."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-met-") as directory:
             path = Path(directory) / "met.jsonl"
             path.touch()
@@ -201,7 +201,7 @@ class Trials:
         return verdict
 
 
-# The passes that have an option of their own; for the others inductor has a list of names.
+# The passes that have their own option; the others are disabled by name (`disabled_passes`).
 _OPTION_OF_PASS: Mapping[str, Mapping[str, Any]] = {
     "constant_fold_uniform_value": {"joint_graph_constant_folding": False},
     "reorder_for_locality": {"reorder_for_locality": False},
@@ -216,7 +216,7 @@ _CALL_EVERY_OPERATOR: Mapping[str, Any] = {"fallback_by_default": True}
 
 
 def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Workaround | None:
-    """The first of the candidates with which the repro passes; None where none does."""
+    """Return the first workaround with which the repro passes; None if there is none."""
     if ladder.stage is Stage.NONE:
         return None
     inquiry.on_step("a workaround")
@@ -232,12 +232,12 @@ def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Wo
 
 
 def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
-    """Options to try, the one that costs the user least first."""
+    """Yield options to try, the one with the least cost for the user first."""
     if found is not None:
         yield from [found.off.settings[INDUCTOR]] if INDUCTOR in found.off.settings else []
         passes, patterns = (found.off.parts.get(kind, ()) for kind in (PASSES, PATTERNS))
         if passes:
-            # Some have an option of their own; of the others, inductor takes a list of names.
+            # Some passes have their own option; the others are disabled by name.
             named = ",".join(sorted(set(passes) - set(_OPTION_OF_PASS)))
             options: dict[str, Any] = {"disabled_passes": named} if named else {}
             for name in sorted(set(passes) & set(_OPTION_OF_PASS)):
@@ -257,7 +257,7 @@ def _with_options(repro: Repro, options: Mapping[str, Any], names: Iterable[str]
 
 
 def _by_fewest(inquiry: Inquiry, options: Mapping[str, Any]) -> Workaround:
-    """Those of the options that are needed."""
+    """Return the workaround with only those options that are needed."""
     repro, needed = inquiry.repro, list(options)
     if len(needed) > 1:
         needed = narrow(needed, lambda some: inquiry.passes(_with_options(repro, options, some))) or needed
@@ -266,7 +266,7 @@ def _by_fewest(inquiry: Inquiry, options: Mapping[str, Any]) -> Workaround:
 
 
 def _lines_for(repro: Repro, ladder: Ladder, found: Found | None) -> Iterator[tuple[str, Repro | None]]:
-    """Lines to write that are no options, each with the repro to try; None: it is known to pass."""
+    """Yield workarounds that are not options, each with the repro to try; None: it is known to pass."""
     configs = {} if found is None else {**found.off.settings}
     configs.pop(INDUCTOR, None)
     if configs:
@@ -283,13 +283,13 @@ def _lines_for(repro: Repro, ladder: Ladder, found: Found | None) -> Iterator[tu
         # As `torch.compiler.disable` does for one function.
         yield "@torch.compiler.disable", Off({"dynamo": {"disable": True}}).applied_to(repro)
     else:
-        # The backend that runs a graph as it was taken. It is no rung of the ladder: no stage is in it.
+        # The backend that runs a graph as it was captured. It is not on the ladder: it has no stage.
         plain = with_backend(repro, "aot_eager" if repro.place is Place.AFTER_AOT else "eager")
         yield code_for(plain), plain
 
 
 def code_for(repro: Repro) -> str:
-    """The call that a user would write to have the compiler of this repro."""
+    """Return the call that selects the compiler of this repro in a user's code."""
     compiler = repro.compiler
     if compiler.name == AOT_INDUCTOR:
         configs = f", inductor_configs={dict(compiler.options)!r}" if compiler.options else ""

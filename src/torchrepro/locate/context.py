@@ -1,6 +1,6 @@
-"""Inquiry: what a step of `locate` sees. The failing repro, and answers, each compile of which is counted.
+"""Inquiry: the interface of a step of `locate`. The failing repro, and queries whose compiles are counted.
 
-A step never runs anything itself. It asks for verdicts on variations of the repro, or for a job in a child
+A step never runs anything itself. It queries verdicts on variations of the repro, or runs a job in a child
 process.
 """
 
@@ -18,10 +18,10 @@ from torchrepro.nouns.verdict import Kind, Verdict
 
 
 class Inquiry(Queries):
-    """Questions about a failing repro whose culprit is looked for.
+    """Queries about a failing repro, to find the culprit.
 
     `repeats` is how often something is run before it counts as passing: more than once where the failure is
-    flaky. `on_step` is told in a few words what is looked at, for the progress that a user sees. `asked` are
+    flaky. `on_step` is called with a description of the current step, for the progress display. `asked` are
     the compiles before this inquiry began.
     """
 
@@ -41,13 +41,13 @@ class Inquiry(Queries):
         self.repro, self.oracle, self.on_step, self.notes = repro, oracle, on_step, list(notes)
 
     def passes(self, candidate: Repro) -> bool:
-        """Whether the failure is gone."""
+        """Return whether the failure is gone with this candidate."""
         return self.is_gone(self.verdict_on(candidate))
 
     def is_gone(self, verdict: Verdict) -> bool:
-        """Whether a verdict shows that the failure is gone, and no other one has come in its place.
+        """Return whether a verdict shows that the failure is gone, and no other one has replaced it.
 
-        Where eager raises and the compiled function did not, that it now raises, too, is what was missing:
+        If the failure is a missing error, it is gone when the compiled function raises as eager does:
         then nothing can be compared, and the verdict is `invalid`, with eager's error.
         """
         if self.verdict.kind is Kind.MISSING_ERROR and verdict.kind is Kind.INVALID:
@@ -55,6 +55,6 @@ class Inquiry(Queries):
         return verdict.kind is Kind.PASS
 
     def ran(self, job: str, repro: Repro, *, compiles: int = 1, **payload: Any) -> Outcome:
-        """Run `package.module:function(repro, payload, phase)` in a child process; plain data comes back."""
+        """Run `package.module:function(repro, payload, phase)` in a child process; it returns plain data."""
         self.count(queries=compiles)
         return self.oracle.ran(job, repro, **payload)

@@ -1,4 +1,4 @@
-"""The search process of `locate`: load, warm up, establish, then one step after the other.
+"""The search process of `locate`: load, warm up, run the baseline, then one step after the other.
 
 It never runs the user's computation nor compiled code itself: its children do. It has one thread, so that it
 can be forked at any moment. (`engine/search/process.py` is how it is started.)
@@ -37,7 +37,7 @@ from torchrepro.nouns.verdict import Kind, Stage
 
 
 def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
-    """The whole job, in order."""
+    """Run all steps of the job and return the result as plain data."""
     began = time.monotonic()
     settings = msgspec.convert(request.settings, LocateSettings)
     directory = LocateDirectory(Path(request.directory))
@@ -100,7 +100,7 @@ class Case:
 
 
 Answer = dict[str, Any]
-"""Fields of `Located` whose value a step knows."""
+"""Fields of `Located` that a step has found."""
 
 
 def _graph(case: Case, found: Located) -> Answer:
@@ -112,7 +112,7 @@ def _graph(case: Case, found: Located) -> Answer:
     culprit = graph_in_call(inquiry, case.directory.graph, case.trusted)
     if culprit is None:
         return {}
-    # From now on the steps look into the culprit graph.
+    # The following steps use the culprit graph.
     case.inquiry = Inquiry(
         culprit.repro,
         culprit.verdict,
@@ -157,11 +157,11 @@ STEPS: Steps = {
     "where the first NaN or Inf is born": lambda case, _: {"birth": find_birth(case.watching)},
     "which kernel computes the op": _kernel,
 }
-"""A question and how it is answered, in this order. What cannot be answered is None, and the others go on."""
+"""The steps in their order, by the question that each answers. A step without an answer returns None."""
 
 
 def answered(steps: Steps, case: Case, found: Located) -> Located:
-    """Run all steps in order. A fault of torchrepro costs one answer and a note; a stop keeps the others."""
+    """Run all steps in order. An error of torchrepro in a step adds a note; a stop keeps earlier answers."""
     for question, answer in steps.items():
         case.inquiry.on_step(question)
         try:
@@ -175,7 +175,7 @@ def answered(steps: Steps, case: Case, found: Located) -> Located:
 
 
 def confidence_in(found: Located) -> Confidence:
-    """As sure as what was seen: the failure gone with something turned off, or there with the op alone."""
+    """Return `VERIFIED` if the failure goes away with a part turned off, or shows with the op alone."""
     if not found.found:
         return Confidence.UNKNOWN
     gone = found.part is not None or bool(found.workaround and found.workaround.verified)
@@ -184,7 +184,7 @@ def confidence_in(found: Located) -> Confidence:
 
 
 def _kept(found: Located, directory: LocateDirectory) -> dict[str, Any]:
-    """The answer, written down; what is needed only while a run lasts goes."""
+    """Write the result, remove the cache of the run, and return the result as plain data."""
     data = replace(found, directory=str(directory.path)).to_dict()
     write_json(directory.result, data)
     shutil.rmtree(directory.cache, ignore_errors=True)

@@ -1,9 +1,9 @@
 """Find the kernel: the generated code that computes the culprit op.
 
-Inductor is watched while it generates code, in a child process: each kernel with the nodes that it computes.
-The name of a kernel of several fused ops says at most which ops they are, not which of twenty `add`s it was;
-the nodes behind it do, through the names that AOT kept of the nodes they were made from. Everything is
-written to a file as it comes, so that a process that dies while compiling has told what it had generated.
+Inductor is hooked while it generates code, in a child process: each kernel with the nodes that it computes.
+The name of a kernel of several fused ops shows at most which ops they are, not which of twenty `add`s it was;
+its nodes do, because AOT records the names of the nodes they were made from. Everything is written to a file
+at once, so that it is not lost if the process dies while compiling.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Written:
     text: str = ""
     language: str = ""
     nodes: tuple[str, ...] = ()
-    """Nodes of the graph that was compiled which are computed in it."""
+    """The nodes of the compiled graph that it computes."""
     ops: tuple[str, ...] = ()
-    """`aten.gelu.default`: what was there before decompositions."""
+    """The ops before decompositions: `aten.gelu.default`."""
 
 
 def read_written(path: Path) -> list[Written]:
-    """What a process has written down, in order; the last line of one that was killed may be half."""
+    """Return what a process has written, in order; the incomplete last line of a killed one is ignored."""
     lines = path.read_bytes().splitlines(keepends=True)
     return [msgspec.json.decode(line, type=Written) for line in lines if line.endswith(b"\n")]
 
 
 def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> str:
-    """Compile, and write down what is generated until it raises, which is known; with `run`, backward too."""
+    """Compile and record the generated code, also if the compiler raises; with `run`, backward too."""
     from torchrepro.execute.judge_repro import repro_common
     from torchrepro.execute.judge_user_call import run_compiled
 
@@ -70,7 +70,7 @@ def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> str:
 
 @contextmanager
 def _writing_down(file: TextIO) -> Iterator[None]:
-    """Hook the places at which inductor has a kernel or a graph ready.
+    """Hook the functions that inductor calls with a finished kernel or graph.
 
     Checked on torch 2.11, 2.13 (`define_kernel` of the schedulings of C++ and Triton, whose second argument
     are scheduler nodes; `GraphLowering.save_output_code`, which is called before anything is compiled;
@@ -109,13 +109,14 @@ def _writing_down(file: TextIO) -> Iterator[None]:
 
 
 def _origins(buffer: Any) -> list[Any]:
-    """The FX nodes that a buffer of inductor was made from."""
+    """Return the FX nodes that a buffer of inductor was made from."""
     return [] if buffer is None else list(buffer.get_origins())
 
 
 def _named(origins: list[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of nodes and of ops. Its own name counts only for a node that AOT did not make from another one:
-    what is `erf` there may be part of a `gelu`. Checked on torch 2.11, 2.13 (`from_node`, `original_aten`).
+    """Return names of nodes and of ops; for a node that AOT made from others, the names of those.
+
+    An `erf` there may be part of a `gelu`. Checked on torch 2.11, 2.13 (`from_node`, `original_aten`).
     """
     nodes: dict[str, None] = {}
     ops: dict[str, None] = {}
@@ -134,19 +135,19 @@ def _ancestors(sources: Any) -> Iterator[str]:
 
 
 OUTPUT_CODE = "output_code.py"
-"""What inductor wrote for the whole graph, next to the result."""
+"""Name of the file with inductor's code for the whole graph, next to the result."""
 _JOB = "torchrepro.locate.kernels:generate"
 _SUFFIX = {"cpp": "kernel.cpp", "triton": "kernel.py"}
 
 
 def find_kernel(inquiry: Inquiry, op: GuiltyOp | None, directory: Path) -> Kernel | None:
-    """The kernel of the op, written to the directory with the whole code; one compile.
+    """Return the kernel of the op, and write it to the directory with the whole code; one compile.
 
-    Without an op the whole code is kept, and the kernel if there is but one. Where the compiler fails, what
-    it had generated until then.
+    Without an op, write the whole code, and the kernel if there is only one. If the compiler fails, write
+    what it had generated until then.
     """
     if inquiry.repro.compiler.name not in ("inductor", AOT_INDUCTOR):
-        return None  # how another compiler could be watched is not known
+        return None  # hooks are known for inductor only
     inquiry.on_step("the code that the compiler generates")
     of_gradients = inquiry.failure.places == {"grad"}
     with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
@@ -170,9 +171,9 @@ def find_kernel(inquiry: Inquiry, op: GuiltyOp | None, directory: Path) -> Kerne
 
 
 def kernel_in(written: Sequence[Written], op: GuiltyOp | None, *, backward: bool = False) -> Kernel | None:
-    """The kernel that computes a node; in backward the last, else the first.
+    """Return the kernel that computes a node: in backward the last, else the first.
 
-    Where AOT has lost the names of nodes, one that computes the same op. Without an op, the only kernel.
+    If AOT has lost the names of nodes, one that computes the same op. Without an op, the only kernel.
     """
     kernels = [piece for piece in written if piece.kind != _CODE]
     if op is None:
@@ -183,8 +184,8 @@ def kernel_in(written: Sequence[Written], op: GuiltyOp | None, *, backward: bool
         candidates = [piece for piece in kernels if op.node in piece.nodes]
         candidates = candidates or [piece for piece in kernels if name in map(plain_op_name, piece.ops)]
         candidates = candidates[::-1] if backward else candidates
-        # A value that is needed in two kernels may be computed in both, and a `t` before a matmul is no
-        # kernel of the matmul: one that is named after the op comes first.
+        # A value that is needed in two kernels may be computed in both, and a `t` before a matmul is not a
+        # kernel of the matmul, so a kernel that is named after the op comes first.
         candidates = [piece for piece in candidates if name in piece.name] or candidates
     if not candidates:
         return None

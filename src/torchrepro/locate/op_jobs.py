@@ -1,13 +1,13 @@
-"""Is an op wrong for what it was given? What runs in a child process to tell, and what rounding explains.
+"""Check whether an op is wrong on its operands, in a child process, and what rounding explains.
 
-Values stay in the child, numbers come back. An op that computes a wrong value is judged again on the operands
-that the compiled graph had, without compiling anything. An error that was inherited, however large it has
-grown, is in the operands; what is left is the op's own. This tells error that accumulates from an op that is
-wrong, inside a fused kernel.
+Values stay in the child, which returns only numbers. An op that computes a wrong value is judged again on the
+operands that the compiled graph had, without compiling anything. An inherited error, however large, is in the
+operands; the rest is the op's own. This separates accumulated error from an op that is wrong, inside a fused
+kernel.
 
 An ill-conditioned op amplifies errors: it is run in float64 on the values that eager gave it, and on values
-that differ by one rounding. In float64 only the conditioning shows: no rounding of the computation itself is
-of that size.
+that differ by one rounding. The difference shows only the conditioning, because the rounding of float64
+itself is far smaller.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.ops import plain_op_name
 
 _REJUDGE_SECONDS = 20.0
-"""For asking of wrong values, in the order of the graph, whether their op is wrong."""
+"""Time limit for judging the ops of wrong values again, in the order of the graph."""
 _BLOCK = 1 << 22
-"""Elements that are looked at in one go: three copies of them in float64 are 100 MB."""
+"""Elements that are compared at a time: three copies of them in float64 are 100 MB."""
 
 
 def relative_error(value: Any, truth: Any) -> float | None:
-    """The largest error, relative to the largest magnitude of the truth; None where they cannot be compared.
+    """Return the largest error relative to the truth's largest magnitude; None if not comparable.
 
-    Of a truth that is zero everywhere any error is all there is: 1. A number that is not finite where the
-    truth is has an infinite error.
+    If the truth is zero everywhere, any error counts as 1. A number that is not finite where the truth is
+    finite has an infinite error.
     """
     if not _comparable(value, truth):
         return None
@@ -68,7 +68,7 @@ def relative_error(value: Any, truth: Any) -> float | None:
 
 
 def oddities(value: Any, truth: Any) -> Odd:
-    """How many elements are not finite; without a truth none of them counts as strange."""
+    """Return how many elements are not finite; without a truth none of them counts as strange."""
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return Odd()
     compared = _comparable(value, truth)
@@ -87,7 +87,7 @@ def _comparable(value: Any, truth: Any) -> bool:
 
 
 def _blocks(value: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Both as rows of float64, a block at a time; a complex number is two elements."""
+    """Yield both as rows of float64, a block at a time; a complex number is two elements."""
     plain = (
         torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         for tensor in (value.detach(), truth.detach())
@@ -97,7 +97,7 @@ def _blocks(value: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Te
 
 
 def _rounded(true: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The truth as the dtype can hold it: beyond its range, infinity is right."""
+    """Return the truth rounded to the dtype: beyond its range, infinity is right."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return true
     return true.to(dtype.to_real() if dtype.is_complex else dtype).to(torch.float64)
@@ -108,15 +108,15 @@ def _largest(values: torch.Tensor) -> float:
 
 
 def _differs(single: Repro, got: tuple[torch.Tensor, ...], rule: Rule) -> bool | None:
-    """Whether an op makes something else of its operands than eager and float64 do; None: not known."""
+    """Return whether an op's result differs from eager and float64 on its operands; None: unknown."""
     random = RecordRandom()
     with torch.no_grad():
         eager = _eager_results(single, random)
         if random.is_random:
-            return None  # alone it draws other numbers
+            return None  # it draws other random numbers alone
         truth = tuple(truth_of(Prepared(single), random.draws)[0].outputs)
-        # In a fused kernel an operand is not rounded as it is where it is returned. What a rounding of the
-        # operands makes of the result is not the op's fault either.
+        # In a fused kernel an operand is not rounded as it is when it is returned, so differences that a
+        # rounding of the operands causes are not the op's fault.
         others = (replace(single, inputs=nudged(single.inputs, seed)) for seed in range(_DRAWS))
         roundings = (_eager_results(other, RecordRandom()) for other in others)
         return not any(same(one, got, truth, rule=rule) for one in chain([eager], roundings))
@@ -130,7 +130,7 @@ def _eager_results(repro: Repro, random: RecordRandom) -> tuple[Any, ...]:
 
 
 def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Run all sides of a repro whose last outputs are the values of the named nodes: a `Sighting`."""
+    """Run all sides of a repro whose last outputs are the values of the named nodes; return a `Sighting`."""
     names: list[str] = payload["names"]
     judged, rule = Judged(), Rule(strict=repro.strict, tol=repro.tolerance)
     with applied_settings(repro.ambient):
@@ -140,7 +140,7 @@ def watch(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 
 
 def raising(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """The node at which eager raises."""
+    """Return the node at which eager raises."""
     phase("eager")
     return raising_node(repro)
 
@@ -173,7 +173,7 @@ def _sighting(
 
 
 def _last_outputs(run: Run | None, names: list[str]) -> dict[str, Any]:
-    """The last outputs of a run by name; None for each where there was no such run."""
+    """Return the last outputs of a run by name; None for each if there was no such run."""
     if run is None or not isinstance(run.outputs, tuple | list):
         return dict.fromkeys(names)
     return dict(zip(names, list(run.outputs)[len(run.outputs) - len(names) :], strict=True))
@@ -182,8 +182,8 @@ def _last_outputs(run: Run | None, names: list[str]) -> dict[str, Any]:
 def _at_fault(
     repro: Repro, values: Mapping[str, Any], wrong: list[str], rule: Rule
 ) -> dict[str, bool | None]:
-    """Of the wrong values, in order: whether it is their op that is wrong; none is asked after the first."""
-    plain = observed_values(repro, limit=0)  # numbers and sizes alone
+    """Return for each wrong value whether its op is wrong, up to the first that is."""
+    plain = observed_values(repro, limit=0)  # numbers and sizes only
     kept = {name: Kept(value.detach()) for name, value in values.items() if isinstance(value, torch.Tensor)}
     recording = replace(plain, values={**plain.values, **kept}, at_use={})
     graph, whole = repro.graph.graph, replace(repro, earlier=(), symbols=(), backward=False)
@@ -195,7 +195,7 @@ def _at_fault(
         if unit is not None and unit.name not in recording.late:
             cut = piece(whole, recording, unit.nodes)
             outputs: Any = cut.graph.graph.output_node().args[0] if cut is not None else ()
-            # Without a value of it, or a float64 run of this op alone, it is not known.
+            # Unknown if a value is missing, or if this op alone cannot run in float64.
             with suppress(NotRecorded, TorchReproError):
                 got = tuple(recording.result(node.name) for node in outputs)
                 if cut is not None:
@@ -208,11 +208,11 @@ def _at_fault(
 _JOB = "torchrepro.locate.op_jobs:amplification_of"
 _DRAWS = 4
 _SMALLEST = 1e-10
-"""The smallest change that stands out from the rounding of float64 itself."""
+"""The smallest relative change that is well above the rounding of float64 itself."""
 _MUCH = 100.0
-"""Amplification from which on a computation is ill-conditioned: two decimal digits are lost."""
+"""From this amplification on, a computation is ill-conditioned: two decimal digits are lost."""
 _SLACK = 8.0
-"""A computation rounds several times, and not only its operands."""
+"""Factor for a computation that rounds several times, and not only its operands."""
 _ACTS = {
     "subtraction": ("sub", "rsub", "isub"),
     "addition": ("add", "iadd"),
@@ -223,11 +223,11 @@ _ACTS = {
 
 
 def find_sensitivity(watching: Watching | None, op: GuiltyOp | None) -> Sensitivity | None:
-    """At the culprit op; without one, where the error grows most. None for what is not about values."""
+    """Return the sensitivity of the culprit op, else of where the error grows most; None if not of values."""
     if watching is None or watching.inquiry.verdict.kind not in OF_VALUES:
         return None
     if op is not None and op.way is Way.PIECE:
-        return None  # it is not this op by itself
+        return None  # the op fails only together with others
     name = steepest(watching) if op is None else op.node
     found = (
         alone(watching.static, watching.recording, unit, window)
@@ -251,7 +251,7 @@ def find_sensitivity(watching: Watching | None, op: GuiltyOp | None) -> Sensitiv
 
 
 def words_on(factor: float | None, act: str, *, culprit: bool, explained: bool = True) -> str:
-    """Say it without the words "condition number". `explained`: the error is no larger than that."""
+    """Return the amplification as text. `explained`: the error is no larger than it accounts for."""
     if factor is None:
         wrong = ", so this is a wrong kernel" if culprit else ""
         return f"it reads no floating numbers: rounding explains nothing here{wrong}"
@@ -271,16 +271,16 @@ def words_on(factor: float | None, act: str, *, culprit: bool, explained: bool =
 
 
 def act_of(op: str) -> str:
-    """`this subtraction` for `aten.sub.Tensor`; for what has no plain word, its name."""
+    """Return `this subtraction` for `aten.sub.Tensor`; the name of an op that is not in `_ACTS`."""
     plain = plain_op_name(op)
     return next((f"this {act}" for act, names in _ACTS.items() if plain in names), plain)
 
 
 def nudged(inputs: tuple[Any, ...], seed: int, eps: float | None = None) -> tuple[Any, ...]:
-    """The inputs with each floating number changed by one rounding of its dtype, up or down.
+    """Return the inputs with each floating-point number changed by one rounding of its dtype, up or down.
 
-    `eps` is another relative change, for inputs that have been widened. The same object stays one object;
-    integers and what holds no numbers stay as they are.
+    `eps` is another relative change, for inputs that have been widened. An input that occurs twice stays one
+    object; integers and other objects are unchanged.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -298,9 +298,9 @@ def nudged(inputs: tuple[Any, ...], seed: int, eps: float | None = None) -> tupl
 
 
 def amplification_of(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> float:
-    """Return how often the largest of several roundings of the inputs is multiplied, in float64.
+    """Return the largest amplification of several roundings of the inputs, in float64.
 
-    Root mean squares, relative to the result; infinite where a result of zero changes.
+    Norms relative to the result; infinite if a result of zero changes.
     """
     phase("reference")
     with applied_settings(repro.ambient):
@@ -319,13 +319,13 @@ def amplification_of(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> 
 
 
 def rounding_of(*values: Any) -> float:
-    """The relative distance of neighbouring numbers of the coarsest dtype; 0 without floating numbers."""
+    """Return the machine epsilon of the coarsest dtype; 0 without floating-point numbers."""
     dtypes = (value.dtype for value in values if _can_be_nudged(value))
     return max((torch.finfo(dtype.to_real()).eps for dtype in dtypes), default=0.0)
 
 
 def _can_be_nudged(value: Any) -> bool:
-    """Whether it holds floating numbers that can be changed one by one."""
+    """Return whether it is a tensor of floating-point numbers that can be changed one by one."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
         return False
     return value.is_floating_point() or value.is_complex()

@@ -2,8 +2,8 @@
 
 The cheapest way first. The exception may name it. Wrong values are watched inside the compiled graph, and
 the first that its op alone explains is the answer. Else each op is judged alone on the values that eager gave
-it (a window). Last, the graph is cut to its shortest failing beginning, or for gradients its shortest failing
-end: each piece keeps the op with all ops before it, as it was fused.
+it (a window). Last, the graph is cut to its shortest failing prefix, or for gradients its shortest failing
+suffix: each piece keeps the op with all ops before it, as it was fused.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torchrepro.torch_api.ops import HigherOrderOperator
 
 _RAISING = "torchrepro.locate.op_jobs:raising"
 _FEWEST = 8
-"""Compiles that even the smallest graph may cost."""
+"""Compiles that are allowed even for the smallest graph."""
 _SUSPECTS = 2
 _WINDOW_GROUPS = 2
-"""Groups of ops that run in different states (autocast, no gradients) and cannot stand in one graph."""
+"""Maximum number of groups of ops in different states (autocast, no gradients), each its own graph."""
 
 
 def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
-    """The op, or None with a note that says why there is none. At most 2·log2(ops) compiles."""
+    """Return the op, or None with a note that gives the reason. At most 2·log2(ops) compiles."""
     if watching is None:
         return _raising_in_eager(inquiry) if inquiry.verdict.kind is Kind.MISSING_ERROR else None
     limit = inquiry.asked + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
@@ -44,7 +44,7 @@ def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
 
 
 class _Search:
-    """One search for one op: what is asked, and how many compiles are left for it."""
+    """One search for one op, with a limit of compiles."""
 
     def __init__(self, watching: Watching, limit: int) -> None:
         self._inquiry = watching.inquiry
@@ -58,7 +58,7 @@ class _Search:
         return self._limit - self._inquiry.asked
 
     def by_failure(self) -> GuiltyOp | None:
-        """An exception, a crash or a hang."""
+        """Return the culprit of an exception, a crash or a hang."""
         suspected = suspects(self._windows, self._inquiry.verdict, *self._cut)[:_SUSPECTS]
         named = [window.name for window in suspected]
         failing = next((name for name in named if self.fails_alone(name)[0]), None) or self.failing()
@@ -75,7 +75,7 @@ class _Search:
         return None
 
     def by_values(self) -> GuiltyOp | None:
-        """Wrong results, or results that are not finite."""
+        """Return the culprit of wrong results, or of results that are not finite."""
         traced = trace(self._watching, at_once=len(self._watching.values), left=self.left)
         if traced.node is not None:
             return self._seen_in_graph(traced)
@@ -105,7 +105,7 @@ class _Search:
         return self._answer(last, Way.PIECE)
 
     def by_gradients(self) -> GuiltyOp | None:
-        """The results are right and gradients are wrong: backward of an op."""
+        """Return the op whose backward is wrong, where only gradients are wrong."""
         alone = self._wrong_alone()
         if alone is None:
             first = self.edge(lambda units, count: units[len(units) - count :])
@@ -136,7 +136,7 @@ class _Search:
         return None
 
     def _answer(self, name: str, way: Way, seen: Seen | None = None) -> GuiltyOp:
-        # Of a piece that fails, the value of this op may well be right.
+        # In a piece that fails, the value of this op may be right.
         seen = None if way is Way.PIECE else seen or self._watching.seen.get(name)
         node = self._watching.nodes[name]
         while takes_apart(node, self._watching.recording.several):
@@ -149,10 +149,10 @@ class _Search:
     def _say(self, note: str) -> None:
         self._inquiry.notes.append(note)
 
-    # Each op as a graph of its own.
+    # Each op as its own graph.
 
     def fails_alone(self, name: str) -> tuple[bool, Seen | None]:
-        """Whether the op that computes a node fails by itself, and what was seen of its result."""
+        """Return whether the op that computes a node fails alone, and its result's `Seen`."""
         places = ((window, unit) for window in self._windows for unit in window.instances)
         window, unit = next(((window, unit) for window, unit in places if name in unit.nodes), (None, None))
         single = None if window is None or unit is None else alone(*self._cut, unit, window)
@@ -169,7 +169,7 @@ class _Search:
         return sighting.verdict.kind in OF_VALUES, seen.get(name)
 
     def wrong(self) -> list[str]:
-        """The ops whose results are wrong alone, in the order of the graph: one compile for each state."""
+        """Return the ops whose results are wrong alone, in graph order: one compile for each state."""
         self._inquiry.on_step("judging every op alone")
         found: list[str] = []
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
@@ -179,7 +179,7 @@ class _Search:
         return sorted(found, key=list(self._watching.nodes).index)
 
     def failing(self) -> str | None:
-        """The op that fails alone, by bisection; first it is asked whether any does."""
+        """Return the op that fails alone, by bisection, after checking that all of them together fail."""
         self._inquiry.on_step("looking for an op that fails alone")
 
         def first_failing(candidates: Sequence[Repro | None]) -> int | None:
@@ -196,14 +196,14 @@ class _Search:
         return None
 
     def edge(self, part: Callable[[list[Unit], int], list[Unit]]) -> str | None:
-        """The op with which the failure comes in the shortest piece; None where too few compiles are left.
+        """Return the op that completes the shortest failing piece; None if too few compiles are left.
 
-        `part(units, count)` is the beginning of the graph, or for gradients its end.
+        `part(units, count)` is a prefix of the graph, or for gradients a suffix.
         """
         static, recording = self._cut
         all_units = units_of(static.graph.graph, recording.several)
         units = [unit for unit in all_units if not unit.is_state]
-        # Regions of autocast are in every piece: no op, and the failure may need them.
+        # Regions of autocast are kept in every piece: they are not ops, and the failure may need them.
         regions = [name for unit in all_units if unit.is_state for name in unit.nodes]
 
         def fails(count: int) -> bool:
@@ -215,7 +215,7 @@ class _Search:
             return cut is not None and self._inquiry.fails(cut)
 
         try:
-            # The whole graph once more: cut, it has no symbols and no earlier calls.
+            # Judge the whole graph again, because without symbols and earlier calls it may pass.
             if not units or not fails(len(units)):
                 return None
             count = bisect_left(range(len(units)), True, lo=1, key=fails)
@@ -230,7 +230,7 @@ class _NoCompilesLeft(Exception):
 
 
 def _raising_in_eager(inquiry: Inquiry) -> GuiltyOp | None:
-    """An error is missing: the op is the one that raises it in eager."""
+    """Return the op that raises the missing error in eager."""
     if inquiry.repro.place is Place.BEFORE_CAPTURE:
         return None
     name = inquiry.ran(_RAISING, inquiry.repro, compiles=0).result

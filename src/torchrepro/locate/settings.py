@@ -1,4 +1,4 @@
-"""LocateSettings and LocateDirectory: what the user asked for, and where the answer goes.
+"""LocateSettings and LocateDirectory: the user's settings, and where the answer is written.
 
 The answer about a bundle is written to `located/` in it, or to `NAME.located/` next to a zip:
 
@@ -27,12 +27,12 @@ from torchrepro.nouns.results import Located
 
 @dataclass(frozen=True, slots=True)
 class LocateSettings:
-    """How to look. Nothing here changes what is found, only how much of it in the time given."""
+    """Settings of the search. They do not change what is found, only how much of it in the given time."""
 
     jobs: int | None = None
     """Runs at a time; None: one for each core."""
     time_limit: float | None = None
-    """Seconds to look, once the original has been seen to fail; None: until every question is answered."""
+    """Seconds to search, after the baseline has failed; None: until every step has finished."""
     trusted: tuple[str, ...] = ()
     own: bool = False
     """The bundle was made from the user's own program: what it names may be run."""
@@ -47,7 +47,7 @@ class LocateDirectory(shared.RunDirectory):
     graph = shared.Entry("graph")
 
     def finished(self) -> Located | None:
-        """The answer, if all was looked at."""
+        """Return the answer of a search that was not stopped, else None."""
         try:
             found = msgspec.convert(json.loads(self.result.read_bytes()), Located, strict=False)
         except (OSError, ValueError, msgspec.MsgspecError):
@@ -56,7 +56,7 @@ class LocateDirectory(shared.RunDirectory):
 
 
 def locate_directory(wanted: Path | None, bundle: Path) -> tuple[LocateDirectory, str]:
-    """The directory that was asked for, else the bundle's own; and a word if it could not be there."""
+    """Return the wanted directory, else the bundle's own; and a note if neither could be used."""
     if bundle.is_dir() and os.access(bundle, os.W_OK | os.X_OK):
         preferred = bundle.absolute() / LOCATED
     else:

@@ -1,8 +1,8 @@
-"""The stage and the graph: which step from eager to the compiler fails, and which of a program's graphs.
+"""Find the stage and the graph: which step from eager to the compiler fails, and which graph of a program.
 
-A bundle of one graph says itself which one it is: the graphs before it were judged when it was caught. Of a
-whole call the graphs are recorded first, in one run that compiles nothing; then each is judged on its own,
-and none twice. Where none fails alone, what is wrong is between them.
+A bundle of one graph records which one it is: the graphs before it were judged when it was caught. For a
+whole call the graphs are recorded first, in one run that compiles nothing; then each is judged once, on its
+own. If none fails alone, the fault is in capture or between them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from torchrepro.nouns.repro import Origin, Place, Repro
 from torchrepro.nouns.results import GuiltyGraph, Rung
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
-# Nothing is said about the compiler: neither a failure nor the absence of one.
+# These verdicts show neither a failure of the compiler nor its absence.
 _SAYS_NOTHING = frozenset({Kind.INVALID, Kind.NOT_COMPARABLE})
 _RECORD = "torchrepro.execute.record_graphs:record_call"
 
 
 class Ladder(NamedTuple):
-    """The rungs that were asked, the compiler under test last, and the stage that brings the failure in."""
+    """The rungs that were tested, the compiler under test last, and the stage that introduces the failure."""
 
     rungs: tuple[Rung, ...]
     stage: Stage
 
 
 def find_stage(inquiry: Inquiry) -> Ladder:
-    """Ask every simpler backend; the compiler under test has answered already."""
+    """Judge every simpler backend and return the ladder; the compiler under test is judged already."""
     repro = inquiry.repro
     asked = [
         (step, candidate)
@@ -56,19 +56,19 @@ def find_stage(inquiry: Inquiry) -> Ladder:
 
 
 def captures(repro: Repro) -> bool:
-    """Whether running it captures anything: only then can capture be the culprit, or be turned off."""
+    """Return whether a run captures anything: only then can capture be the culprit, or be turned off."""
     again = repro.place is Place.AFTER_CAPTURE and repro.compiler.recapture
     return repro.place is Place.BEFORE_CAPTURE or again
 
 
 def culprit_rung(rungs: Sequence[Rung]) -> Rung | None:
-    """Return the rung at which the failure comes in; None if the last one passes."""
+    """Return the rung that introduces the failure; None if the last one passes."""
     place = culprit_step([None if rung.kind in _SAYS_NOTHING else rung.fails for rung in rungs])
     return None if place is None else rungs[place]
 
 
 class FoundGraph(NamedTuple):
-    """The culprit graph of a whole call, as a repro of its own."""
+    """The culprit graph of a whole call, as its own repro."""
 
     graph: GuiltyGraph
     repro: Repro
@@ -76,7 +76,7 @@ class FoundGraph(NamedTuple):
 
 
 def graph_of(inquiry: Inquiry, bundle: str) -> GuiltyGraph | None:
-    """What a bundle of one graph says of itself; None where that is not known, or of a whole call."""
+    """Return which graph a bundle of one graph holds; None if that is unknown, or for a whole call."""
     origin = inquiry.repro.origin
     if origin is None or inquiry.repro.place is Place.BEFORE_CAPTURE:
         return None
@@ -84,7 +84,7 @@ def graph_of(inquiry: Inquiry, bundle: str) -> GuiltyGraph | None:
 
 
 def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> FoundGraph | None:
-    """The first graph of a whole call that fails by itself as the call does; its bundle is kept."""
+    """Return the first graph of a whole call that fails alone as the call does, and keep its bundle."""
     scratch = keep_in.with_name(f".{keep_in.name}s")
     scratch.mkdir()
     try:
@@ -125,7 +125,7 @@ def _recorded(inquiry: Inquiry, directory: Path) -> list[Path]:
 
 
 def _culprit(origin: Origin, bundle: str, failure: Failure) -> GuiltyGraph:
-    """Right results next to wrong gradients: what is wrong was made for backward."""
+    """Return the culprit graph; if only gradients are wrong, it is named as the backward graph."""
     of_gradients = failure.places == {"grad"} and not origin.backward
     name = f"backward of {origin}" if of_gradients else str(origin)
     return GuiltyGraph(origin.number, origin.seen, bundle, name, origin.source)

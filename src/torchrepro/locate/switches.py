@@ -1,10 +1,10 @@
-"""What can be turned off in torch's compilers, and how: settings by their tables, other parts by name.
+"""Turn off parts of torch's compilers: settings by the tables here, other parts by name.
 
-`Off` is what is turned off, as data. It is applied in a child process only. Torch asks
-`CompilerBisector.disable_subsystem` before each graph pass, decomposition and lowering. Its own answers come
-from files in the cache directory, which every other process would see; here the question is answered from
-memory, by name and not by number: the n-th lowering is a different one as soon as a pass is off. The rewrites
-of pattern matchers, about which torch does not ask, have a check each that can say no.
+`Off` is what is turned off, as data. It is applied in a child process only. Torch calls
+`CompilerBisector.disable_subsystem` before each graph pass, decomposition and lowering. The original reads
+files in the cache directory, which every other process would see; the replacement here decides in memory, by
+name and not by number: the n-th lowering is a different one as soon as a pass is off. The rewrites of pattern
+matchers, for which torch has no such call, each have a check that can reject a match.
 
 Checked on torch 2.11 and 2.13 (`CompilerBisector.disable_subsystem`, `GraphTransformObserver.apply_gm_pass`
 and `.apply_graph_pass`, `PatternMatcherPass.apply`, `V.graph.current_node`, `get_config_copy`,
@@ -41,12 +41,12 @@ is) and lowerings (inductor calls `aten.erf.default` in place of generated code)
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """What is turned off in a compiler for one run: settings that are changed, and parts left out by name."""
+    """What is turned off in a compiler for one run: changed settings, and parts disabled by name."""
 
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By config: `inductor` (a user writes it as `torch.compile(options=...)`), `dynamo`, `functorch`."""
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names by kind (`PASSES` and so on). They are left out in the child process, by `turned_off`."""
+    """Names by kind (`PASSES` and so on). `turned_off` disables them in the child process."""
 
     def __or__(self, other: Off) -> Off:
         settings = {
@@ -62,7 +62,7 @@ class Off:
     def applied_to(self, repro: Repro) -> Repro:
         """Return the repro with the settings changed.
 
-        `torch.compile` takes a mode or options, so with options a mode is spelt out.
+        `torch.compile` takes a mode or options, so with options a mode is expanded to its options.
         """
         compiler, configs = repro.compiler, dict(repro.ambient.configs)
         for name, values in self.settings.items():
@@ -87,13 +87,12 @@ class Switch:
 
     @property
     def weight(self) -> float:
-        """How likely it is the culprit: these two are seen far more often, in tests/cases/real and in torch's
-        tracker."""
+        """How likely it is the culprit: these two are the most frequent in tests/cases/real and upstream."""
         return {"vectorisation": 6.0, "fusion": 4.0}.get(self.kind, 1.0)
 
 
-# The kind of a switch, what it means to turn it off, and the settings that do so. The more telling row stands
-# first (`narrow` takes the first that suffices): a narrow one before one that includes it, and what generates
+# The kind of a switch, what it turns off, and the settings that do so. The more informative row is first
+# (`narrow` takes the first that suffices): a narrow one before one that includes it, and what generates
 # code before what decides how much of it there is.
 _Row = tuple[str, str, Mapping[str, Any]]
 _AUTOTUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
@@ -187,9 +186,9 @@ CAPTURE: tuple[_Row, ...] = (
 
 
 def switches_of(config: str, rows: Sequence[_Row], repro: Repro) -> list[Switch]:
-    """The switches of a config that this torch has, that are not off already, and that can matter."""
+    """Return the switches of a config that exist in this torch, are not off already, and can matter."""
     current, prefix = settings_of(config, repro), "" if config == INDUCTOR else f"{config}."
-    # C++ is generated for the CPU, Triton for what else there is.
+    # C++ is generated for the CPU, Triton for other devices.
     idle = () if devices_of(repro) else ("triton.", "use_static_cuda")
     found = []
     for kind, meaning, values in rows:
@@ -209,7 +208,7 @@ _MEANINGS = {
 
 
 def by_name(part: str, names: Iterable[str]) -> list[Switch]:
-    """A switch for each pass, rewrite, decomposition or lowering that a compilation has met."""
+    """Return a switch for each named pass, rewrite, decomposition or lowering."""
     kind, meaning = _MEANINGS[part]
     return [Switch(kind, name, Off(parts={part: (name,)}), f"{meaning} {name}") for name in names]
 
@@ -219,7 +218,7 @@ def all_off(switches: Sequence[Switch]) -> Off:
 
 
 def settings_of(config: str, repro: Repro) -> dict[str, Any]:
-    """A config as this repro has it."""
+    """Return the values of a config for this repro."""
     module: Any = import_module(CONFIG_MODULES[config])
     known: dict[str, Any] = module.get_config_copy()
     chosen = dict(repro.ambient.configs.get(config, {}))
@@ -241,15 +240,15 @@ def _options_of_mode(repro: Repro) -> Mapping[str, Any]:
 
 _OVERLOAD = re.compile(r"op='([\w.]+)', overload='(\w+)'")
 Note = Callable[[str, str], None]
-"""Told the kind and the name of what a compilation meets."""
+"""Called with the kind and the name of each part that occurs in a compilation."""
 IsOff = Callable[[str, str], bool]
-"""(kind, name) -> whether it is left out."""
+"""(kind, name) -> whether it is turned off."""
 
 
 def judge_without(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """The verdict with `off` left out.
+    """Return the verdict with the parts in `off` turned off.
 
-    What the compilation meets is noted in the file `met`, line by line: it is there even if the process dies.
+    The parts that occur are written to the file `met`, line by line, so that they survive a crash.
     """
     from torchrepro.engine.jobs import judge
 
@@ -268,7 +267,7 @@ def judge_without(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any
 
 @contextmanager
 def turned_off(names: Mapping[str, Sequence[str]], note: Note) -> Iterator[None]:
-    """Leave out what is named, in the body. A spawned worker goes on to other questions afterwards."""
+    """Turn off the named parts in the body; restore them after it, because a worker is reused."""
     from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
     from torchrepro.torch_api.inductor import CompilerBisector, V
@@ -303,16 +302,16 @@ def turned_off(names: Mapping[str, Sequence[str]], note: Note) -> Iterator[None]
 
 
 def _noting_changes(apply: Callable[..., Any], note: Note) -> Callable[..., Any]:
-    """Note the passes that change the graph, or raise: of some forty that run, most find nothing to do."""
+    """Note the passes that change the graph, or raise: most of some forty change nothing."""
 
     def parts_of(module: GraphModule) -> list[Any]:
-        """Compared as objects: a change of arguments makes new ones."""
+        """Return the parts to compare by identity: a change of arguments makes new objects."""
         nodes = module.graph.nodes
         return [part for node in nodes for part in (node, node.target, node.args, node.kwargs)]
 
     def applied(self: Any, pass_fn: Callable[..., Any]) -> Any:
         if self.subsystem is None:
-            return apply(self, pass_fn)  # torch does not ask whether to leave it out
+            return apply(self, pass_fn)  # torch cannot turn it off
         before = parts_of(self.gm)
         try:
             result = apply(self, pass_fn)
@@ -329,7 +328,7 @@ def _noting_changes(apply: Callable[..., Any], note: Note) -> Callable[..., Any]
 
 @contextmanager
 def _checking_rewrites(is_off: IsOff, note: Note) -> Iterator[None]:
-    """Have the check of every rewrite ask first; those of a matcher are there when it is first applied."""
+    """Wrap the check of every rewrite with `is_off`, when its matcher is applied: then all are registered."""
     from torchrepro.torch_api.inductor import PatternMatcherPass
 
     matcher: Any = PatternMatcherPass
@@ -361,7 +360,7 @@ def _checking_rewrites(is_off: IsOff, note: Note) -> Iterator[None]:
 
 
 def _rewrite_of(entry: Any) -> str:
-    """What a rewrite is called: by the pattern that it searches for, or the function that handles it."""
+    """Return the name of a rewrite: of the pattern that it searches for, or of its handler."""
     function = getattr(entry, "handler", None) or closed_over(entry.extra_check, "search_fn")
     function = getattr(function, "func", function)  # of a partial
     named = getattr(entry, "pattern_name", None) or getattr(function, "__name__", type(entry).__name__)

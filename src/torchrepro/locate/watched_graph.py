@@ -1,10 +1,10 @@
 """Watch values inside the failing graph: the first wrong one, the first NaN or Inf, how the error grows.
 
-The values themselves never reach this process: a child compares them and returns numbers. Each look is one
-compile, and all of them are kept. All values are watched at once where all three sides of each fit into
-memory. Else, or where so many outputs make the failure vanish, some are watched: of the values that the first
-wrong one depends on and no right one does, some again. With one value at a time that is a bisection of the
-graph, as git does it with commits.
+The values themselves never reach this process: a child compares them and returns numbers. Each observation is
+one compile, and all of them are kept. All values are watched at once if all three sides of each fit into
+memory. Else, or if so many outputs make the failure vanish, some are watched: then some of those that the
+first wrong one depends on and no right one does. With one value at a time that is a bisection of the graph,
+as `git bisect` does with commits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SIDES = 10
 """Bytes in memory for each byte of a watched value: eager, compiled, a truth of up to four times the size,
 and copies while they are compared."""
 _FEWER = 8
-"""By how much fewer values are watched where so many were too many."""
+"""Divisor of the number of watched values when there were too many."""
 _LOOKS = 4
-"""Compiles at most for values that have not been seen yet; of what does not fit, some are left out evenly."""
+"""Maximum number of compiles for values not seen yet; if they do not fit, some are left out evenly."""
 OF_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
@@ -49,7 +49,7 @@ class Odd:
     nan: int = 0
     infinite: int = 0
     strange: int = 0
-    """Of both, those for which the float64 truth is finite: an overflow, or an error."""
+    """How many of both have a finite float64 truth: an overflow, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Seen:
     wrong: bool = False
     """The compiled value is further from the truth than the judge allows."""
     at_fault: bool | None = None
-    """Wrong for what it was given: computed again from the operands of the compiled graph, it is right.
-    None: not asked, or an operand cannot be had."""
+    """Wrong on its operands: computed again from the operands of the compiled graph, it is right.
+    None: not tested, or an operand is not available."""
     eager: float | None = None
-    """The largest error, relative to the largest magnitude of the truth; None where there is no truth."""
+    """The largest error, relative to the largest magnitude of the truth; None if there is no truth."""
     compiled: float | None = None
     eager_odd: Odd = field(default_factory=Odd)
     compiled_odd: Odd | None = None
-    """None: the compiled side did not get so far."""
+    """None: the compiled side did not get that far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Sighting:
 
 
 def op_of(node: Node) -> str:
-    """`aten.erf.default`, `torch.nn.functional.gelu`, `.add_`, `operator.mul`; of a module its path."""
+    """Return the op's name: `aten.erf.default`, `torch.nn.functional.gelu`, `.add_`; a module's path."""
     target: Any = node.target
     if node.op == "call_method":
         return f".{target}"
@@ -99,13 +99,13 @@ def op_of(node: Node) -> str:
         return str(target)
     name = getattr(target, "__name__", str(target))
     module = getattr(target, "__module__", "") or ""
-    # Python's own operators live in `_operator`; torch's in C++ have no module that could be imported.
+    # Python's own operators are in `_operator`; torch's in C++ have no importable module.
     module = {"_operator": "operator", C_NN: "torch.nn.functional"}.get(module, module)
     return f"{module}.{name}" if module else f"torch.{name}"
 
 
 def whereabouts(node: Node) -> dict[str, Any]:
-    """As `GuiltyOp` and `Growth` have it."""
+    """Return the fields that `GuiltyOp` and `Growth` share."""
     module, source = module_of(node), source_of(node) or ""
     return {"node": node.name, "op": op_of(node), "module": module, "source": source}
 
@@ -124,7 +124,7 @@ class Watching:
 
     @classmethod
     def of(cls, inquiry: Inquiry) -> Watching | None:
-        """None where the graph cannot be looked into; then a note says why."""
+        """Return the values recorded in an eager run; None, with a note, if there are none."""
         if inquiry.repro.place is Place.BEFORE_CAPTURE:
             inquiry.notes.append("no op is named: this is a whole call, not a graph of ops")
             return None
@@ -141,7 +141,7 @@ class Watching:
 
     @cached_property
     def static(self) -> Repro:
-        """What pieces are cut out of: without symbols, which no piece has, and without earlier calls."""
+        """The repro that pieces are cut from: without symbols, which no piece has, or earlier calls."""
         return replace(without_symbols(self.repro), earlier=())
 
     @cached_property
@@ -158,14 +158,14 @@ class Watching:
         return Ancestry(self.repro.graph.graph)
 
     def at_a_time(self, names: Sequence[str]) -> int:
-        """How many of these can be watched in one go: all of them, or so many that are spread evenly."""
+        """Return how many of these values can be watched at once, if they are spread evenly."""
         total = sum(self.recording.sizes[name] for name in names)
         if total <= self.capacity:
             return len(names)
         return max(1, len(names) * self.capacity // total)
 
     def watch(self, names: Sequence[str]) -> Sighting | None:
-        """Look at some values: one compile. None where nothing can be seen in that way."""
+        """Watch some values: one compile. Return None if the graph then fails in another way."""
         self.inquiry.on_step(f"watching {len(names)} of {len(self.values)} values")
         repro = watched(self.repro, names, self.recording)
         for _ in range(self.inquiry.repeats):
@@ -177,7 +177,7 @@ class Watching:
         self.nan_inputs |= frozenset(sighting.nan_inputs)
         for seen in sighting.seen:
             known = self.seen.get(seen.node)
-            # Whether an op is at fault is known where its operands are watched as well.
+            # `at_fault` is known only if the operands are watched as well.
             if known is None or not known.at_fault or seen.at_fault is not None:
                 self.seen[seen.node] = seen
         return sighting
@@ -199,17 +199,17 @@ class Traced:
     """How far a wrong result could be traced back."""
 
     node: str | None = None
-    """The first that is wrong while what it reads is fine."""
+    """The first that is wrong while its operands are right."""
     shows: bool = False
     """Whether the failure is still there with values watched."""
     unseen: bool = False
-    """Nothing could be seen: with values watched, the graph fails in another way or is too large."""
+    """No value could be watched: with watched values, the graph fails in another way or is too large."""
     inherited: bool = False
-    """Wrong values were seen, and each is what its op had to make of its operands."""
+    """Wrong values were seen, and each is the right result for its operands."""
 
 
 def trace(watching: Watching, *, at_once: int, left: Callable[[], int]) -> Traced:
-    """Watch at most so many values at a time, while compiles are left."""
+    """Trace wrong results back, with at most `at_once` watched values, while compiles are left."""
     suspects = watching.values if at_once > 1 else _behind_wrong_results(watching)
     ancestry, shows = watching.ancestry, False
     top: str | None = None
@@ -233,21 +233,21 @@ def trace(watching: Watching, *, at_once: int, left: Callable[[], int]) -> Trace
             top = wrong[0]
             bits &= ancestry.before(top)
         for name in set(chosen) - set(wrong):
-            # Where nothing is wrong any more, watching this value has made the failure vanish.
+            # If nothing is wrong any more, watching this value has made the failure vanish.
             bits &= ~(ancestry.before(name) if sighting.shows else ancestry.bits([name]))
         suspects = ancestry.among(suspects, bits)
     return Traced(shows=shows, unseen=not shows)
 
 
 def _conclusion(watching: Watching, shows: bool) -> Traced:
-    """The first op that is wrong by itself, or, where that is not known, whose operands are all right."""
+    """Return the first op that is wrong alone or, if that is unknown, whose operands are all right."""
     wrong = {name: seen.at_fault for name, seen in watching.seen.items() if seen.wrong}
     found = first_wrong(watching.repro.graph.graph, wrong, wrong)
     return Traced(found, shows, inherited=bool(wrong) and found is None)
 
 
 def _with_operands(watching: Watching, suspects: Sequence[str]) -> list[str]:
-    """With what they read, where that fits: an op is judged on the operands that it had."""
+    """Return the suspects with their operands, if these fit: an op is judged on its operands."""
     reads = {operand.name for name in suspects for operand in watching.nodes[name].all_input_nodes}
     wanted = reads.union(suspects)
     wider = [name for name in watching.values if name in wanted]
@@ -268,7 +268,7 @@ def _spread(watching: Watching, suspects: Sequence[str], top: str | None, count:
 
 
 def _behind_wrong_results(watching: Watching) -> list[str]:
-    """The values that the wrong results of the graph depend on; none where no result is wrong."""
+    """Return the values that the wrong results of the graph depend on; none if no result is wrong."""
     comparison = watching.inquiry.verdict.comparison
     results: Any = watching.repro.graph.graph.output_node().args[0]
     if comparison is None or not isinstance(results, tuple | list):
@@ -282,12 +282,12 @@ def _behind_wrong_results(watching: Watching) -> list[str]:
 
 
 def error_growth(watching: Watching | None) -> tuple[Growth, ...]:
-    """For wrong values. What was seen while the op was looked for costs nothing."""
+    """Return the error of each value, if values are wrong; those watched earlier are not compiled again."""
     if watching is None or watching.inquiry.verdict.kind not in OF_VALUES:
         return ()
     for _ in range(_LOOKS):
         unseen = [name for name in watching.values if name not in watching.seen]
-        # As many as fit, evenly: with fewer looks than needed the plot is coarse, and whole.
+        # As many as fit, evenly spread, so that the plot covers the whole graph, only coarser.
         if not unseen or watching.watch(unseen[:: -(-len(unseen) // watching.at_a_time(unseen))]) is None:
             break
     unknown = Seen("")
@@ -298,7 +298,7 @@ def error_growth(watching: Watching | None) -> tuple[Growth, ...]:
 
 
 def steepest(watching: Watching) -> str | None:
-    """The node at which the compiled error grows most over those of its operands; None where none does."""
+    """Return the node where the compiled error grows most over its operands' errors; None if none does."""
     known = ((name, seen.compiled or 0.0) for name, seen in watching.seen.items())
     errors = {name: error for name, error in known if math.isfinite(error)}
 
@@ -311,7 +311,7 @@ def steepest(watching: Watching) -> str | None:
 
 
 def find_birth(watching: Watching | None) -> Birth | None:
-    """None where every value is finite, or meant not to be: a mask of infinities that the truth has, too."""
+    """Return where the first NaN or Inf appears; None if there is none but those of the truth (masks)."""
     if watching is None:
         return None
     seen = watching.seen.items()
@@ -321,7 +321,7 @@ def find_birth(watching: Watching | None) -> Birth | None:
 
 
 def _born(watching: Watching, odd: dict[str, Odd]) -> str:
-    """First what float64 knows to be finite, an overflow included; else a NaN that it has as well."""
+    """Return the first node with a value that is finite in float64 (overflows included), else with a NaN."""
     has_truth = any(seen.eager is not None for seen in watching.seen.values())
     for count in ("strange", "nan") if has_truth else ("strange", "nan", "infinite"):
         has = {name for name, one in odd.items() if getattr(one, count)}
