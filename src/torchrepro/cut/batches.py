@@ -1,4 +1,4 @@
-"""Many questions in one compilation: several graphs next to one another, or one graph on many sets of inputs.
+"""Judge several candidates in one compilation: graphs next to one another, or one graph on many inputs.
 
 Measured on a 2-core machine: one `amin` takes 2.1 s to compile, thirty of them next to one another 2.7 s.
 """
@@ -37,7 +37,7 @@ class SideBySide:
         return leaf.where.owner(self.outputs, self.inputs)
 
     def verdicts(self, verdict: Verdict) -> tuple[Verdict, ...] | None:
-        """Return the verdict on each; None where the verdict on all of them does not tell them apart."""
+        """Return the verdict on each graph; None where the joint verdict cannot be split by graph."""
         if verdict.comparison is None or verdict.kind not in (Kind.PASS, Kind.MISMATCH, Kind.NON_FINITE):
             return None
         leaves: list[list[LeafComparison]] = [[] for _ in range(self.count)]
@@ -50,13 +50,13 @@ class SideBySide:
 
 
 def can_be_joined(repro: Repro) -> bool:
-    """Whether copies of the graph can be one graph that a compiler would be given."""
+    """Return whether copies of the graph can be joined into one graph that a compiler would be given."""
     if repro.place is Place.BEFORE_CAPTURE or repro.symbols or repro.earlier:
         return False
     if any(True for _ in repro.graph.parameters()):
         return False
     if len(repro.graph.graph.find_nodes(op="placeholder")) != len(repro.inputs):
-        return False  # defaults stand for the others
+        return False  # the other placeholders take their defaults
     return _results(repro.graph.graph) is not None
 
 
@@ -86,14 +86,14 @@ def joined(repros: Sequence[Repro]) -> SideBySide:
     whole = replace(
         first,
         graph=GraphModule(first.graph, graph, class_name="Graph"),
-        # Clones: variations have inputs in common, and one copy may write to what another one reads.
+        # Clones, because candidates share inputs and one copy may write to what another one reads.
         inputs=tuple(value for repro in repros for value in clone_inputs(repro.inputs)),
     )
     return SideBySide(whole, len(repros), tuple(inputs), tuple(outputs))
 
 
 def _results(graph: Graph) -> tuple[Any, ...] | None:
-    """The outputs of a graph, if they are one value or a flat sequence of them."""
+    """Return the outputs of a graph if they are one value or a flat sequence of values, else None."""
     returned: Any = graph.output_node().args[0]
     if isinstance(returned, Node):
         return (returned,)
@@ -107,9 +107,9 @@ def verdicts_of_rounds(
 ) -> list[Verdict]:
     """Return a verdict for `repro.inputs` and for each later set in `repro.earlier`, in order.
 
-    The first `own` entries of `repro.earlier` are earlier calls of the repro itself. Each set is judged by
-    itself: none sees what another one has written or raised. With a limit of `seconds`, no set is begun after
-    it, nor after one that raises: what is raised in the first round is the verdict on all of them.
+    The first `own` entries of `repro.earlier` are earlier calls of the repro itself. Each set is judged
+    independently: what one writes or raises does not affect the others. With a limit of `seconds`, no set
+    starts after the limit or after a set that raises: an exception in the first is the verdict on all.
     """
     started = time.monotonic()
     single = replace(repro, earlier=repro.earlier[:own])
@@ -125,9 +125,9 @@ def verdicts_of_rounds(
 def _verdicts(
     repro: Repro, sets: Sequence[tuple[Any, ...]], phase: Phases, *, steady: bool
 ) -> Iterator[Verdict]:
-    """`steady`: take the compiled function to agree with itself; else run it twice on the first set."""
+    """Yield a verdict for each set. Unless `steady`, run eager twice on the first set."""
     if repro.place is Place.BEFORE_CAPTURE or repro.earlier:
-        # Capture looks at values, and earlier calls leave traces: these are compiled again for each set.
+        # Capture reads values and earlier calls leave state behind, so these are compiled for each set.
         yield from (judge_repro(replace(repro, inputs=inputs), phase=phase) for inputs in sets)
         return
     compiled = _CompiledOnce(repro_common(repro), phase)
@@ -153,7 +153,7 @@ class _CompiledOnce:
         return subject_of_prepared(prepared, self._phase, self._function)
 
     def _function(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
-        """The compiled function, on buffers as they were before any call of it."""
+        """Return the graph and its compiled function, with buffers as they were before the first call."""
         if self._compiled is None:
             self._compiled = self._prepared.compile()
             state = named_state(self._compiled[0])

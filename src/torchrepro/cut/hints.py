@@ -1,7 +1,7 @@
-"""Hints: which ops the evidence of a failure names.
+"""Find the ops that the evidence of a failure names.
 
 A lowering exception carries `target: aten.erf.default`; a generated kernel is called `cpp_fused_gelu_view_3`
-after what was fused into it; a message may simply name an op. A crash or a hang leaves the Python stack on
+after what was fused into it; a message may name an op. A crash or a hang leaves the Python stack on
 standard error, whose innermost line in generated code names the kernel that was running. Code that lowers or
 runs an FX graph holds the node in a local variable: its target is printed as well. A hint is never proof: it
 decides only what is tried first.
@@ -31,12 +31,12 @@ from torchrepro.state.fake_run import OperatorLog, inductor_decompositions, run_
 from torchrepro.torch_api.ops import OpOverload, op_name, plain_op_name
 
 _SHARE = 0.8
-"""Of the time limit, after which a run is asked where it is."""
+"""Fraction of the time limit after which the node in progress is printed."""
 
 
 @contextmanager
 def last_words(time_limit: float) -> Iterator[None]:
-    """Leave traces on standard error if the body crashes or hangs. In a process of its own only."""
+    """Print the stack and the current node to stderr if the body crashes or hangs; for subprocesses only."""
     faulthandler.enable(all_threads=False)
     faulthandler.dump_traceback_later(time_limit * (1 + _SHARE) / 2, exit=False)
     main = threading.get_ident()
@@ -57,7 +57,7 @@ def _say(frame: FrameType | None) -> None:
 
 
 def node_of(raised: BaseException) -> Node | None:
-    """The node that was being worked on when an exception was raised, by the frames it came through."""
+    """Return the node that was being processed when an exception was raised, from its traceback."""
     frames = [frame for frame, _ in traceback.walk_tb(raised.__traceback__)]
     return _node_in(reversed(frames))
 
@@ -67,7 +67,7 @@ def described(node: Node) -> str:
 
 
 def _node_in(frames: Iterable[FrameType]) -> Node | None:
-    """A node that computes something, in the innermost frame that has one."""
+    """Return a node that computes something, from the innermost frame that holds one."""
     for frame in frames:
         for value in list(frame.f_locals.values()):
             if isinstance(value, Node) and value.op not in ("placeholder", "output", "root"):
@@ -78,19 +78,19 @@ def _node_in(frames: Iterable[FrameType]) -> Node | None:
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")
 _OPERATOR = re.compile(r"\b(?:aten|prims|torch\.ops\.\w+)[.:]+(\w+)")
-# Inductor's files are called by the digest of what is in them.
+# Inductor names its files by the digest of their contents.
 _GENERATED = re.compile(r'File "((?:[^"]*[/\\])?c[a-z2-7]{30,}\.py)", line (\d+)')
 _WORD = re.compile(r"[A-Za-z_]\w+")
 
 
 def suspects(windows: Sequence[Window], verdict: Verdict, repro: Repro, recording: Recording) -> list[Window]:
-    """The windows that the evidence points to, the strongest suspicion first; none where it says nothing."""
+    """Return the windows that the evidence points to, strongest first; empty where it names none."""
     evidence = evidence_in(verdict)
     if not evidence:
         return []
 
     def suspicion(window: Window) -> float:
-        """How much is known against an op and what it is made of; one that does fewer is suspected more."""
+        """Return the weight of the evidence against an op and its parts; higher the fewer parts it has."""
         ops = [window.node.target, *_parts(window.node, repro, recording)]
         names = {plain_op_name(op_name(op)) for op in ops}
         return max(evidence.get(name, 0.0) for name in names) / (1 + 0.01 * len(names))
@@ -100,7 +100,7 @@ def suspects(windows: Sequence[Window], verdict: Verdict, repro: Repro, recordin
 
 
 def evidence_in(verdict: Verdict) -> dict[str, float]:
-    """Names of ops found in a verdict, with how much they tell."""
+    """Return names of ops found in a verdict, with the weight of each as evidence."""
     raised = verdict.raised
     message = raised.message if raised is not None else ""
     said = "\n".join([verdict.stderr_tail, *verdict.notes])
@@ -119,7 +119,7 @@ def evidence_in(verdict: Verdict) -> dict[str, float]:
 
 
 def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
-    """The ATen ops inside an op, by a run on fake tensors; empty where that does not work."""
+    """Return the ATen ops inside an op, by a run on fake tensors; empty where that fails."""
     table = inductor_decompositions()
     if isinstance(node.target, OpOverload) and node.target not in table:
         return []
@@ -136,11 +136,11 @@ def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:
 
 
 def _generated_lines(stack: str) -> str:
-    """The lines of generated code in a stack of files and numbers: they call a kernel by name."""
+    """Return the lines of generated code in a stack of files and line numbers: they call a kernel by name."""
     return "\n".join(linecache.getline(path, int(number)) for path, number in _GENERATED.findall(stack))
 
 
 def _names_in_kernel(kernel: str) -> list[str]:
-    """Names of ops joined by underscores, some of which have underscores: every run of words may be one."""
+    """Return all runs of up to six words: op names are joined by underscores and may contain some."""
     words = kernel.split("_")
     return ["_".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, min(i + 6, len(words)) + 1)]

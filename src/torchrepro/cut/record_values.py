@@ -54,9 +54,9 @@ class Recording:
     """Nodes that read an operand which has been written to since it was computed."""
 
     def value(self, operand: str, user: str) -> Any:
-        """What a node read from an operand, as a value of its own each time.
+        """Return what a node read from an operand, as a new object each time.
 
-        A tensor is another one on the same memory, so that two inputs with one value have a gradient each.
+        Tensors are new objects on the same memory, so that two inputs with one value have a gradient each.
         """
         kept = self.at_use.get((operand, user)) or self.values.get(operand)
         if kept is None:
@@ -66,7 +66,7 @@ class Recording:
         return kept.value
 
     def result(self, name: str) -> Any:
-        """What a node computed."""
+        """Return what a node computed."""
         return self.value(name, "")
 
     def knows(self, name: str) -> bool:
@@ -74,7 +74,7 @@ class Recording:
 
 
 def observed_values(repro: Repro, *, limit: int) -> Recording:
-    """Run a graph eagerly in this process; at most `limit` bytes are kept, the values met first."""
+    """Run a graph eagerly in this process and record its values, in graph order, up to `limit` bytes."""
     with _observing(repro, limit) as (observer, inputs):
         observer.run(*inputs)
     return Recording(
@@ -88,18 +88,18 @@ def observed_values(repro: Repro, *, limit: int) -> Recording:
 
 
 def raising_node(repro: Repro) -> str | None:
-    """The node at which an eager run in this process raises; None where it finishes."""
+    """Return the node at which an eager run in this process raises; None where it finishes."""
     with _observing(repro, limit=0) as (observer, inputs):
         try:
             observer.run(*inputs)
-        except Exception:  # whatever the user's computation raises: where it does is the question
+        except Exception:  # the user's computation can raise anything; only the node matters here
             return observer.at
     return None
 
 
 @contextmanager
 def _observing(repro: Repro, limit: int) -> Iterator[tuple[_Observer, tuple[Any, ...]]]:
-    """Return what runs a copy of the graph, and copies of its inputs, in the state of the repro."""
+    """Yield an interpreter of a copy of the graph, and copies of its inputs, in the state of the repro."""
     prepared = Prepared(repro)
     observer, inputs = _Observer(prepared.graph(), limit), prepared.inputs()
     start = capture_rng_state().starting_from(repro.ambient.rng or {})
@@ -108,7 +108,7 @@ def _observing(repro: Repro, limit: int) -> Iterator[tuple[_Observer, tuple[Any,
 
 
 def write_values(recording: Recording, path: Path) -> None:
-    """To a file that the parent maps into its memory."""
+    """Write a recording to a file that the parent process maps into its memory."""
     values, at_use = (
         {key: (kept.value, kept.requires_grad) for key, kept in table.items()}
         for table in (recording.values, recording.at_use)
@@ -118,7 +118,7 @@ def write_values(recording: Recording, path: Path) -> None:
 
 
 def read_values(path: Path) -> Recording:
-    """What `write_values` wrote. It is data, not code: nothing in it is run."""
+    """Read what `write_values` wrote, as data: nothing in the file is executed."""
     values, at_use, sizes, *nodes = torch.load(path, mmap=True, weights_only=True)
     several, overwritten, late = map(frozenset, nodes)
     return Recording(
@@ -142,12 +142,12 @@ class _Observer(Interpreter):
         self.sizes: dict[str, int] = {}
         self.late: set[str] = set()
         self.at: str | None = None
-        """The node that runs."""
+        """The node that is running."""
         self._versions: dict[str, int] = {}
         self._left = limit
 
     def overwritten(self) -> frozenset[str]:
-        """After the run: nodes whose tensor is not what it was."""
+        """Return, after the run, the nodes whose tensor was written to since they computed it."""
         now = {node.name: value for node, value in self.env.items() if isinstance(value, torch.Tensor)}
         return frozenset(
             name
@@ -184,7 +184,7 @@ class _Observer(Interpreter):
 
 
 def _is_plain(value: Any) -> bool:
-    """A number or a size. Several tensors are kept one by one, by the nodes that take them apart."""
+    """Return whether a value is a number or size. Tensors in a tuple are kept by the nodes that unpack it."""
     items = value if isinstance(value, tuple | list) else (value,)
     return all(isinstance(item, PLAIN) for item in items)
 
@@ -196,7 +196,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Equal values at equal strides, without the rest of a memory of which it is a small part."""
+    """Return a copy with equal strides, without the rest of a storage of which it is a small part."""
     if tensor.untyped_storage().nbytes() <= 2 * tensor.numel() * tensor.itemsize:
         (copy,) = clone_inputs((tensor,))
         return copy

@@ -1,7 +1,7 @@
 """Cut a piece out of a graph: what it reads from outside becomes an input that holds the recorded value.
 
-What can be cut out is a unit: an op together with the nodes that only take its results apart. What opens and
-closes a region (autocast) is one unit, too: half of it would be another program.
+A unit, which can be cut out, is an op together with the nodes that only unpack its results. The nodes that
+enter and exit a region (autocast) are one unit: either without the other would be a different program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unit:
 
 
 def units_of(graph: Graph, several: Collection[str]) -> list[Unit]:
-    """Every call in a graph belongs to exactly one unit; in the order of the graph.
+    """Return the units of a graph, in graph order; every call belongs to exactly one.
 
     `several` names the nodes that return several values (`Recording.several`).
     """
@@ -52,19 +52,19 @@ def units_of(graph: Graph, several: Collection[str]) -> list[Unit]:
 
 
 def parts_of(node: Node, several: Collection[str]) -> list[Node]:
-    """The nodes that take the results of an op apart, nested ones included."""
+    """Return the nodes that unpack the results of an op, nested ones included."""
     found = [user for user in node.users if takes_apart(user, several)]
     return [part for user in found for part in (user, *parts_of(user, several))]
 
 
 def takes_apart(node: Node, several: Collection[str]) -> bool:
-    """Whether a node takes one of several values out of what an op returned."""
+    """Return whether a node takes one of several values out of what an op returned."""
     source = node.args[0] if node.args else None
     return node.target is operator.getitem and isinstance(source, Node) and source.name in several
 
 
 def ambient_at(graph: Graph, around: Ambient) -> dict[str, Ambient]:
-    """The state in which each node runs: what stood around the call, and the regions of the graph."""
+    """Return the state in which each node runs: that around the call, and the regions of the graph."""
     found: dict[str, Ambient] = {}
     open_: list[tuple[Node, Ambient]] = []
     current = around
@@ -91,18 +91,18 @@ def _inside(ambient: Ambient, enter: Node) -> Ambient:
 
 
 _TELLING = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack")
-"""All that is kept of what a node was annotated with: sizes change when a graph is cut."""
+"""The node metadata that is kept; the rest holds sizes, which change when a graph is cut."""
 
 
 def without_symbols(repro: Repro) -> Repro:
-    """The same repro with every size as the number that it had; what is cut out of it has no symbols."""
+    """Return the repro with every size fixed to its number; what is cut out of it has no symbols."""
     return replace(repro, symbols=()) if repro.symbols else repro
 
 
 def piece(repro: Repro, recording: Recording, keep: Collection[str]) -> Repro | None:
-    """The repro that computes the given nodes alone; None where that is no graph.
+    """Return the repro that computes the given nodes alone; None where that is no graph.
 
-    Its outputs are the values that no kept node uses, and those that the original returns.
+    Its outputs are the values that no kept node uses, and those that `repro` returns.
     """
     cut = _Cut(repro, recording)
     try:
@@ -123,7 +123,7 @@ def piece(repro: Repro, recording: Recording, keep: Collection[str]) -> Repro | 
 def side_by_side(repro: Repro, recording: Recording, names: Sequence[str]) -> SideBySide | None:
     """Return a repro that computes each op on its own recorded operands: no op feeds another.
 
-    One compilation then says of every op by itself whether its result is right. Ops are numbered as given.
+    One compilation then shows for each op separately whether its result is right. Ops are numbered as given.
     """
     by_name = {node.name: node for node in repro.graph.graph.nodes}
     states = ambient_at(repro.graph.graph, repro.ambient)
@@ -167,7 +167,7 @@ class _Cut:
         self._last: Node | None = None
 
     def add(self, node: Node, *, apart: bool = False) -> None:
-        """Compute a node. `apart`: on values of its own, even if what it reads is computed here as well."""
+        """Add a copy of a node. `apart`: on recorded values, even if its operands are computed here."""
 
         def read(operand: Node) -> Any:
             if operand in self.copies and not apart:
@@ -183,7 +183,7 @@ class _Cut:
         self.copies[node] = copy
 
     def finished(self, results: Sequence[Node]) -> Repro | None:
-        """The repro, with the given nodes as its results."""
+        """Return the repro with the given nodes as its results; None if none of them is a tensor."""
         outputs = tuple(self.copies[node] for node in results if self._is_result(node))
         if not outputs:
             return None
@@ -192,7 +192,7 @@ class _Cut:
         return replace(self.repro, graph=module, inputs=tuple(self.inputs))
 
     def _is_result(self, node: Node) -> bool:
-        """Tensors, and what is not known not to be one."""
+        """Return whether the node's value is a tensor or unknown."""
         if node.name in self.recording.several:
             return False
         known = self.recording.knows(node.name)
@@ -221,7 +221,7 @@ class _Cut:
             value = self.recording.value(operand.name, user.name)
         if not isinstance(value, torch.Tensor) and not (given and self.repro.symbols):
             return value  # a number or a size is written where it is used
-        # An operand that changes on the way is another input for each that reads it later.
+        # An operand that is written to in between is a separate input for each node that reads it later.
         changed = (operand.name, user.name) in self.recording.at_use
         key = (operand, user) if apart or changed else operand
         if key not in self._placeholders:
@@ -235,7 +235,7 @@ class _Cut:
         return self._placeholders[key]
 
     def _at_the_top(self) -> Any:
-        """Inputs come first, in the order in which they are met."""
+        """Set the insertion point for the body: inputs come first, in the order in which they are added."""
         if self._last is not None:
             return self.graph.inserting_after(self._last)
         return self.graph.inserting_before(next(iter(self.graph.nodes), None))

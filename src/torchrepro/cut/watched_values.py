@@ -1,7 +1,7 @@
-"""Watch values inside a graph: make them outputs of it, and tell the first that is wrong.
+"""Watch values inside a graph: make them outputs of it, and find the first that is wrong.
 
-Nothing is cut: inputs, symbols, regions and earlier calls stay as they are. What is returned may be fused
-otherwise than before, and a failure that needs the fusion vanishes.
+Nothing is cut: inputs, symbols, regions and earlier calls stay as they are. Returned values may be fused
+differently, and a failure that needs the previous fusion vanishes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torchrepro.nouns.verdict import Comparison, LeafComparison
 
 
 def values_in(graph: Graph, recording: Recording) -> list[str]:
-    """The nodes whose values can be watched, in the order of the graph: those that compute a plain tensor."""
+    """Return the nodes whose values can be watched, those that compute a plain tensor, in graph order."""
     return [node.name for node in graph.nodes if node.op in CALLS and node.name in recording.sizes]
 
 
 def watched(repro: Repro, names: Sequence[str], recording: Recording) -> Repro:
-    """The repro that returns the named values as well; they are its last outputs, in this order.
+    """Return the repro with the named values as additional outputs, the last ones, in this order.
 
-    What is written to later on is returned as it was at first. Backward is left out: the values of forward
-    are what is looked at, and a loss over all of them would be another one.
+    A value that is overwritten later is returned as first computed. Backward is left out: only forward
+    values are watched, and a loss over all of them would be a different one.
     """
     graph, copies = Graph(), dict[Node, Node]()
     returned: Any = graph.graph_copy(repro.graph.graph, copies)
@@ -44,7 +44,7 @@ def watched(repro: Repro, names: Sequence[str], recording: Recording) -> Repro:
 
 
 def watched_in(comparison: Comparison, repro: Repro, names: Sequence[str]) -> dict[str, LeafComparison]:
-    """Return what is known of each watched value, by the name of its node."""
+    """Return the comparison of each watched value, by the name of its node."""
     outputs: Any = repro.graph.graph.output_node().args[0]
     first = len(outputs) - len(names)
     found = {leaf.where.output: leaf for leaf in comparison.leaves if not leaf.where.rest}
@@ -54,9 +54,9 @@ def watched_in(comparison: Comparison, repro: Repro, names: Sequence[str]) -> di
 def first_wrong(
     graph: Graph, wrong: Collection[str], own: Mapping[str, bool | None] | None = None
 ) -> str | None:
-    """Return the first node whose value is wrong through its own fault.
+    """Return the first node that computes a wrong value itself.
 
-    `own` says whether that is so, where it is known; else it is if everything that the node reads is right.
+    `own` says whether a node does, where known; otherwise it does if all values that it reads are right.
     """
     for node in graph.nodes:
         at_fault = (own or {}).get(node.name)
@@ -81,16 +81,16 @@ class Ancestry:
             self._before[node.name] = bits
 
     def bits(self, names: Collection[str]) -> int:
-        """A set of nodes as bits."""
+        """Return a set of nodes as bits."""
         found = 0
         for name in names:
             found |= 1 << self._place[name]
         return found
 
     def before(self, name: str) -> int:
-        """The node and all that it depends on, as bits."""
+        """Return the node and all that it depends on, as bits."""
         return self._before[name]
 
     def among(self, names: Sequence[str], bits: int) -> list[str]:
-        """Those of the names that are in the set, in the order given."""
+        """Return those of the names that are in the set, in the order given."""
         return [name for name in names if bits >> self._place[name] & 1]

@@ -33,7 +33,7 @@ class Window:
 
 
 def windows_of(repro: Repro, recording: Recording) -> list[Window]:
-    """The distinct single-op windows of a graph, each with all places where it occurs, in graph order."""
+    """Return the distinct single-op windows of a graph in graph order, each with all its occurrences."""
     graph = repro.graph.graph
     by_name = {node.name: node for node in graph.nodes}
     states = ambient_at(graph, repro.ambient)
@@ -49,7 +49,7 @@ def windows_of(repro: Repro, recording: Recording) -> list[Window]:
 
 
 def by_ambient(windows: Sequence[Window]) -> list[list[Window]]:
-    """Windows that can stand in one graph: those that run in the same state; the largest group first."""
+    """Group windows that can share one graph, those that run in the same state; the largest group first."""
     states: list[Ambient] = []
     for window in windows:
         if window.ambient not in states:
@@ -59,7 +59,7 @@ def by_ambient(windows: Sequence[Window]) -> list[list[Window]]:
 
 
 def _form(node: Node, given: Mapping[Node, Any], recording: Recording, ambient: Ambient) -> str | None:
-    """Equal for two ops that differ in the values of operands alone; None if an operand is not known."""
+    """Return a key, equal for ops that differ only in operand values; None if an operand is not recorded."""
 
     def described(operand: Node) -> Any:
         if operand.op == "get_attr":
@@ -89,13 +89,13 @@ _ROUNDS = 64
 _WORST = 4
 
 Rounds = Callable[[Repro], Sequence[Verdict]]
-"""A verdict for each set of inputs of one compilation (`rounds.py`)."""
+"""A verdict for each set of inputs of one compilation (`verdicts_of_rounds`)."""
 FirstFailing = Callable[[Sequence[Repro | None]], int | None]
 """The index of the first that fails; None stands for one that could not be built."""
 
 
 def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Repro | None:
-    """One op, in the state in which it ran."""
+    """Return a repro of one op, in the state in which it ran."""
     cut = piece(repro, recording, unit.nodes)
     return None if cut is None else replace(cut, ambient=window.ambient)
 
@@ -103,7 +103,7 @@ def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Rep
 def wrong_ones(
     repro: Repro, recording: Recording, windows: Sequence[Window], rounds: Rounds
 ) -> list[tuple[Unit, Window]]:
-    """The ops with wrong results, the worst first, by one compilation of all windows."""
+    """Return the ops with wrong results, the worst first, by one compilation of all windows."""
     count = min(_ROUNDS, max(len(window.instances) for window in windows))
     # The instances of a window, spread evenly over the rounds.
     turns = [
@@ -137,7 +137,7 @@ def _badness(leaf: LeafComparison) -> float:
 def failing_one(
     repro: Repro, recording: Recording, windows: Sequence[Window], first_failing: FirstFailing, *, parts: int
 ) -> list[tuple[Unit, Window]]:
-    """Return the op that fails, if one does: bisection, into so many parts at a time."""
+    """Return the op that fails, if one does, by bisection into `parts` groups at a time."""
     pool = list(windows)
     while len(pool) > 1:
         length = -(-len(pool) // parts)
@@ -148,6 +148,6 @@ def failing_one(
 
 
 def beside(repro: Repro, recording: Recording, windows: Sequence[Window]) -> Repro | None:
-    """All of these ops in one graph, each on values of its own."""
+    """Return a repro with all of these ops in one graph, each on its own values."""
     found = side_by_side(repro, recording, [window.name for window in windows])
     return None if found is None else found.repro
