@@ -1,4 +1,4 @@
-"""Clone inputs and modules, aliasing and all, so that a run can do to them what it likes.
+"""Clone inputs and modules, aliasing included, so that a run can change them freely.
 
 `dtype=torch.float64` widens floating tensors on the way: each storage goes from its own dtype to float64 in
 one copy, and no narrow copy exists in between.
@@ -42,7 +42,7 @@ _IMMUTABLE = (bool, int, float, complex, str, bytes, torch.Size, torch.dtype, to
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a clone is made in: a real dtype, and another device where the user's lacks that dtype."""
+    """The precision of a clone: a real dtype, and another device where the user's lacks that dtype."""
 
     real: torch.dtype = torch.float64
     device: torch.device | None = None
@@ -80,7 +80,7 @@ def precision_for(device_types: Iterable[str]) -> tuple[Precision, tuple[str, ..
 
 @lru_cache(maxsize=256)
 def _widened(real: torch.dtype, dtype: torch.dtype) -> torch.dtype:
-    # Two values to a byte (`float4_e2m1fn_x2`) are bits, as far as any kernel is concerned.
+    # Kernels treat dtypes with two values to a byte (`float4_e2m1fn_x2`) as bits.
     if not real.is_floating_point or str(dtype).endswith("_x2"):
         return dtype
     if dtype.is_complex:
@@ -124,7 +124,7 @@ def clone_module(
 
 
 class _Cloner:
-    """One cloning: what was met before is answered from the memo, as `copy.deepcopy` does."""
+    """One cloning: the clone of an object met before is taken from the memo, as in `copy.deepcopy`."""
 
     def __init__(self, tensors: TensorCloner, shared: list[str]) -> None:
         self._tensors = tensors
@@ -233,7 +233,7 @@ class _CloneTensorsInside(TorchFunctionMode):
 
 
 def _uncopyable_attribute(module: torch.nn.Module) -> str:
-    """The path of the first attribute that cannot be deep-copied by itself; empty if there is none such."""
+    """Return the path of the first attribute that cannot be deep-copied by itself; empty if there is none."""
     children = {id(child) for child in module.modules()}
     for prefix, child in module.named_modules():
         for name, value in vars(child).items():
@@ -261,7 +261,7 @@ class TensorCloner:
         self._rows: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The clone of this tensor. The original is neither written to, nor detached, nor waited for."""
+        """Return the clone of this tensor. The original is neither written to, detached nor waited for."""
         known = self._clones.get(id(tensor))
         if known is None:
             known = (tensor, self._cloned(tensor))
@@ -312,9 +312,9 @@ class TensorCloner:
         return made
 
     def _window(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A window on the cloned storage, which is widened, or copied byte for byte.
+        """Return a window on the cloned storage, which is widened, or copied byte for byte.
 
-        It is no view as autograd sees it: a tracked view made without grad mode could not be written to in
+        It is not a view for autograd: a tracked view made without grad mode could not be written to in
         place later.
         """
         dtype = self._precision.widened(tensor.dtype)
@@ -331,7 +331,7 @@ class TensorCloner:
         return made
 
     def _same_class(self, value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """Tensors that users hang on a tensor are cloned, other attributes are shared as they are."""
+        """Return the value in the tensor's class; clone attributes that are tensors and share the others."""
         if type(value) is not type(tensor):
             value = make_subclass(type(tensor), value)
         copy_parameter_mark(tensor, value)
@@ -344,7 +344,7 @@ class TensorCloner:
 class _Rooted(torch.autograd.Function):
     """Gives a tensor the history of an identity on a new leaf, in place: its storage stays the one it has.
 
-    A view of the leaf would refuse to be written to in place, and a copy would alias nothing.
+    A view of the leaf could not be written to in place, and a copy would alias nothing.
     """
 
     @staticmethod
@@ -358,7 +358,7 @@ class _Rooted(torch.autograd.Function):
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """A parameter of a lazy module: it has no shape yet."""
+    """Return whether the tensor is a parameter or buffer of a lazy module, which has no shape yet."""
     return isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))
 
 
@@ -386,6 +386,6 @@ def window(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
-    """Return what windows on one storage have in common, as long as they agree on the real numbers in it."""
+    """Return a key for a storage and its real dtype, which real and complex windows on it share."""
     real = tensor.dtype.to_real() if tensor.dtype.is_complex else tensor.dtype
     return storage_number(tensor.untyped_storage()), real

@@ -1,4 +1,4 @@
-"""`same`: compares two nested results leaf by leaf and says where and how they differ.
+"""Compare two nested results leaf by leaf and report where and how they differ (`same`).
 
 `ref` is eager's result, `res` the compiled one's, `fp64_ref` the same computation in float64. Nothing here
 raises on odd values, changes an argument or uses a compiler.
@@ -42,7 +42,7 @@ def same(
     path: str = "",
     rule: Rule | None = None,
 ) -> Comparison:
-    """Is the compiled result as close to the truth as eager's? Truthy exactly when it counts as the same.
+    """Compare two results; truthy exactly when the compiled one is as close to the truth as eager's.
 
     A leaf without a counterpart in `fp64_ref` is compared with eager by a tolerance for its dtype. `rule`
     replaces all the keywords before `path`; each is explained at `Rule` and in docs/judging.md.
@@ -205,7 +205,7 @@ class _Comparing:
 
 
 def _same_kind(ref: Any, res: Any) -> bool:
-    """Compilers keep the types of containers; only `torch.Size` and `tuple` stand for one another."""
+    """Return whether two containers have one type, which compilers keep; `torch.Size` counts as `tuple`."""
     kinds = [tuple if type(value) is torch.Size else type(value) for value in (ref, res)]
     return kinds[0] is kinds[1]
 
@@ -221,7 +221,7 @@ def _item(truth: Any, key: Any) -> Any:
 
 
 def _parameters_of(distribution: torch.distributions.Distribution) -> list[str]:
-    """What it was made from; properties such as `probs` of a distribution given `logits` are derived."""
+    """Return what it was made from; properties such as `probs` where `logits` were given are derived."""
     stored = vars(distribution)
     names = [name for name in distribution.arg_constraints if name in stored]
     return names or sorted(name for name in stored if name != "_validate_args")
@@ -252,7 +252,7 @@ def _short(value: Any) -> str:
 
 
 def _tensor_of_array(array: np.ndarray[Any, Any] | np.generic) -> torch.Tensor | None:
-    """A tensor over an array's memory, or a copy where torch cannot view it; None for dtypes torch lacks."""
+    """Return a tensor that views an array, or a copy where torch cannot; None for dtypes that torch lacks."""
     values = np.asarray(array)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
@@ -267,7 +267,7 @@ def _tensor_of_array(array: np.ndarray[Any, Any] | np.generic) -> torch.Tensor |
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in sequences, mappings, dataclasses, `ModelOutput`-like objects and distributions.
+    """Yield path and tensor for tensors in containers, dataclasses, `ModelOutput`s and distributions.
 
     Each tensor object is found once, at the first path that leads to it: objects may refer to one another.
     """

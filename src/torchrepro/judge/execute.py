@@ -1,4 +1,4 @@
-"""Run one model once, forward and where wanted backward, and keep all that its user could see of it."""
+"""Run one model once, forward and optionally backward, and keep all effects that its user could see."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def call_as_it_asks(call: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
 def is_boxed(call: Callable[..., Any]) -> bool:
     """Return whether a callable takes one list of arguments.
 
-    Its flag alone does not tell: AOT's backends return an unboxed function to which `functools.wraps` has
-    copied the flag of the boxed one inside (and the existing tool then finds healthy models broken). What is
-    boxed takes one argument; what takes `*args` is not.
+    Its flag alone is not enough: AOT's backends return an unboxed function to which `functools.wraps` has
+    copied the flag of the boxed one inside (and the existing tool then reports correct models as broken). A
+    boxed function takes one argument; one that takes `*args` is not boxed.
     """
     if not getattr(call, "_boxed_call", False):
         return False
@@ -130,7 +130,7 @@ def is_boxed(call: Callable[..., Any]) -> bool:
 
 
 def named_state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by the names that the user knows."""
+    """Return parameters and buffers by their names in the user's module, not in a compiled wrapper."""
     inner = compiled_module(module)
     inner = module if inner is None else inner
     return {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
@@ -138,7 +138,7 @@ def named_state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _put_back_afterwards(module: torch.nn.Module) -> Iterator[None]:
-    """Values, gradients and training flags of a module as they were before the body."""
+    """Restore values, gradients and training flags of a module after the body."""
     state = named_state(module)
     values = {name: tensor.detach().clone() for name, tensor in state.items()}
     gradients = {name: tensor.grad for name, tensor in state.items() if tensor.is_leaf}
@@ -156,7 +156,7 @@ def _put_back_afterwards(module: torch.nn.Module) -> Iterator[None]:
 
 
 # Directories of torch, and the stage whose code lives there. `_inductor/compile_fx.py` calls AOT, which calls
-# `compile_fx_inner` in the same file: the innermost frame that is listed here tells the stage.
+# `compile_fx_inner` in the same file: the innermost frame that is listed here determines the stage.
 _STAGES: tuple[tuple[str, Stage], ...] = (
     ("/torch/_dynamo/backends/", Stage.NONE),
     ("/torch/_dynamo/repro/", Stage.NONE),
@@ -171,7 +171,7 @@ _STAGES: tuple[tuple[str, Stage], ...] = (
     ("/torch/_refs/", Stage.DECOMPOSITION),
     ("/torch/_functorch/", Stage.AOT),
     ("/torch/_dynamo/", Stage.CAPTURE),
-    # The same of our own front end: what calls the backend, what runs regions and user code, and the rest.
+    # The same for our front end: what calls the backend, what runs regions and user code, and the rest.
     ("/torchrepro/frontend/runtime/capture.py:compile_and_call_fx_graph", Stage.BACKEND),
     ("/torchrepro/frontend/runtime/capture", Stage.CAPTURE),
     ("/torchrepro/frontend/runtime/", Stage.NONE),
@@ -201,7 +201,7 @@ def describe(exc: BaseException) -> Raised:
 
 
 def verdict_of(exc: BaseException, *, compiling: bool | None = None) -> Verdict:
-    """The verdict for an exception of the compiled side; without `compiling`, its frames tell the phase."""
+    """Return the verdict on the compiled side's exception; without `compiling`, its frames give the phase."""
     raised = describe(exc)
     stage = stage_of(exc)
     if is_out_of_memory(exc):
@@ -236,7 +236,7 @@ def stage_of(exc: BaseException) -> Stage:
                 if stage is not Stage.NONE:
                     return stage
                 break
-    # Dynamo raises some of its exceptions without their frames; the innermost type still tells whose it is.
+    # Dynamo raises some of its exceptions without their frames; the innermost type still gives the stage.
     for module, stage in ((INDUCTOR_ERRORS, Stage.BACKEND), (DYNAMO_ERRORS, Stage.CAPTURE)):
         if type(innermost(exc)).__module__ == module:
             return stage
@@ -262,7 +262,7 @@ def _while_compiling(exc: BaseException) -> bool:
 
 
 def _frames(exc: BaseException) -> Iterator[str]:
-    """`file:function` of the frames, innermost first, of the exception and of those that caused it."""
+    """Yield `file:function` of the frames, innermost first, of the exception and of those that caused it."""
     chain: list[BaseException] = []
     current: BaseException | None = exc
     while current is not None and current not in chain and len(chain) < 20:

@@ -4,7 +4,7 @@ Each tensor is read in blocks, whatever its size or strides; nothing of a whole 
 allocated. The blocks follow the memory order of the first tensor (a channels-last tensor is read in
 channels-last order), so that reading stays sequential. Large tensors first get a lean pass (sums of squares
 and extremes, about as fast as copying the three tensors); ulp, relative errors and the angle are measured
-where a block tells something, or everywhere once the leaf is known to differ.
+in suspicious blocks, or everywhere once the leaf is known to differ.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Walk:
         return view.view(-1) if self.flat else view
 
     def index_of(self, part: Block, offset: int) -> tuple[int, ...]:
-        """The index in the original shape of the element at `offset` in the row-major order of a part."""
+        """Return the index in the original shape of the element at `offset` in a part's row-major order."""
         inside = np.unravel_index(offset, tuple(each.stop - each.start for each in part))
         position: Any = [each.start + place for each, place in zip(part, inside, strict=True)]
         if self.flat:
@@ -66,7 +66,7 @@ class Walk:
 
 
 def _cut(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
-    """Parts that cover the shape: whole inner dimensions, one cut dimension, single outer indices."""
+    """Yield parts that cover the shape: whole inner dimensions, one cut dimension, single outer indices."""
     inner, cut = 1, len(shape) - 1
     while cut > 0 and inner * shape[cut] * 2 <= limit:
         inner *= shape[cut]
@@ -80,9 +80,9 @@ def _cut(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
 
 
 def sample_positions(count: int, wanted: int) -> torch.Tensor:
-    """About evenly spread positions below `count`, jittered so that no stride of a shape is favoured.
+    """Return about evenly spread positions below `count`, jittered so that no stride is favoured.
 
-    Deterministic and independent of torch's random state: comparing must not disturb the compared.
+    Deterministic and independent of torch's random state, which a comparison must not change.
     """
     if count <= wanted:
         return torch.arange(count)
@@ -193,7 +193,7 @@ class Stream:
         self.elements = ref.numel()
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Eager's errors (zero without a truth) and the magnitudes of the truth, at spread-out elements."""
+        """Return eager's errors (zero without a truth) and the truth's magnitudes, at spread-out elements."""
         positions = sample_positions(self.elements, _SAMPLE)
         ref = _take(self._sources[0], positions)
         truth = ref if self._truth is None else _take(self._sources[2], positions)
@@ -201,7 +201,7 @@ class Stream:
         return (ref - truth)[known], truth[known].abs()
 
     def survey(self, envelope: Envelope, *, everything: bool = False) -> Statistics:
-        """Measure all blocks: in full where the leaf is small or `everything` is asked for, else leanly.
+        """Measure all blocks: in full where the leaf is small or `everything` is set, else leanly.
 
         After a lean pass the blocks that hold a non-finite value or leave the envelope are measured in full.
         """
@@ -274,9 +274,9 @@ class Stream:
         )
 
     def _measure_leanly(self, part: Block, cells: _Cells, relative: float) -> None:
-        """Measure what decides, with bounds for the excesses: without the relative part of the envelope.
+        """Measure what the decision needs; bound the excesses without the envelope's relative part.
 
-        Rounding errors of a half type grow with the value: without that part every block would look
+        Half types keep it: their rounding errors grow with the value, and without it every block would look
         suspicious and be measured twice.
         """
         ref, res = self._ref[part], self._res[part]
@@ -340,7 +340,7 @@ class Stream:
             torch.amax(values.abs_().sub_(truth, alpha=relative), 0, out=excess)
 
     def _errors(self, part: Block, pattern: Pattern) -> tuple[torch.Tensor, ...]:
-        """Both sides and the truth as float64, with zeros where not finite, and the errors of both sides."""
+        """Return both sides and the truth as float64, with zeros where not finite, and both sides' errors."""
         ref, res = self._load("ref", self._ref[part]), self._load("res", self._res[part])
         truth = self._buffer("truth")[: ref.numel()]
         if self._truth is None:
@@ -361,7 +361,7 @@ class Stream:
     def _without_non_finite(
         self, part: Block, ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor, pattern: Pattern
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Count disagreements, replace non-finite values by zero, tell which errors must not be counted."""
+        """Count disagreements, replace non-finite values by zero, return masks of errors not to count."""
         ref_known, res_known = ref.isfinite(), res.isfinite()
         both = ref_known & res_known
         nan_agrees = ref.isnan() & res.isnan()
@@ -400,7 +400,7 @@ class Stream:
         return no_eager, no_compiled, ~both
 
     def _truth_sides_with(self, res: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-        """Whether the truth, rounded to the dtype, is finite, infinite or NaN as the compiled side is."""
+        """Return where the truth, rounded to the dtype, is finite, infinite or NaN like the compiled side."""
         real = self._ref.real.dtype if self._complex else self._dtype
         rounded = (truth / self._scale).to(real).to(torch.float64)
         agrees = (res.isfinite() & rounded.isfinite()) | (res == rounded) | (res.isnan() & rounded.isnan())
@@ -414,12 +414,12 @@ class Stream:
         return self._buffers[name]
 
     def _load(self, name: str, block: torch.Tensor) -> torch.Tensor:
-        """A block in row-major order as float64 in the buffer of that name; complex numbers as pairs."""
+        """Load a block in row-major order as float64 into the buffer of that name; complex as pairs."""
         numbers = block.numel() * (2 if self._complex else 1)
         values = self._buffer(name)[:numbers]
         shaped = torch.view_as_complex(values.view(-1, 2)) if self._complex else values
         if block.dtype is torch.float16 and block.device.type == "cpu":
-            # By way of float32 three times as fast: 63 against 200 µs for 512 Ki elements.
+            # Converting through float32 is three times as fast: 63 against 200 µs for 512 Ki elements.
             single = self._buffer("single", torch.float32)[:numbers].view(block.shape)
             block = single.copy_(block)
         shaped.view(block.shape).copy_(block)

@@ -1,8 +1,8 @@
 """Judge a compiled model against eager: is it as close to the truth as eager is?
 
-The order matters. Eager runs first, twice from the same random state: what does not agree with itself cannot
-be compared with anything. Then the same computation in float64, which is the truth both are measured by. The
-compiled one runs last, because it is the one that may crash, hang or exhaust the memory.
+Eager runs first, twice from the same random state: a result that differs from itself cannot be compared.
+Then the same computation runs in float64, which is the truth both are measured by. The compiled one runs
+last, because it may crash, hang or exhaust the memory.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from torchrepro.torch_api.generators import (
 )
 
 Phase = Callable[[str], None]
-"""Told what is about to run, so that a crash or a hang can be put down to it."""
+"""Called with the name of what is about to run, so that a crash or a hang can be attributed to it."""
 
 
 class Phases:
-    """Passes phases on and remembers the last."""
+    """A `Phase` that forwards each name and keeps the last."""
 
     def __init__(self, report: Phase = lambda name: None) -> None:
         self._report = report
@@ -58,7 +58,7 @@ class Phases:
 
 @dataclass
 class Judged:
-    """What a verdict was found from."""
+    """The runs and the exception that a verdict is based on."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     """The first runs of `eager`, `truth` and `compiled`, as far as there were any."""
@@ -68,9 +68,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Subject:
-    """A computation that can be run afresh, any number of times, without one run touching the next.
+    """A computation that can be run any number of times, each run independent of the others.
 
-    Each way to run it is given a context to enter around the call itself, but not around building or copying
+    `eager` and `compiled` take a context to enter around the call itself, but not around building or copying
     the model: those may draw random numbers as well. `truth` is the run in float64, with the random draws to
     replay, and returns notes as well; None where there is to be none.
     """
@@ -132,9 +132,9 @@ def judge(
     steady: bool = False,
     judged: Judged | None = None,
 ) -> Verdict:
-    """Judge a subject. The caller's random generators are as they were afterwards.
+    """Judge a subject and restore the caller's random generators.
 
-    `steady`: eager is known to agree with itself, and is run once. `judged` is given what was judged.
+    `steady`: eager is known to agree with itself, and is run once. `judged` receives what was judged.
     """
     start = capture_rng_state().starting_from(rng or {})
     phase = phase if isinstance(phase, Phases) else Phases(phase)
@@ -162,7 +162,7 @@ def judge(
         compiled = _attempt(lambda: subject.compiled(_starting_from(start, randomness)))
         if isinstance(compiled, Exception):
             judged.raised = compiled
-            # A compilation that began inside the call has ended by now; then the frames tell.
+            # A compilation that began inside the call has finished by now; then the frames give the phase.
             compiling = True if phase.last == "compile" else None
             return verdict_of(compiled, compiling=compiling).with_notes(*notes)
         judged.runs["compiled"] = compiled
@@ -179,7 +179,7 @@ def judge(
 
 
 def _attempt(run: Callable[[], Run]) -> Run | Exception:
-    """Return the run, or what it raised. An error about the user's input is no result of a run."""
+    """Return the run, or what it raised. Errors about the user's input (`TorchReproError`) propagate."""
     try:
         return run()
     except TorchReproError:
@@ -191,7 +191,7 @@ def _attempt(run: Callable[[], Run]) -> Run | Exception:
 def _judge_without_eager(
     subject: Subject, start: RngState, raised: Exception, phase: Phase, judged: Judged
 ) -> Verdict:
-    """Eager raises. If the compiled side does not, an error is missing; else nothing can be said."""
+    """Return the verdict where eager raises: a missing error if the compiled side does not, else invalid."""
     phase("compile")
     found = not is_out_of_memory(raised) and _attempt(lambda: subject.compiled(_starting_from(start)))
     judged.raised = found if isinstance(found, Exception) else None
@@ -208,7 +208,7 @@ def verdict_without_eager(raised: Exception, *, missing: bool) -> Verdict:
 
 
 def _steadiness(subject: Subject, rule: Rule, start: RngState, eager: Run) -> tuple[str, tuple[str, ...]]:
-    """Eager against itself, from the same random state: why it cannot be compared, if so, and a note."""
+    """Compare eager with itself from one random state; return why it cannot be compared, if so, and notes."""
     again = _attempt(lambda: subject.eager(_starting_from(start, without_compilers())))
     if isinstance(again, Exception):
         return f"eager raises the second time: {describe(again)}", ()
@@ -262,7 +262,7 @@ def true_run(
     kwargs: Mapping[str, Any],
     draws: Draws,
 ) -> tuple[Run, tuple[str, ...]]:
-    """`observe` a float64 copy of a model and its inputs in float64, and notes on what was not ideal.
+    """Run `observe` on float64 copies of a model and its inputs; return the run and notes on its limits.
 
     Parameters and inputs are leaves of their own, so that gradients accumulate in float64. A device without
     float64 sends the run to the CPU.
@@ -313,7 +313,7 @@ def run_graph_in_fp64(
 
 
 def _with_current_values(value: Any, run: Upcast) -> Any:
-    """Return the result with narrow tensors (a closure handed out as it is) as the run left them: wide."""
+    """Return the result with narrow tensors (a returned closure variable) replaced by their wide values."""
     if isinstance(value, torch.Tensor):
         return run.current(value)
     if isinstance(value, tuple) and hasattr(value, "_make"):
@@ -335,7 +335,7 @@ def _with_current_values(value: Any, run: Upcast) -> Any:
 
 @contextmanager
 def _reference_run(draws: Draws | None, precision: Precision, *, autograd: bool = True) -> Iterator[Upcast]:
-    """What surrounds a reference run: modes, replay, generators put back, one kind of error."""
+    """Set up a reference run for the body: modes, replay, generators put back, one kind of error."""
     replay = None if draws is None else ReplayRandom(draws)
     run = Upcast(precision, replay, autograd=autograd)
     try:
@@ -355,7 +355,7 @@ def _reference_run(draws: Draws | None, precision: Precision, *, autograd: bool 
 
 
 def without_compilers() -> AbstractContextManager[Any]:
-    """Whatever the model compiles by itself runs as written: the judge never trusts a compiler."""
+    """Run what the model compiles by itself in eager, for the body: a reference never uses a compiler."""
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
 
@@ -382,7 +382,7 @@ def compare_runs(ref: Run, res: Run, truth: Run | None, *, rule: Rule) -> Compar
         ("python", "python"),
     ):
         sides = part(ref, name), part(res, name)
-        # What a call has left alone is equal bit for bit, and needs no truth.
+        # What a call did not change is equal bit for bit, and needs no truth.
         alone = name not in ("outputs", "gradients") and same(
             *sides, rule=replace(rule, strict=True), path=path
         )
@@ -393,7 +393,7 @@ def compare_runs(ref: Run, res: Run, truth: Run | None, *, rule: Rule) -> Compar
 
 
 def verdict_of_comparison(comparison: Comparison) -> Verdict:
-    """Pass, mismatch or non-finite; a pass in which eager is the wrong one says so."""
+    """Return pass, mismatch or non-finite; the summary of a pass says if eager is wrong."""
     if comparison:
         summary = f"as close to the truth as eager in {len(comparison.leaves)} values"
         if comparison.blamed is Blame.EAGER:
@@ -429,7 +429,7 @@ def _if_draws_agree(verdict: Verdict, subject: Subject, eager: Run, compiled: Ru
 
 @contextmanager
 def _starting_from(state: RngState, *contexts: AbstractContextManager[Any]) -> Iterator[None]:
-    """The generators in the given state at the start of the body, and further contexts around it."""
+    """Restore the given generator state before the body, and enter further contexts around it."""
     restore_rng_state(state)
     with ExitStack() as stack:
         for context in contexts:
@@ -438,7 +438,7 @@ def _starting_from(state: RngState, *contexts: AbstractContextManager[Any]) -> I
 
 
 def eager_randomness() -> AbstractContextManager[Any]:
-    """Inductor draws from eager's generators. Checked on torch 2.11 to 2.15 (`fallback_random`)."""
+    """Make Inductor draw from eager's generators. Checked on torch 2.11 to 2.15 (`fallback_random`)."""
     from torchrepro.torch_api.inductor import config
 
     patch: AbstractContextManager[Any] = config.patch(fallback_random=True)

@@ -1,15 +1,14 @@
-"""What the reference run does with single ops: ops written out in others, and random draws that are replayed.
+"""Single ops in the reference run: ops written in terms of others, and random draws that are replayed.
 
-The eager kernels of higher-order ops refuse to run under a dispatch mode, and their autograd formulas trace
-the branches again; run as ordinary code, the branches are recorded by autograd like everything else.
+The eager kernels of higher-order ops raise under a dispatch mode, and their autograd formulas trace the
+branches again; run as ordinary code, the branches are recorded by autograd like everything else.
 Arguments that only some releases pass (which operands a branch writes to) are not used: the branch writes to
 them itself. Of ops without a float64 kernel only those are here that a captured graph can name and a
 decomposition table does not cover: fused attention on an accelerator, scaled matrix products, products with a
 dtype of their own.
 
-The same seed gives other numbers in float64 than in float32, so the reference cannot draw for itself. What it
-replays are the recorded results of the eager run, widened: numbers that were drawn are data, exactly as an
-input is.
+The same seed gives other numbers in float64 than in float32, so the reference cannot draw its own. It replays
+the recorded results of the eager run, widened: drawn numbers are data, as inputs are.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torchrepro.torch_api.ops import DispatchKey, HigherOrderOperator, has_kerne
 
 
 def has_plain_form(op: Any) -> bool:
-    """Whether `run_plainly` can run it; the others belong to a transform (vmap, grad) that knows how."""
+    """Return whether `run_plainly` can run the op; the others are run by their transform (vmap, grad)."""
     return op.name() in _PLAIN or _eager_kernel(op) is not None
 
 
@@ -64,7 +63,7 @@ def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = (), **_:
 
 
 def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = (), **_: Any) -> Any:
-    """From left to right: in float64 the order of an associative operation is of no account."""
+    """Scan from left to right: in float64 the order of an associative operation does not matter."""
     rows = [[x[0] for x in xs]]
     for i in range(1, xs[0].shape[0]):
         rows.append(list(combine_fn(*rows[-1], *(x[i] for x in xs), *additional_inputs)))
@@ -109,7 +108,7 @@ def _factor(query: torch.Tensor, scale: float | None) -> float:
 def _attend(
     query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float | None
 ) -> torch.Tensor:
-    """Scores before the softmax, shape (..., queries, keys)."""
+    """Return the scores before the softmax, shape (..., queries, keys)."""
     scores = query @ key.transpose(-2, -1) * _factor(query, scale)
     if bias is not None:
         scores = scores + bias
@@ -122,7 +121,7 @@ def _attend(
 def _backward(
     grad: Any, query: Any, key: Any, value: Any, bias: Any, causal: bool, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of query, key, value and bias, from the inputs alone (what forward kept is narrower)."""
+    """Return the gradients of query, key, value and bias from the inputs (what forward kept is narrower)."""
     factor = _factor(query, scale)
     weights = torch.softmax(_attend(query, key, bias, causal, scale), dim=-1)
     grad_weights = grad @ value.transpose(-2, -1)
@@ -136,7 +135,7 @@ def _backward(
 
 
 def _attention(op: Any) -> Callable[..., tuple[Any, ...]]:
-    """A fused attention op, forward or backward: arguments by the names in its schema, results in its order.
+    """Return a plain form of a fused attention op, forward or backward, with the signature of its schema.
 
     Results that only say how the kernel ran (lengths, seeds, a mask for debugging) are placeholders.
     """
@@ -193,9 +192,9 @@ def _without_out_dtype(product: Callable[..., Any], matrices: int) -> Callable[.
 
 @lru_cache(maxsize=1)
 def float64_forms() -> dict[Any, Callable[..., Any]]:
-    """Functions with the arguments and results of an op, by overload; of other ops, the op itself is tried.
+    """Return functions with an op's arguments and results, by overload; other ops are tried themselves.
 
-    A release that lacks an op simply lacks the row.
+    An op that a release lacks has no entry.
     """
     kernels = ("flash", "efficient", "cudnn")
     ways = [f"{kernel}_attention{way}" for kernel in kernels for way in ("", "_backward")]
@@ -229,7 +228,7 @@ Draws = tuple[Draw, ...]
 
 
 class RecordRandom(TorchDispatchMode):
-    """Around an eager run: keeps what each random op gave, in order, and in which dtypes was computed."""
+    """Records, around an eager run, the results of each random op, in order, and the dtypes computed in."""
 
     supports_higher_order_operators = True
 
@@ -356,7 +355,7 @@ def is_composite(func: Any) -> bool:
 
 
 def draws_now(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether this call of a random op draws: dropout in evaluation or with probability zero does not."""
+    """Return whether this call of a random op draws: dropout in evaluation or of probability 0 does not."""
     values = dict(zip((item.name for item in schema_of(func).arguments), args, strict=False)) | kwargs
     if values.get("train") is False or (op_name(func).startswith("rrelu") and not values.get("training")):
         return False
@@ -371,7 +370,7 @@ def _argument_names(func: Any) -> tuple[str, ...]:
 
 
 def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
-    """The tensors that hold what was drawn: the results, then arguments written to that are no results."""
+    """Return the tensors that hold what was drawn: the results, then written arguments not among them."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     for position, item in enumerate(schema_of(func).arguments):
         if item.alias_info is not None and item.alias_info.is_write:

@@ -1,7 +1,7 @@
 """The decision rule: how far from the truth a compiled result may be, given how far eager is.
 
-Arithmetic on a few numbers per leaf; every constant is explained in docs/judging.md. Two questions are asked
-of a floating leaf: is the error as a whole (RMSE) in line with eager's, and is every single element?
+Arithmetic on a few numbers per leaf; every constant is explained in docs/judging.md. A floating leaf passes
+if both its error as a whole (RMSE) and the error of every single element are in line with eager's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class DtypeLimits:
-    """What a floating dtype promises, and the slack the rule gives it; relative but for the last three."""
+    """The precision of a floating dtype, and the slack the rule gives it; relative but for the last three."""
 
     eps: float
     rms_floor: float
@@ -98,7 +98,7 @@ _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.c
 
 
 def precision_of(dtype: torch.dtype) -> DtypeLimits:
-    """Return the promise of a floating or complex dtype."""
+    """Return the limits of a floating or complex dtype."""
     dtype = _REAL.get(dtype, dtype)
     info = torch.finfo(dtype)
     rms, element, factor, blind_rms, blind_element, margin = _ULPS.get(dtype, _NARROW)
@@ -138,7 +138,7 @@ class Envelope:
 
     @classmethod
     def blind(cls, magnitude: torch.Tensor, precision: DtypeLimits) -> Envelope:
-        """For lack of a truth: a tolerance by dtype, at the scale of the tensor's middle elements."""
+        """Return an envelope without a truth: a tolerance by dtype, at the scale of the middle elements."""
         scale = _order_statistic(magnitude, 0.5)
         return cls(precision.blind_element * scale + precision.smallest, precision.blind_element)
 
@@ -146,7 +146,7 @@ class Envelope:
     def measured(
         cls, error: torch.Tensor, magnitude: torch.Tensor, precision: DtypeLimits, count: int
     ) -> Envelope:
-        """From a sample of eager's errors and the magnitudes of the truth they belong to."""
+        """Return an envelope from a sample of eager's errors and the magnitudes of the truth there."""
         typical = _order_statistic(magnitude, 0.125)
         floor = _CANCELLATION * precision.element_floor * typical + precision.smallest
         if not error.numel():
@@ -196,13 +196,13 @@ class _Limits:
             return cls(rms, envelope.absolute, noise=noise)
 
         def rms_limit(other: float) -> float:
-            """The RMSE that one side may have, given that of the other."""
+            """Return the RMSE that one side may have, given that of the other."""
             noise = _beyond_rounding(other, found.rms_truth, precision)
             granted = precision.rms_floor * found.rms_truth + precision.smallest
             return granted + precision.rms_factor * _uncertainty(found.elements) * noise
 
-        # The largest excess of the other side is the tail of its noise, which a sample cannot show. What a
-        # lean pass tells of eager's is only an upper bound: no excuse for the compiled side.
+        # The largest excess of the other side is the tail of its noise, which a sample cannot show. A lean
+        # pass gives only an upper bound of eager's, which must not widen the compiled side's limit.
         worst_eager = found.excess_eager if found.cosine is not None else 0.0
         margin, eps = precision.blame_margin, precision.eps
         return cls(
@@ -260,7 +260,7 @@ def judge_floating(
 
 
 def _remarkable(found: Statistics, limits: _Limits, rule: Rule) -> bool:
-    """Return whether there is anything to tell, so that the statistics should be complete."""
+    """Return whether there is anything to report, which needs complete statistics."""
     pattern = found.pattern
     return bool(
         pattern.gained
@@ -361,7 +361,7 @@ def _beyond_rounding(rmse: float, rms: float, precision: DtypeLimits) -> float:
 
 
 def _strata(magnitude: torch.Tensor) -> torch.Tensor:
-    """Rows of indices: elements of similar magnitude, from the smallest to the largest, none left out."""
+    """Return rows of indices: elements of similar magnitude, from smallest to largest, none left out."""
     count = magnitude.numel()
     # Two at least: from one alone, noise that does not depend on the magnitude cannot be told from noise that
     # does, and a healthy small gradient next to large ones looks wrong (seen under autocast).
@@ -372,7 +372,7 @@ def _strata(magnitude: torch.Tensor) -> torch.Tensor:
 
 
 def _rms(rows: torch.Tensor) -> list[float]:
-    """Of every row; scaled, so that float64 values near either end of the range do not overflow."""
+    """Return the RMS of every row, scaled so that values near the ends of float64 do not overflow."""
     largest = rows.abs().amax(1, keepdim=True).clamp_(min=sys.float_info.min)
     scaled = (rows / largest).square().mean(1, keepdim=True).sqrt() * largest
     return [float(value) for value in scaled.flatten().tolist()]

@@ -1,4 +1,4 @@
-"""Compares two tensors of any dtype, layout and subclass: metadata first, then the values they hold.
+"""Compare two tensors of any dtype, layout and subclass: metadata first, then the values they hold.
 
 Sparse, quantised, nested, MKL-DNN and wrapper-subclass tensors have no common arithmetic, but each is fully
 described by a few ordinary tensors and numbers, which are compared here and kept in bundles.
@@ -64,7 +64,7 @@ def unequal(ref: torch.Tensor, res: torch.Tensor, *, bits: bool = False) -> Uneq
         if not found:
             continue
         count += found
-        # The size of a difference is only told, never judged: beyond 2**53 it is rounded.
+        # The size of a difference is only reported, never judged: beyond 2**53 it is rounded.
         size = _magnitude(new, old).masked_fill_(~differs, -1.0).reshape(-1)
         offset = int(size.argmax())
         if float(size[offset]) > worst:
@@ -100,7 +100,7 @@ _Found = tuple[list[LeafComparison], list[str]]
 def compare_tensors(
     ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
 ) -> _Found:
-    """A leaf for a plain tensor, one for every part of an exotic one; and notes on what was not compared."""
+    """Return a leaf for a plain tensor, or one per part of an exotic one; and notes on what was left out."""
     metadata = _metadata(ref, res, rule)
     if metadata is not None:
         kind, eager, compiled = metadata
@@ -139,7 +139,7 @@ def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule
 
 
 def _metadata(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> tuple[Difference, Any, Any] | None:
-    """Return the first difference between what the two tensors are, before what they hold."""
+    """Return the first difference in type, shape, dtype, device, layout or strides; None without one."""
     kinds = [_kind(ref), _kind(res)]
     if kinds[0] is not kinds[1]:
         return Difference.TYPE, kinds[0].__qualname__, kinds[1].__qualname__
@@ -239,9 +239,9 @@ def _exact(ref: torch.Tensor, res: torch.Tensor, path: str, rule: Rule) -> LeafC
 def _excused_by_rounding(
     leaf: LeafComparison, ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, rule: Rule
 ) -> LeafComparison:
-    """Integers made from rounded floats (codes of a quantiser, indices of near ties) may differ as eager's.
+    """Let integers made from rounded floats (quantiser codes, indices of near ties) differ as eager's do.
 
-    Only where eager itself misses the truth is there such noise; integer arithmetic never does, and stays
+    Such noise exists only where eager itself misses the truth; integer arithmetic never does, and stays
     exact. The compiled side may be wrong about as often as eager (twice, and two more for small leaves), and
     not further off than four times eager's worst.
     """
@@ -279,13 +279,13 @@ def _is_floating(dtype: torch.dtype) -> bool:
 
 
 def _kind(tensor: torch.Tensor) -> type:
-    """Return the class that matters: a parameter or a buffer is a tensor with a role."""
+    """Return the class to compare: parameters and buffers count as plain tensors."""
     plain = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)) and not is_wrapper_subclass(tensor)
     return torch.Tensor if plain else type(tensor)
 
 
 def _telling_strides(tensor: torch.Tensor) -> list[int]:
-    """Return the strides that mean something: not of dimensions of size one, nor of an empty tensor."""
+    """Return the strides that affect the layout: not of dimensions of size one, nor of an empty tensor."""
     if tensor.numel() == 0:
         return []
     return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
@@ -333,7 +333,7 @@ def parts_of(tensor: torch.Tensor) -> Parts | None:
 
 
 def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a shell around others (DTensor, jagged nested, quantised weights).
+    """Return whether a tensor is a wrapper around others (DTensor, jagged nested, quantised weights).
 
     Checked on torch 2.11 to 2.15: `__tensor_flatten__` is the protocol of `torch.compile` itself.
     """
@@ -347,7 +347,7 @@ def inner_tensors(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has one of the sparse layouts, COO or compressed."""
+    """Return whether a tensor has one of the sparse layouts, COO or compressed."""
     return tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
 
 

@@ -58,7 +58,7 @@ class OpPlan:
     """How one op is run in float64."""
 
     composite: bool
-    """A sequence of other ops: let them come one by one."""
+    """A sequence of other ops, which are dispatched one by one."""
     untouched: bool
     """A view, or an op on storages: a view of a narrow tensor stays narrow, so that it stays a view."""
     random: bool
@@ -68,7 +68,7 @@ class OpPlan:
     returned: Mapping[int, int | str]
     """By position in the results, the argument written to that such a result is."""
     half_to_float: int | None
-    """The position of the flag with which a softmax says that it widens; there is nothing left to widen."""
+    """The position of the flag that makes a softmax widen; its operand is wide already."""
     form: Callable[..., Any] | None
     """What is run in its place: ops that have float64 kernels, or the Python body of a custom op."""
 
@@ -117,7 +117,7 @@ def _python_body_of(func: Any) -> Callable[..., Any] | None:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """The default dtype is process-wide, so it is changed for single ops only and always put back."""
+    """Set the default dtype for the body; it is process-wide, so the body is a single op."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -127,7 +127,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The arguments of an op with every tensor changed; lists, tuples and dicts are the only containers.
+    """Return an op's arguments with every tensor changed; lists, tuples and dicts are the only containers.
 
     Much cheaper than a pytree map, and it runs several times for each op.
     """
@@ -148,7 +148,7 @@ _ABOUT_DTYPES = ("not implemented for", "dtype", "double", "scalar type", "not s
 class Upcast:
     """`with Upcast() as run: f()` runs `f` in float64; afterwards `run.notes` says what could not be.
 
-    A narrow tensor that the run meets but does not own gives way to a wide stand-in, which lives as long as
+    A narrow tensor that the run reads but does not own is replaced by a wide stand-in, which lives as long as
     the run. Stand-ins are made per storage, so that a write through one view is seen through every other, and
     the tensor itself is never written to. Without `autograd`, only tensors that are written to have one;
     others are widened for each op that reads them.
@@ -190,7 +190,7 @@ class Upcast:
         return self.precision.is_narrower(tensor.dtype)
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The stand-in of this tensor, the same object each time, so that its autograd history is kept."""
+        """Return the stand-in of this tensor, the same object each time, to keep its autograd history."""
         found = self._stand_ins.get(id(tensor))
         if found is None:
             with torch.no_grad(), DisableTorchDispatch():
@@ -206,7 +206,7 @@ class Upcast:
         return None
 
     def current(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The wide value that a tensor has now: of its stand-in, else a wide copy that is not kept."""
+        """Return the wide value that a tensor has now: its stand-in, else a wide copy that is not kept."""
         known = self.known(tensor)
         return known if known is not None else self.precision.widen(tensor)
 
@@ -216,7 +216,7 @@ class Upcast:
 
 
 class _SwapNarrowTensors(TorchFunctionMode):
-    """Above autograd: tensors from outside give way to stand-ins, higher-order ops to plain code."""
+    """Above autograd: replaces tensors from outside by stand-ins, higher-order ops by plain code."""
 
     def __init__(self, run: Upcast) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ _ASK_NO_VALUE = frozenset(
     [getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "device", "layout", "is_cuda")]
     + [getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_contiguous", "__len__")]
 )
-"""Answered by the narrow tensor itself: building a stand-in for a question about shape would waste memory."""
+"""Read from the narrow tensor itself: building a stand-in just to read a shape would waste memory."""
 
 
 class _WidenOps(TorchDispatchMode):
@@ -259,7 +259,7 @@ class _WidenOps(TorchDispatchMode):
         self._run = run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with DisableTorchFunction():  # what is asked of tensors here is about them as they are
+        with DisableTorchFunction():  # attributes read here are those of the actual tensors
             return self._dispatched(func, types, args, kwargs or {})
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -267,7 +267,7 @@ class _WidenOps(TorchDispatchMode):
             with self:
                 return run_plainly(func, args, kwargs)
         if any(has_its_own_dispatch(kind) for kind in types):
-            return NotImplemented  # it takes the op apart first, and its parts come back here
+            return NotImplemented  # the subclass decomposes the op first, and the parts are dispatched here
         plan = plan_of(func)
         if plan.composite:
             with self:
@@ -333,14 +333,14 @@ class _WidenOps(TorchDispatchMode):
     def _without_a_wide_kernel(
         self, func: Any, plan: OpPlan, args: list[Any], kwargs: Any, given_kwargs: Any, error: Exception
     ) -> Any:
-        """Run a decomposition, else the op in a dtype that it has, on rounded inputs; real errors stay."""
+        """Run a decomposition, else the op in a dtype that it has, on rounded inputs; raise other errors."""
         simpler = decomposition_of(func)
         if simpler is not None:
             try:
                 with self:
                     return simpler(*args, **kwargs)
             except (RuntimeError, TypeError, NotImplementedError):
-                pass  # the op itself is tried next, and `error` tells what was wrong
+                pass  # the op itself is tried next, and `error` says what was wrong
         kept = {name: value for name, value in given_kwargs.items() if isinstance(value, torch.dtype)}
         for dtype in _NARROW_ATTEMPTS:
             pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -379,7 +379,7 @@ class _WidenOps(TorchDispatchMode):
         return tuple(items) if several else items[0]
 
     def _reinterpret(self, func: Any, tensor: torch.Tensor, dtype: torch.dtype) -> Any:
-        """`x.view(torch.int32)`: bits have no float64 counterpart; they are read in the dtype they have."""
+        """Run `x.view(torch.int32)`: bits have no float64 counterpart and are read in the dtype they have."""
         run = self._run
         if not tensor.is_floating_point() or run.is_narrow(tensor):
             return func(tensor, dtype)
@@ -396,7 +396,7 @@ class _WidenOps(TorchDispatchMode):
 def _rounded_to(
     dtype: torch.dtype, pairs: list[tuple[torch.Tensor, torch.Tensor]], tensor: torch.Tensor
 ) -> torch.Tensor:
-    """Return a rounded copy, noted together with what it is a copy of; integers as they are."""
+    """Return a rounded copy and append it with its source to `pairs`; return integers as they are."""
     if not tensor.is_floating_point():
         return tensor
     pairs.append((tensor, tensor.to(dtype)))
