@@ -1,6 +1,6 @@
-"""Catching: from a running program to a bundle, without a rerun.
+"""Catch failures of a running program as bundles, without a rerun.
 
-`torch_hooks.py` says where torch is hooked, `hook.py` what happens there, `session.py` where the bundles go.
-The ways in are `launcher.py` (`torchrepro run`), `backend.py`, `enable` and `watch` in `torch_hooks.py`, and
-`save_repro.py`.
+`torch_hooks.py` hooks torch, `hook.py` is what a hook does, and `session.py` writes the bundles.
+The entry points are `launcher.py` (`torchrepro run`), `backend.py`, `enable` and `watch` in `torch_hooks.py`,
+and `save_repro.py`.
 """

@@ -1,8 +1,7 @@
-"""What torch calls at the end of `import torch`, in every process: turns the watch on if the environment
-asks.
+"""The entry point that every `import torch` calls: turns the watch on if the environment says so.
 
-It is an entry point of the group `torch.backends`. That is how `torchrepro run` reaches the program and all
-of its child processes without touching their command line, their `sys.path` or their `__main__`.
+It is in the group `torch.backends`. That is how `torchrepro run` reaches the program and all of its child
+processes without changing their command line, their `sys.path` or their `__main__`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Action = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, action: Action) -> None:
-    """Call `action` with the module: now if it is there already, else as soon as it has been executed."""
+    """Call `action` with the module: now if it is imported already, else after its import."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is not None and not getattr(spec, "_initializing", False):
@@ -37,7 +36,7 @@ def when_imported(name: str, action: Action) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: it lets the others find, and adds a step to what their loader does."""
+    """Delegates to the other finders, and runs the waiting actions after their loader."""
 
     def __init__(self) -> None:
         self._looking: set[str] = set()
@@ -57,7 +56,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                while fullname in _waiting:  # an action may ask for another
+                while fullname in _waiting:  # an action may register another
                     for action in _waiting.pop(fullname):
                         action(module)
 
@@ -70,10 +69,10 @@ _finder = _Finder()
 
 
 def start() -> None:
-    """Never raises: torch would take that for a broken installation."""
+    """Turn the watch on if `SWITCH` is set. Never raises: torch would report a broken installation."""
     if os.environ.get(SWITCH, "0") in ("", "0"):
         return
-    # Not before the program compiles something: the watch itself needs a second to import.
+    # Deferred until the program compiles something: importing the watch takes a second.
     when_imported(OUTPUT_GRAPH, _enable)
 
 

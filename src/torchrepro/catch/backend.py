@@ -1,6 +1,6 @@
 """Watch one compiler: as a backend of `torch.compile`, or wrapped by its author.
 
-For compiler authors, functions also write a graph and its inputs down on demand.
+For compiler authors, there are also functions that save a graph and its inputs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WATCH_OPTIONS = frozenset(field.name for field in fields(WatchSettings))
 def backend(name: str = "inductor", *, mode: str | None = None, **options: Any) -> Callable[..., Any]:
     """Return a watched backend: `torch.compile(model, backend=torchrepro.backend("inductor", level=3))`.
 
-    Options of the watch are those of `WatchSettings`; `options` and `dynamic` go to the compiler, as `mode`
-    does. Without options of the watch it joins the watch of the process, if there is one.
+    Options of the watch are those of `WatchSettings`; `mode`, `options` and `dynamic` are passed to the
+    compiler. Without options of the watch it joins the watch of the process, if there is one.
     """
     compiler = Compiler(name, mode, options.pop("options", {}), options.pop("dynamic", None))
     session, inner = _session_for(None, options), backend_function(compiler)
@@ -69,8 +69,8 @@ def torchrepro(
 ) -> Callable[..., Any]:
     """Compile a graph for `torch.compile(model, backend="torchrepro", mode=..., options=...)`.
 
-    Among the options, those of the watch (`level`, `out`, ...) and `backend` are ours, the others the
-    compiler's.
+    The options of the watch (`level`, `out`, ...) and `backend` are used here, the others are passed to the
+    compiler.
     """
     given = dict(options or {})
     name = given.pop("backend", "inductor")
@@ -98,9 +98,9 @@ def wrap_compiler_debug(
 ) -> CompilerFn:
     """Watch a compiler function `(graph, example_inputs, **kwargs) -> callable`.
 
-    `compiler_name` is what a bundle calls the compiler: a backend that torch knows, or
-    `package.module:function`. `repro_after` says what its graphs are: captured ("dynamo") or as handed to a
-    backend by AOT ("aot"). Without settings and options it joins the watch of the process, if there is one.
+    `compiler_name` is the compiler's name in a bundle: a registered backend, or `package.module:function`.
+    `repro_after` says what its graphs are: captured ("dynamo") or as AOT passes them to a backend ("aot").
+    Without settings and options it joins the watch of the process, if there is one.
     """
     session, place = _session_for(settings, options), _place(repro_after)
 
@@ -122,7 +122,7 @@ def save_graph_repro(
     size_cap: int = DEFAULT_SIZE_CAP,
     run_id: str = "",
 ) -> Path:
-    """Write a graph with its inputs and the state around it as a bundle, never over one that exists.
+    """Save a graph with its inputs and the state around it as a bundle; never overwrite one.
 
     Inputs may be fake: then their data is generated on loading, and the bundle says so.
     """
@@ -153,7 +153,7 @@ def dump_to_minify(
     repro_after: str = "aot",
     out: Path | str | None = None,
 ) -> Path:
-    """Save a bundle that is ready to be minified: all of the inputs' data is in it."""
+    """Save a bundle that can be minified: it has all of the inputs' data."""
     path = _under(out, "minify")
     return save_graph_repro(path, graph, inputs, compiler_name, repro_after=repro_after)
 

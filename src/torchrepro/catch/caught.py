@@ -1,4 +1,4 @@
-"""What a watched run has caught: its bundles, `summary.json`, and what a dead process left there.
+"""The failures that a watched run has caught: its bundles, `summary.json`, and what a dead process left.
 
 Needs no torch.
 """
@@ -30,7 +30,7 @@ _WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """The process, what it does ("compile", "run" or "idle") and since when."""
+    """The state of a process: its pid, phase ("compile", "run" or "idle") and the phase's start."""
 
     pid: int
     phase: str
@@ -46,7 +46,7 @@ class Flight:
 
 
 class FlightRecord:
-    """Written in place with one system call: it may happen at every call of a compiled function."""
+    """The file with a `Flight`, written with one system call, because every compiled call may write it."""
 
     def __init__(self, bundle: Path) -> None:
         self._path = _record_of(bundle)
@@ -62,7 +62,7 @@ class FlightRecord:
 
 
 def read_flight(bundle: Path) -> Flight | None:
-    """Return what is known of an unfinished bundle; None if nothing is."""
+    """Return the flight record of an unfinished bundle, or None."""
     try:
         return msgspec.json.decode(_record_of(bundle).read_bytes(), type=Flight)
     except (OSError, msgspec.DecodeError):
@@ -75,7 +75,7 @@ def _record_of(bundle: Path) -> Path:
 
 SUMMARY = "summary.json"
 UNFINISHED = "-unfinished"
-"""Ends the name of a bundle that was written before its call; it keeps that if the process dies then."""
+"""Suffix of a bundle that was written before its call; it stays if the process dies in the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def caught_in(directory: Path, run_id: str) -> list[Caught]:
 
 
 def write_summary(directory: Path, run_id: str, **facts: Any) -> None:
-    """Rewrite `summary.json` from the bundles that are there, in one step."""
+    """Rewrite `summary.json` from the existing bundles, atomically."""
     bundles = [{**asdict(caught), "path": str(caught.path)} for caught in caught_in(directory, run_id)]
     write_json(directory / SUMMARY, {"run_id": run_id, "bundles": bundles, **facts})
 
@@ -123,9 +123,9 @@ _SHOWN = 5
 
 
 def closing_lines(caught: Sequence[Caught]) -> list[str]:
-    """What failed, the bundle's path and the command to minify it: for each failure, the first one last.
+    """Return lines with each failure, its bundle and the command to minify it; the first failure last.
 
-    The last lines are what a person sees, and the first failure is most often the cause of the others.
+    Users see the last lines, and the first failure is most often the cause of the others.
     """
     lines = []
     left_out = len(caught) - _SHOWN
@@ -142,14 +142,14 @@ def closing_lines(caught: Sequence[Caught]) -> list[str]:
 
 
 _LONG = 2.0
-"""Seconds after which a call is worth a line in the summary while it lasts."""
+"""Seconds after which a running call is listed in the summary."""
 HANG_SECONDS = 10.0
 """Ctrl-C after this many seconds in one call counts as a hang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How the program ended: its exit code as `subprocess` has it, and whether somebody asked for it."""
+    """How the program ended: its exit code as in `subprocess`, and whether a signal interrupted it."""
 
     pid: int
     exit_code: int
@@ -157,11 +157,11 @@ class Death:
 
 
 class HangWatch:
-    """Looks now and then for calls that do not come back, and keeps the summary up to date meanwhile.
+    """Polls for calls that do not return, and keeps the summary up to date meanwhile.
 
-    A hang is only a mark in the unfinished bundle: if the call does come back, it is taken away, and the
-    bundle goes as others do. The summary names long calls in any case: this process may be killed at any
-    moment.
+    A hang is only a mark in the unfinished bundle: if the call does return, the mark is removed, and the
+    bundle is removed like others. The summary names long calls in any case, because this process may be
+    killed at any moment.
     """
 
     def __init__(self, directory: Path, run_id: str, seconds: float) -> None:
@@ -193,7 +193,7 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
             continue
         verdict = _verdict(flight, death)
         if verdict is not None:
-            # Here and not above: it needs torch, which most programs let us do without.
+            # Imported here because it needs torch; most runs end without a verdict.
             from torchrepro.script.save_bundle import finish_bundle
 
             target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
@@ -203,7 +203,7 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
 
 
 def _verdict(flight: Flight, death: Death) -> Verdict | None:
-    """Return what the death of a process amounts to; None if it had nothing to do with a compiled call."""
+    """Return the verdict derived from a process's death; None if it was not inside a compiled call."""
     if flight.phase == "idle":
         return None
     if death.interrupted:
@@ -211,7 +211,7 @@ def _verdict(flight: Flight, death: Death) -> Verdict | None:
     if flight.pid != death.pid:
         return Verdict(Kind.CRASH, Stage.BACKEND, summary=f"process {flight.pid} died ({flight.doing})")
     if death.exit_code == 0:
-        return None  # it left on purpose, a thread of it inside the call
+        return None  # it exited on purpose, while a thread was inside the call
     code = death.exit_code
     outcome = Outcome(phase=flight.phase, signal=signal_name(code), exit_code=code, seconds=flight.seconds)
     return verdict_of(outcome, 0.0)
@@ -247,6 +247,6 @@ def _rewrite(bundle: Path, manifest: Manifest, verdict: Verdict | None) -> None:
         partial.write_bytes(encode_manifest(changed))
         os.replace(partial, bundle / "manifest.json")
     except OSError:
-        return  # the program has just replaced the bundle, or the disk is full: the mark is a courtesy
+        return  # the program has just replaced the bundle, or the disk is full; the mark is optional
     finally:
         partial.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
 """The hook around a compiler function and around what it returns.
 
-A compiler may be given fake tensors, so nothing can be run when it is called: what is to be checked is
-deferred to the calls of the compiled function (`deferred_for_real_inputs`). With nothing failing, levels 1
-and 2 cost a call one more Python frame and a copy of the generator's state.
+A compiler may be given fake tensors, so nothing can be run when it is called: checks are deferred to calls of
+the compiled function (`deferred_for_real_inputs`). If nothing fails, levels 1 and 2 cost a call one more
+Python frame and a copy of the generator's state.
 
-At level 4 a call that has just happened is compared with the same graph run eagerly. The result the user has
-got is what is judged. Where it needs gradients, forward and backward are run once more through the same
-compiled function, on copies, because autograd's own backward belongs to the user. Where it is random, the
-compiler's random numbers are not eager's, so a twin is compiled that draws from eager's generators.
+At level 4 a call that has just happened is compared with the same graph run eagerly. The result that the user
+got is what is judged. If it needs gradients, forward and backward are run again through the same compiled
+function, on copies, because the user's program runs the real backward. If it is random, the compiler's random
+numbers are not eager's, so a second function is compiled that draws from eager's generators.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def watch_compiler(
 
 
 def deferred_for_real_inputs(compiled: Callable[..., Any], watched: WatchedGraph) -> Callable[..., Any]:
-    """Return the compiled function, each call of it watched as the level asks for.
+    """Return the compiled function with its calls watched according to the level.
 
-    Below AOT its flag says whether it is boxed. Dynamo never calls boxed, though the flag of what is inside
-    may have been copied to what it calls.
+    Below AOT its flag says whether it is boxed. Dynamo never makes boxed calls, though the flag of an inner
+    function may have been copied to the function that it calls.
     """
     call = watched.call if watched.session.settings.level >= 3 else watched.call_passively
     if watched.snapshot.place is Place.AFTER_AOT and getattr(compiled, "_boxed_call", False):
@@ -97,7 +97,7 @@ class _Boxed:
     """A compiled function that takes one list and may empty it, to free its inputs while it runs."""
 
     def __init__(self, compiled: Any, call: Callable[..., Any]) -> None:
-        self._boxed_call = True  # of the instance: torch copies what it finds in `__dict__`
+        self._boxed_call = True  # on the instance: torch copies `__dict__`
         self._compiled = compiled
         self._call = call
 
@@ -109,7 +109,7 @@ class _Boxed:
 
 
 class WatchedGraph:
-    """One graph on its way through a compiler, and the calls of what the compiler made of it."""
+    """One graph that is compiled, and the calls of the compiled function."""
 
     def __init__(self, session: Session, snapshot: Snapshot, example_inputs: Sequence[Any]) -> None:
         self.session = session
@@ -124,7 +124,7 @@ class WatchedGraph:
         session.endings.append(self._pending.discard)
 
     def compile(self, compile_fn: Callable[[], Any]) -> Any:
-        """Call the compiler. Its exception goes on its way unchanged, after a bundle has been written."""
+        """Call the compiler. Its exception is raised unchanged, after a bundle has been written."""
         self.session.join_ranks()
         rng = self.snapshot.ambient.rng
         self._prepare(self._example, rng, "compile")
@@ -132,8 +132,8 @@ class WatchedGraph:
             with self._watching(self._example, rng, compiling=True):
                 compiled = compile_fn()
         finally:
-            # Real inputs are not kept alive. Those of AOT are fake, and all that is left of inputs that a
-            # boxed function has freed.
+            # Real inputs are not kept alive. Those of AOT are fake, and the only record of inputs that a
+            # boxed function frees.
             if self.snapshot.place is not Place.AFTER_AOT:
                 self._example = ()
         self._keep_step("compiled")
@@ -142,7 +142,7 @@ class WatchedGraph:
     def call_passively(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]
     ) -> Any:
-        """Levels 1 and 2: nothing is copied but the generator's state, nothing is kept alive."""
+        """Call at level 1 or 2: copy nothing but the generator's state, keep nothing alive."""
         rng = quick_rng_state()
         self._calls += 1
         try:
@@ -156,7 +156,7 @@ class WatchedGraph:
         return outputs
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
-        """Levels 3 and 4: the bundle is on disk before the call; at 4 the result is checked after it."""
+        """Call at level 3 or 4: write the bundle before the call; at level 4 check the result after it."""
         if is_checking() or not self.session.active or is_capturing():
             return compiled(*args)
         self._calls += 1
@@ -191,7 +191,7 @@ class WatchedGraph:
 
     @contextmanager
     def _watching(self, inputs: Sequence[Any], rng: Rng, *, compiling: bool) -> Iterator[None]:
-        """Save a bundle if the body raises, or is interrupted after so long that it hangs."""
+        """Save a bundle if the body raises, or is interrupted after `HANG_SECONDS`."""
         started = time.monotonic()
         try:
             yield
@@ -224,23 +224,25 @@ class WatchedGraph:
             step = self._event("compiled" if compiling else "called")
             shielded("tell the other ranks", lambda: self.session.tell_ranks(verdict, path, step))
         for link in links[:2]:
-            with suppress(AttributeError):  # with slots: at worst a second bundle of the same failure
+            with suppress(AttributeError):  # it has slots: at worst the same failure gets a second bundle
                 setattr(link, _CAUGHT, True)
 
     def _event(self, step: str) -> str:
-        """The name of a step at which other ranks are expected; empty if they are not: autograd's graphs, and
-        later calls, come when they come."""
+        """Return the name of a step that all ranks reach in the same order; empty for other steps.
+
+        Those of autograd's graphs, and later calls, have no fixed order.
+        """
         expected = self.snapshot.place is Place.AFTER_CAPTURE and (step == "compiled" or self._calls == 1)
         return f"graph {self._number} {step}" if expected else ""
 
     def _keep_step(self, step: str) -> None:
-        """With several ranks: go on only if all the others got here, too."""
+        """Wait until all ranks have reached the step, if there are several."""
         event = self._event(step)
         if event and self.session.active:
             self.session.keep_step(event)
 
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
-        """Save a bundle with the inputs from before the call if they were kept, else as they are now."""
+        """Save a bundle, with the inputs from before the call if they were kept, else as they are now."""
         unfinished = self._pending.path
         if unfinished is not None:
             finish = partial(finish_bundle, unfinished, verdict=verdict, earlier=len(self._earlier(())))
@@ -257,10 +259,10 @@ class WatchedGraph:
         return self.session.keep(repro, verdict, self.snapshot.key)
 
     def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
-        """Return whether the graph itself raises on these inputs, so that the compiler did nothing wrong.
+        """Return whether eager raises on these inputs too, so that the compiler is not the culprit.
 
-        After a fault of the device nothing can be run, out of memory says nothing about eager, and other
-        ranks would not take part in a collective.
+        It is not tested after a fault of the device, where nothing can run, out of memory, which says nothing
+        about eager, and for a collective, in which other ranks would not take part.
         """
         if is_out_of_memory(exc) or is_device_fault(innermost(exc)) or self.snapshot.collective:
             return False
@@ -270,7 +272,7 @@ class WatchedGraph:
             prepared = Prepared(self.snapshot.repro(inputs, rng=rng))
         else:
             return False  # the inputs are gone
-        # Outside of the attempt: what fails here is ours, and no word about the graph.
+        # Outside of the `try`: a failure here is a bug of torchrepro, not of the graph.
         graph, arguments = prepared.graph(), prepared.inputs()
         try:
             with same_randomness(capture_rng_state()), prepared.modes():
@@ -280,9 +282,9 @@ class WatchedGraph:
         return False
 
     def _earlier(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-        """Return the calls before the failed one, which may need them: to warm up, to record, to recompile.
+        """Return the calls before the failed one, which may need them to warm up, to record or to recompile.
 
-        Their inputs are not kept; calls with the same inputs lead up to the same state of the compiled code.
+        Their inputs are not kept; calls with the failing inputs bring the compiled code to the same state.
         """
         return (inputs,) * min(self._calls - 1, 2)
 
@@ -309,8 +311,10 @@ class WatchedGraph:
 
 
 def _is_control_flow(exc: BaseException) -> bool:
-    """Exceptions by which torch tells itself to trace again, to skip a frame, to break the graph or that
-    enough has been recomputed; and the failure of another rank, which has a bundle of its own.
+    """Return whether an exception is torch's control flow, or the failure of another rank.
+
+    Torch raises to trace again, to skip a frame, to break the graph and to stop recomputing. Another rank has
+    its own bundle.
 
     Checked on torch 2.11 to 2.15 (`RestartAnalysis`, `SkipFrame`, `exceptions_allowed_to_be_fallback`,
     `_StopRecomputationError`).
@@ -329,11 +333,11 @@ class Checker:
 
     compiled: Callable[..., Any]
     _steady: bool = field(default=False, init=False)
-    """Eager has agreed with itself in an earlier check."""
+    """Eager was deterministic in an earlier check."""
     _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
 
     def check(self, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
-        """Return the verdict on a call, and the repro in the form in which it was judged.
+        """Return the verdict on a call, and the repro as it was judged.
 
         `repro` has the graph, the inputs from before the call and the generators' states from before it;
         `after` are the same inputs after it.
@@ -366,8 +370,8 @@ class Checker:
             if not random and not with_grad:
                 seen = after
                 if repro.place is Place.AFTER_AOT:
-                    # There a compiler may use the memory of inputs that nobody reads again, so only those
-                    # count that the graph is meant to write to.
+                    # There a compiler may reuse the memory of dead inputs, so only those are compared that
+                    # the graph writes to.
                     pairs = enumerate(zip(repro.inputs, after, strict=True))
                     seen = tuple(now if index in written else former for index, (former, now) in pairs)
                 return Run(outputs=without_tokens(repro.graph, outputs), inputs=seen)
@@ -383,12 +387,12 @@ class Checker:
         verdict = judge(subject, rng=repro.ambient.rng, steady=self._steady)
         self._steady = self._steady or verdict.kind is Kind.PASS
         if verdict.fails and self._steady:
-            verdict = judge(subject, rng=repro.ambient.rng)  # nothing is reported on an old proof
+            verdict = judge(subject, rng=repro.ambient.rng)  # check again that eager is deterministic
         return repro, verdict
 
 
 def _fresh(prepared: Prepared) -> torch.nn.Module:
-    """Return the graph, or a copy of it where it has state that a run could change."""
+    """Return the graph, or a copy if it has state that a run could change."""
     graph = prepared.repro.graph
     has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
     return prepared.graph() if has_state else graph

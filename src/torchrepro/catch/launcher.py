@@ -1,8 +1,8 @@
-"""Start the user's program, unchanged, in a child process in which the watch is on.
+"""Run the user's program, unchanged, in a child process with the watch on.
 
-It is started as `python script.py args`: what it sees is what it would see without us. The parent passes
-signals on, and turns what a dying process leaves behind into bundles. `Target` is what a user gives to
-`minify` and `locate`: a bundle, a program to run in this way, or a function.
+It is started as `python script.py args`, so its environment is the same as without torchrepro. The parent
+forwards signals, and turns what a dying process leaves into bundles. `Target` is the argument of `minify`
+and `locate`: a bundle, a program to run in this way, or a function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CATCH_ALL = 4
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _ONE_EVENT = 0.1
-"""Seconds within which the same signal counts once: some tools send it to a process and to its group."""
+"""Seconds within which a repeated signal is ignored: some tools send it to a process and to its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Ended:
     """How the program ended, and what was caught in it."""
 
     exit_code: int
-    """As `subprocess` has it: negative for a signal."""
+    """As in `subprocess`: negative for a signal."""
     caught: tuple[Caught, ...]
 
 
 def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after: float = 20.0) -> Ended:
-    """Run `python ARGUMENTS` watched, wait for it, and put in order what it leaves behind."""
+    """Run `python ARGUMENTS` watched, wait for it, and finish its bundles."""
     _require_autoload()
     directory = settings.directory
     make_directory(directory, "choose another directory with --out")
@@ -76,7 +76,7 @@ def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after
 
 
 def leave_like(exit_code: int) -> None:
-    """End this process as the program ended: with its code, or by the signal that killed it."""
+    """Exit as the program did: with its exit code, or by the signal that killed it."""
     sys.stdout.flush()
     sys.stderr.flush()
     if exit_code < 0:
@@ -88,10 +88,10 @@ def leave_like(exit_code: int) -> None:
 
 
 class _Signals:
-    """Signals to this process are meant for the program.
+    """Forwards signals of this process to the program.
 
-    In the foreground of a terminal both get Ctrl-C from there. Elsewhere the program has a process group of
-    its own, and each signal is passed on once.
+    In the foreground of a terminal both get Ctrl-C from the terminal. Elsewhere the program has its own
+    process group, and each signal is forwarded once.
     """
 
     def __init__(self) -> None:
@@ -122,13 +122,13 @@ def _start(arguments: Sequence[str], settings: WatchSettings, *, own_group: bool
     environ = {name: value for name, value in os.environ.items() if name not in TORCHS_OWN_TOOL}
     environ.update(settings.to_environ())
     environ[LAUNCHED] = "1"
-    # The flags of the interpreter (-W, -X, -u ...) are part of how the program is run.
+    # The program gets the flags of this interpreter (-W, -X, -u ...).
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
         [sys.executable, *flags, *arguments],
         env=environ,
         process_group=0 if own_group else None,
-        preexec_fn=partial(die_with, os.getpid()),  # plain `python` would be gone after `kill -9`
+        preexec_fn=partial(die_with, os.getpid()),  # killed with the parent, as plain `python` would be
     )
 
 
@@ -147,7 +147,7 @@ def _require_autoload() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target, taken apart."""
+    """A parsed target."""
 
     text: str
     file: Path | None = None
@@ -156,7 +156,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Tell a bundle, a SCRIPT.py, FILE.py:FUNCTION and package.module:FUNCTION apart."""
+        """Parse a bundle, a SCRIPT.py, FILE.py:FUNCTION or package.module:FUNCTION."""
         found = re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*)", text)
         if found is None and Path(text).suffix != ".py":
             return cls(text)
@@ -173,7 +173,7 @@ class Target:
 
     @property
     def path(self) -> Path:
-        """What a directory for its results is named after."""
+        """The path that a directory for its results is named after."""
         named = self.file if self.file is not None else Path(re.sub(r"\W", "-", self.text))
         return named.with_name(f"{named.stem}-{self.function}" if self.function else named.stem)
 
@@ -197,11 +197,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class CaughtBundle:
-    """The bundle that a target stands for."""
+    """The bundle of a target."""
 
     bundle: Path
     directory: Path | None = None
-    """Where what was caught is kept; None: a bundle was named."""
+    """The directory of the caught bundles; None: the target is a bundle."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -211,9 +211,9 @@ class CaughtBundle:
 
 
 def run_until_caught(file: Path, out: Path) -> Ended:
-    """Run a program watched; if no graph of it fails, once more with its whole calls compared.
+    """Run a program watched; if no graph of it fails, run it again with its whole calls compared.
 
-    The first run misses a failure of capture itself, because graphs are all that it compares.
+    The first run misses a failure of capture itself, because it compares only graphs.
     """
     for whole in (False, True):
         settings = WatchSettings(level=_CATCH_ALL, out=out, run_id=new_run_id(), whole=whole)
@@ -235,7 +235,7 @@ def _file_of(named: str) -> Path | None:
 
 @contextmanager
 def _standard_output_to_error() -> Iterator[None]:
-    """Keep what the program prints out of our answer on standard output."""
+    """Send the program's standard output to standard error, which keeps ours clean."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,7 +1,7 @@
-"""`save_repro`: a bundle of one call, after the fact, typically from an `except` block.
+"""`save_repro`: save one call as a bundle after it has happened, typically in an `except` block.
 
-Nothing of the program is run again in this process. Its graphs are recorded in a copy of it and judged in
-processes of their own; the exception on its way tells which of them is meant.
+Nothing of the program is run again in this process. Its graphs are recorded in a fork and judged in
+separate processes; the exception in flight decides which of them is saved.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _RECORDING_LIMIT = 300.0
-"""Seconds for running the call once, without a compiler."""
+"""Time limit for running the call once, without a compiler."""
 _TICK = 0.02
 
 
@@ -64,10 +64,10 @@ def save_repro(
 ) -> Path:
     """Save the call `model(*args, **kwargs)` as a bundle, and return the bundle's path.
 
-    `model` is a module or function, compiled or not, or a `torch.export.ExportedProgram`. A compiled one
-    brings its compiler and options along; for others they are given here as for `torch.compile`. Of several
-    graphs the one is saved that fails, in an `except` block the one that fails as the exception says. If none
-    does so by itself, or with `whole`, it is the whole call, whose source code the bundle then holds.
+    `model` is a module or function, compiled or not, or a `torch.export.ExportedProgram`. For a compiled one
+    its own compiler and options are used; for others pass them here as for `torch.compile`. Of several graphs
+    the one that fails is saved, in an `except` block the one that fails with that exception. If none fails
+    alone, or with `whole`, the whole call is saved, with its source code.
 
     Neither the model nor its inputs, gradients, generators or compiled code are changed.
     """
@@ -103,7 +103,7 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     failure: Verdict | None
-    """The verdict that the exception in flight amounts to."""
+    """The verdict derived from the exception in flight."""
     scratch: Path
 
     @property
@@ -111,7 +111,7 @@ class _Call:
         return None if self.failure is None else Signature.of(self.failure)
 
     def saved(self, judged: _Judged, path: Path | str | None) -> Path:
-        """Written under its name, with what is expected of it."""
+        """Save the bundle with its verdict and expected failure, and return its path."""
         settings = WatchSettings.from_environ()
         repro, verdict = judged
         target = Path(path) if path else settings.directory / f"{new_run_id()}-{verdict.kind.value}"
@@ -120,7 +120,7 @@ class _Call:
         return save_bundle(repro, target, verdict=verdict, size_cap=settings.size_cap)
 
     def failing_graph(self) -> _Judged | None:
-        """The graph that fails as the exception says, else one that fails in the same way."""
+        """Return the graph that fails with the exception in flight, else one with a failure of that kind."""
         from torchrepro.engine.check_bundle import first_failing
 
         bundles = self._recorded()
@@ -130,7 +130,7 @@ class _Call:
             for bundle in bundles:
                 try:
                     yield bundle, _checked(bundle).verdict
-                except TorchReproError as exc:  # it cannot be run elsewhere: its compiler has no name
+                except TorchReproError as exc:  # it cannot run in another process: its compiler has no name
                     unjudged.append(exc)
 
         kind = None if self.expected is None else self.expected.kind
@@ -142,7 +142,7 @@ class _Call:
         return None
 
     def whole(self) -> Repro:
-        """The call itself, capture included; of an exported program its graph is all there is."""
+        """Return a repro of the whole call, capture included; of an exported program, its graph."""
         from torchrepro.bundle.exported import repro_of_exported
 
         more: Any = {"compiler": self.target.compiler, "ambient": capture_ambient()}
@@ -152,7 +152,7 @@ class _Call:
         return repro_of_call(function, self.args, self.kwargs, **more)
 
     def judged(self, repro: Repro) -> _Judged:
-        """Judge in a process of its own; what the program itself saw of it has the last word."""
+        """Judge a repro in its own process; if that disagrees with the program's failure, keep the latter."""
         bundle = save_bundle(repro, self.scratch / "call", script=False)
         try:
             checked = _checked(bundle)
@@ -176,7 +176,7 @@ class _Call:
         return names if done else []
 
     def _record(self) -> None:
-        """In a copy of this process: Dynamo's caches may be emptied, and the model run."""
+        """Record the graphs in a fork of this process, where it may reset Dynamo and run the model."""
         dynamo.reset()
 
         def call(backend: Callable[..., Any]) -> None:
@@ -187,7 +187,7 @@ class _Call:
         save_graphs(repros, self.scratch)
 
     def _record_elsewhere(self) -> bool:
-        """In a fresh process, from the source of the call."""
+        """Record the graphs in a fresh process, from the source of the call; return whether it finished."""
         from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated
 
         repro = self.whole()
@@ -225,7 +225,7 @@ def _require_arguments(model: Any, args: Any, kwargs: Any) -> None:
 
 
 def _failure_in_flight() -> Verdict | None:
-    """Return what the exception amounts to in whose `except` block we are."""
+    """Return the verdict derived from the exception that is being handled, or None."""
     exc = sys.exception()
     if isinstance(exc, AccuracyError) and exc.verdict is not None:
         return exc.verdict
@@ -233,7 +233,7 @@ def _failure_in_flight() -> Verdict | None:
 
 
 def _already_kept(failure: Verdict) -> Path | None:
-    """Return the bundle that the watch of this process has kept of the same failure."""
+    """Return the bundle that the watch of this process has saved for the same failure, or None."""
     session = current_session()
     signature = Signature.of(failure)
     for bundle in reversed(session.kept if session is not None else []):
@@ -254,7 +254,7 @@ def _copied(bundle: Path, path: Path) -> Path:
 
 
 def can_fork() -> bool:
-    """A context of an accelerator does not survive a fork, and other ranks would hear a second voice."""
+    """Return whether a fork is safe: no accelerator in use, and no process group, which it would disturb."""
     distributed = torch.distributed
     return not any(map(is_initialised, accelerators())) and not (
         distributed.is_available() and distributed.is_initialized()
@@ -262,12 +262,12 @@ def can_fork() -> bool:
 
 
 def in_a_fork(work: Callable[[], object], time_limit: float) -> bool:
-    """Let a copy of this process do some work; return whether it was done in time."""
-    child = fork()  # torch's other threads are not needed in a child that computes with one
+    """Run some work in a fork of this process; return whether it succeeded in time."""
+    child = fork()  # a child with one compute thread does not need torch's other threads
     if child == 0:
         status = 1
         try:
-            # What the user's code prints has been printed once already.
+            # The user's code has printed this output already.
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)

@@ -1,6 +1,6 @@
-"""The session of a watching process: where bundles go, what was caught, and the promise never to disturb.
+"""The session of a watching process: where bundles go, and what was caught; it never breaks the program.
 
-Whatever goes wrong in here is written to a file and said in one line; the user's program goes on as if it
+An error of the watch is written to a file and reported in one line; the user's program continues as if it
 were not watched.
 """
 
@@ -35,15 +35,15 @@ _checks = 0
 
 
 def is_checking() -> bool:
-    """Return whether a check is going on, so that the watch must look away."""
+    """Return whether a check is under way, in which nothing is watched."""
     return _checks > 0
 
 
 @contextmanager
 def looking_away() -> Iterator[None]:
-    """The body is a check of our own: nothing in it is watched.
+    """Suspend the watch in the body, for a check of torchrepro itself.
 
-    Nor does it reach the user's hooks on tensors that autograd saves: checkpointing counts them.
+    The user's saved-tensor hooks are not called either, because checkpointing counts the calls.
     """
     from torch.autograd.graph import saved_tensors_hooks
 
@@ -71,7 +71,7 @@ def current_session() -> Session | None:
 
 
 def open_session(settings: WatchSettings, *, current: bool = False) -> Session:
-    """Open a session that ends with the process at the latest; `current`: all that is compiled is watched."""
+    """Open a session that ends with the process at the latest; `current`: it watches every compilation."""
     session = Session(settings)
     if not _at_exit:
         atexit.register(_finish)
@@ -82,7 +82,7 @@ def open_session(settings: WatchSettings, *, current: bool = False) -> Session:
 
 
 def disable(session: Session | None = None) -> None:
-    """Stop watching, also what has been compiled meanwhile; without a session the latest `enable` ends."""
+    """Stop watching, also what is compiled already; without a session, stop that of the latest `enable`."""
     session = session or current_session()
     if session in _sessions:
         _sessions.remove(session)
@@ -90,7 +90,7 @@ def disable(session: Session | None = None) -> None:
 
 
 def _finish() -> None:
-    """At the end of the process: clean up, and say last what was caught."""
+    """Clean up at exit, and print what was caught."""
     for session in _at_exit:
         session.end()
         if session.kept and session.pid == os.getpid() and LAUNCHED not in os.environ:
@@ -105,30 +105,30 @@ CHECKPOINT_CAP = 1 << 20
 
 
 class Session:
-    """One watch of one process. Forked children go on with a copy of it, under names of their own."""
+    """One watch of one process. Forked children continue with a copy, and write bundles of other names."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self.settings = settings
         self.run_id = settings.run_id or new_run_id()
         self.directory = settings.directory
         self.label = ""
-        """Tells the bundles of one rank from those of another."""
+        """Prefix that distinguishes the bundles of one rank from those of another."""
         self.active = True
         self.pid = os.getpid()
         self.started = time.monotonic()
         self.checking_seconds = 0.0
         self.graphs = 0
-        """How many graphs were watched so far: ranks that do the same thing count alike."""
+        """How many graphs were watched so far: the same on ranks that do the same."""
         self.origins = Origins()
         self.kept: list[Path] = []
         self._seen: set[tuple[str, Signature]] = set()
         self._lock = threading.RLock()
         self._complained = False
         self.endings: list[Callable[[], None]] = []
-        """What is done when the session ends."""
+        """Callbacks for the end of the session."""
 
     def end(self) -> None:
-        """Clean up: nothing unfinished is left behind by a process that ends by itself."""
+        """End the session and remove unfinished bundles."""
         self.active = False
         for ending in self.endings:
             self.shielded("clean up", ending)
@@ -137,7 +137,7 @@ class Session:
     def keep(self, repro: Repro, verdict: Verdict, key: str) -> Path | None:
         """Save a bundle for a failure, unless the same graph failed in the same way before.
 
-        Raises what stands in the way; callers are shielded.
+        Raises if it cannot be saved; callers use `shielded`.
         """
         level_1 = self.settings.level == 1
         cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
@@ -146,7 +146,7 @@ class Session:
         return self.keep_as(save, verdict, key)
 
     def keep_as(self, save: Callable[[Path], Path], verdict: Verdict, key: str) -> Path | None:
-        """Keep a bundle that `save` writes, unless the same graph failed in the same way before."""
+        """Call `save` to write a bundle, unless the same graph failed in the same way before."""
         signature = Signature.of(verdict)
         with self._lock:
             if (key, signature) in self._seen or len(self.kept) >= self.settings.limit:
@@ -158,7 +158,7 @@ class Session:
             return path
 
     def under_free_name(self, ending: str, save: Callable[[Path], Path]) -> Path:
-        """Save under the next free name; in the system's temporary directory if need be."""
+        """Save under the next free name; in the temporary directory if `out` is not writable."""
         try:
             return self._numbered(ending, save)
         except BundleError as exc:
@@ -188,16 +188,16 @@ class Session:
             self.run_id, self.label = ranks.run_id(self.run_id), f"rank{ranks.rank}-"
 
     def announce_unfinished(self, bundle: Path) -> None:
-        """Tell the other ranks which bundle to name if this rank dies now.
+        """Announce to the other ranks which bundle to name if this rank dies now.
 
-        Under a launcher nothing is said: it finishes the bundle under another name.
+        Not under a launcher, which finishes the bundle under another name.
         """
         ranks = None if LAUNCHED in os.environ else self._ranks()
         if ranks is not None:
             ranks.announce(str(bundle))
 
     def keep_step(self, event: str) -> None:
-        """Wait until the other ranks get here, too. Raises `RankFailed` if one has failed or died."""
+        """Wait until the other ranks get here too. Raises `RankFailed` if one has failed or died."""
         ranks = self._ranks()
         if ranks is not None:
             agreement = ranks.agree(event)
@@ -205,7 +205,7 @@ class Session:
                 raise agreement.error()
 
     def tell_ranks(self, verdict: Verdict, bundle: Path | None, event: str = "") -> None:
-        """Tell the others of a failure before it is raised; without an event they are not waited for."""
+        """Announce a failure to the other ranks before it is raised; wait for them only with an event."""
         ranks = self._ranks()
         if ranks is None:
             return
@@ -219,9 +219,9 @@ class Session:
         return Ranks.current(timeout=self.settings.rank_timeout)
 
     def shielded(self, what: str, work: Callable[[], T], *, from_interrupts: bool = False) -> T | None:
-        """Do some work of ours; if it fails, say so once, keep the details in a file, and return None.
+        """Run work of the watch; if it fails, report it once, write the details to a file, and return None.
 
-        `from_interrupts`: while an exception of the user's is on its way, even Ctrl-C must not replace it.
+        `from_interrupts`: also catch Ctrl-C, which must not replace the user's exception in flight.
         """
         try:
             return work()
@@ -256,7 +256,7 @@ _NOT_WRITABLE = (1, 13, 30)  # EPERM, EACCES, EROFS
 
 
 class Sampler:
-    """Decide which calls of a graph are checked at level 4: every n-th, the first n, a share of the time."""
+    """Decides which calls of a graph are checked at level 4: every n-th, the first n, a share of the time."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""WatchSettings: what the user asked the watch to do, from a command line, a call or the environment."""
+"""WatchSettings: the options of the watch, from a command line, a call or the environment."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torchrepro.catch.autoload import PREFIX, SWITCH
 from torchrepro.nouns.errors import TorchReproError
 
 LAUNCHED = f"{PREFIX}LAUNCHED"
-"""Set by `torchrepro run` in the processes it starts: it says the last words itself."""
+"""Set by `torchrepro run` in the processes it starts: it prints the closing lines itself."""
 TORCHS_OWN_TOOL = {"TORCHDYNAMO_REPRO_AFTER": "after", "TORCHDYNAMO_REPRO_LEVEL": "level"}
-"""Its variables, and the options that they are here."""
+"""The variables of torch's own tool, and the options that they set here."""
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -28,11 +28,11 @@ class After(StrEnum):
     DYNAMO = "dynamo"
     """Captured graphs, before AOT."""
     AOT = "aot"
-    """Forward, backward and inference graphs as handed to the backend."""
+    """Forward, backward and inference graphs as passed to the backend."""
 
 
 class OnMismatch(StrEnum):
-    """What a mismatch that a check finds does to the user's program."""
+    """What happens in the user's program when a check finds a mismatch."""
 
     WARN = "warn"
     RAISE = "raise"
@@ -50,18 +50,18 @@ class WatchSettings:
     whole: bool = False
     """Also compare each whole compiled call with plain Python."""
     every: int = 1
-    """At level 4: check one call of so many."""
+    """At level 4: check one call of this many."""
     first: int | None = None
-    """At level 4: check only so many calls of each graph."""
+    """At level 4: check only this many calls of each graph."""
     budget: float | None = None
     """At level 4: spend at most this share of the run time on checks."""
     size_cap: int = 1 << 30
-    """Bytes of tensors that a bundle may hold; what goes beyond is kept as a recipe."""
+    """Bytes of tensors that a bundle may hold; tensors beyond that are kept as recipes."""
     on_mismatch: OnMismatch = OnMismatch.WARN
     limit: int = 20
     """Bundles that one process may write."""
     rank_timeout: float = 60.0
-    """Seconds that a rank waits to hear how the others fared."""
+    """Seconds that a rank waits for the results of the others."""
     run_id: str = ""
     """Shared by all processes of one run."""
 
@@ -82,7 +82,7 @@ class WatchSettings:
         return Path(os.path.abspath(self.out or "torchrepro-out"))
 
     def changed(self, **values: Any) -> WatchSettings:
-        """These settings with some replaced; texts are read as in the environment, None changes nothing."""
+        """Return a copy with values replaced; strings are parsed as in the environment, None is ignored."""
         known = {field.name for field in fields(self)}
         for name in values.keys() - known:
             known_ones = f"known are {', '.join(sorted(known))}"
@@ -101,14 +101,14 @@ class WatchSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> WatchSettings:
-        """Return the settings that the environment asks for, defaults elsewhere."""
+        """Return the settings of the environment, with defaults for the others."""
         environ = os.environ if environ is None else environ
         texts = {field.name: environ.get(PREFIX + field.name.upper()) for field in fields(cls)}
         return cls().changed(**{name: text or None for name, text in texts.items()})
 
 
 def torch_aliases(environ: Mapping[str, str]) -> dict[str, str]:
-    """Options in the words of torch's own tool: TORCHDYNAMO_REPRO_AFTER and TORCHDYNAMO_REPRO_LEVEL."""
+    """Return the options in TORCHDYNAMO_REPRO_AFTER and TORCHDYNAMO_REPRO_LEVEL, of torch's own tool."""
     return {option: environ[name] for name, option in TORCHS_OWN_TOOL.items() if environ.get(name)}
 
 
@@ -140,7 +140,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "rank_timeout": float,
     "run_id": str,
 }
-"""How the text of an option is read; the others are integers."""
+"""Parsers of options; the others are integers."""
 
 
 def _parsed(name: str, value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Snapshot: a graph as it was before the compiler saw it, with the state around it.
+"""Snapshot: a graph as it was before compilation, with the state around it.
 
-Compilers change their graph, so it is turned into text at once; what a bundle needs besides are the inputs.
+Compilers change their graph, so it is turned into text at once; a bundle needs the inputs in addition.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Snapshot:
     mutates: bool
     """Whether the graph may write to its inputs."""
     collective: bool = False
-    """Whether the graph talks to other ranks, so that it cannot be run once more on one of them."""
+    """Whether the graph communicates with other ranks, so that it cannot be run again on one of them."""
     backward: bool = False
     """Whether it is a backward graph that AOT made."""
     origin: Origin | None = None
@@ -69,7 +69,7 @@ class Snapshot:
         origins: Origins | None = None,
         notes: Iterable[str] = (),
     ) -> Snapshot:
-        """Take the graph as it is now. CannotSerialise or GraphTextError where it cannot be kept as data."""
+        """Take a snapshot of the graph. Raises CannotSerialise or GraphTextError if it cannot be data."""
         below_aot = place is Place.AFTER_AOT
         with disable_current_modes():
             return cls(
@@ -88,7 +88,7 @@ class Snapshot:
 
     @cached_property
     def key(self) -> str:
-        """The same for the same graph."""
+        """A digest of the graph's text."""
         return hashlib.sha256(self.written.text.encode()).hexdigest()
 
     @cached_property
@@ -126,7 +126,7 @@ class Snapshot:
 
 
 def concrete(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Inputs with the hints of symbols in their place, also in the sizes of fake tensors.
+    """Return the inputs with symbols replaced by their hints, also in the sizes of fake tensors.
 
     Checked on torch 2.11 to 2.15 (`SymNode.hint`).
     """
@@ -161,7 +161,7 @@ def _talks(node: torch.fx.Node) -> bool:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Return whether a node may write in place: a wrong yes costs a note, a wrong no a wrong input."""
+    """Return whether a node may write in place: a false positive adds a note, a miss saves a wrong input."""
     if node.op in ("call_module", "output"):
         return node.op == "call_module"
     return has_effects(node) or getattr(node.target, "__name__", "") == "batch_norm"
@@ -171,7 +171,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class PendingBundle:
-    """The unfinished bundle of one graph, brought up to date before each call."""
+    """The unfinished bundle of one graph, updated before each call."""
 
     def __init__(self, session: Session, snapshot: Snapshot) -> None:
         self._session = session
@@ -182,7 +182,7 @@ class PendingBundle:
         self.path: Path | None = None
 
     def update(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor], phase: str) -> None:
-        """The bundle describes a call with these inputs from now on, and the call is about to happen."""
+        """Write the inputs of a call that is about to happen to the bundle, and its phase."""
         if self._pid != os.getpid():
             # In a forked child: the files are the parent's.
             self._pid, self._in_place, self._flight, self.path = os.getpid(), None, None, None
@@ -192,12 +192,12 @@ class PendingBundle:
         self._flight.write(phase)
 
     def idle(self) -> None:
-        """The call has returned."""
+        """Record that the call has returned."""
         if self._flight is not None:
             self._flight.write("idle")
 
     def load(self) -> Repro:
-        """Return the repro as it is on disk, the inputs as they were before the call."""
+        """Return the repro from disk, with the inputs as they were before the call."""
         assert self.path is not None
         return load_bundle(self.path, trusted=trust_own(read_manifest(self.path)))
 
@@ -214,7 +214,7 @@ class PendingBundle:
 
     @cached_property
     def _without_inputs(self) -> tuple[Repro, GraphText]:
-        """It is kept, and must not keep the user's tensors alive."""
+        """The repro without inputs: it is cached, and must not keep the user's tensors alive."""
         repro = self._snapshot.repro(())
         written, compiler = write_with_source(repro)
         return replace(repro, compiler=compiler), written
@@ -234,16 +234,16 @@ class PendingBundle:
 
 @dataclass(frozen=True, eq=False)
 class _InPlace:
-    """Writes the inputs of a later call over those of the first, where they have the same layout."""
+    """Overwrites the inputs of the first call by those of a later one, if they have the same layout."""
 
     file: StorageRewriter
     layout: tuple[Any, ...]
     pieces: list[tuple[str, int, int, int]]
-    """The name of a storage in the file; which value it belongs to, where in it, how many bytes."""
+    """(name of a storage in the file, index of its value, offset in that, bytes)."""
 
     @classmethod
     def of(cls, path: Path, values: Sequence[Any], packed: PackedValues) -> _InPlace | None:
-        """None where the values are not all plain tensors on the CPU whose bytes were written as they are."""
+        """Return None unless all tensors are plain ones on the CPU whose bytes were written unchanged."""
         layout = _layout(values)
         if layout is None:
             return None
@@ -271,7 +271,7 @@ class _InPlace:
 
 
 def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Everything about the inputs that the manifest says of them, but their bytes; None if that is more."""
+    """Return all that a manifest has about the inputs; None for tensors that need more than their bytes."""
     storages: dict[int, int] = {}
     layout: list[Any] = []
     for value in values:
@@ -281,7 +281,7 @@ def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
         if type(value) not in _PLAIN or value.device.type != "cpu" or value.layout is not torch.strided:
             return None
         if is_zero_tensor(value):
-            return None  # it has no bytes that could be written over
+            return None  # it has no bytes to overwrite
         storage = value.untyped_storage()
         alias = storages.setdefault(storage.data_ptr(), len(storages))
         layout.append(

@@ -1,8 +1,8 @@
-"""Where torch is hooked: the two places at which a graph is handed to a compiler.
+"""Hook torch at the two places at which a graph is passed to a compiler.
 
-After capture it is `OutputGraph.call_user_compiler`, through which every `torch.compile` goes, whichever
-backend it names and whenever it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch
-calls around its own compiler for this very purpose, and for other backends the compilers that AOT is given.
+After capture it is `OutputGraph.call_user_compiler`, which every `torch.compile` calls, with any backend
+and however early it was made. After AOT it is `wrap_compiler_debug` in inductor, which torch calls around its
+own compiler for this purpose, and for other backends the compilers that AOT is given.
 Both are hooked when their modules are imported: a program that compiles nothing imports nothing. Whole calls
 are hooked where `torch.compile` makes something to call. `enable` and `watch` turn the hooks on.
 """
@@ -35,7 +35,7 @@ _installed = False
 
 
 def install() -> None:
-    """Hook torch once; whether anything is watched is asked each time a graph is compiled."""
+    """Hook torch once; the hooks check at each compilation whether there is a session."""
     global _installed
     if _installed:
         return
@@ -48,7 +48,7 @@ def install() -> None:
 def enable(settings: WatchSettings | None = None, **options: Any) -> Session:
     """Watch every `torch.compile` of this process from now on; options as in `WatchSettings`.
 
-    What has been compiled already stays as it is: call `torch.compiler.reset()` first to have it watched too.
+    Code compiled earlier is not watched: call `torch.compiler.reset()` first to have it watched too.
     """
     session = open_session((settings or WatchSettings.from_environ()).changed(**options), current=True)
     install()
@@ -57,7 +57,7 @@ def enable(settings: WatchSettings | None = None, **options: Any) -> Session:
 
 @contextmanager
 def watch(settings: WatchSettings | None = None, **options: Any) -> Iterator[Session]:
-    """Watch what the body compiles and calls. The session that it gives has the bundles in `kept`."""
+    """Watch what the body compiles and calls. The yielded session has the bundles in `kept`."""
     session = enable(settings, **options)
     try:
         yield session
@@ -66,7 +66,7 @@ def watch(settings: WatchSettings | None = None, **options: Any) -> Iterator[Ses
 
 
 def _hook_capture(module: ModuleType) -> None:
-    """Export, and a package of compiled code, want back what the compiler itself returned.
+    """Hook captured graphs, except for export and packages, which need the compiler's own result.
 
     Checked on torch 2.11 to 2.15 (`OutputGraph.call_user_compiler`, `compiler_fn`, `export`, `package`).
     """
@@ -91,7 +91,7 @@ def watched_backend(
 ) -> Callable[..., Any]:
     """Return a backend of `torch.compile`, watched after capture and, as the settings say, after AOT.
 
-    `compiler` says what the backend is, where the object itself does not tell.
+    `compiler` describes the backend, if that cannot be read from the object.
     """
     after = session.settings.after
 
@@ -110,7 +110,7 @@ def watched_backend(
 
 
 def _hook_inductor(module: Any) -> None:
-    """Checked on torch 2.11 to 2.15 (`compile_fx.wrap_compiler_debug`)."""
+    """Hook inductor below AOT. Checked on torch 2.11 to 2.15 (`compile_fx.wrap_compiler_debug`)."""
     original = module.wrap_compiler_debug
 
     def wrap(compiler_fn: Callable[..., Any], compiler_name: str) -> Callable[..., Any]:
@@ -124,7 +124,7 @@ def _hook_inductor(module: Any) -> None:
 
 
 def _hook_aot(module: Any) -> None:
-    """Backends other than inductor. Checked on torch 2.11 to 2.15 (`aot_module_simplified`)."""
+    """Hook AOT for backends other than inductor. Checked on torch 2.11 to 2.15 (`aot_module_simplified`)."""
     original = module.aot_module_simplified
 
     def aot_module_simplified(gm: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
@@ -142,16 +142,14 @@ def _hook_aot(module: Any) -> None:
 
 
 def _hook_calls(module: Any) -> None:
-    """Whole calls, for what is compiled while `whole` is on. Modules and classes compile their methods one by
-    one, each of which comes here.
-    """
+    """Hook whole calls of what is compiled while `whole` is on; each method of a module or class, too."""
     context_class = getattr(module, CONTEXT_CLASS)
     original = context_class.__call__
 
     def compile_callable(self: Any, fn: Any) -> Any:
         compiled = original(self, fn)
         session = current_session()
-        # For the user to call: not for export, and not by torch for itself.
+        # Only functions that the user calls: not those of export, and not torch's own.
         wanted = isinstance(self, module.OptimizeContext) and not self.export
         own = isinstance(fn, FunctionType) and (fn.__module__ or "").startswith("torch.")
         wanted = wanted and isinstance(compiled, FunctionType) and (not own or hasattr(fn, "__wrapped__"))
@@ -171,9 +169,7 @@ def _watched_after_aot(
     *,
     backward: bool = False,
 ) -> Callable[..., Any]:
-    """A compiler below AOT. Unless all graphs there are watched, it is only for what capture's hook cannot
-    see: backward graphs, compiled and run by autograd.
-    """
+    """Watch a compiler below AOT: all graphs, or only backward ones, which the hook of capture misses."""
 
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
         of_backward = backward or bool(kwargs.get("is_backward"))
@@ -189,7 +185,7 @@ def _watched_after_aot(
             return compiler_fn(graph, example_inputs, **kwargs)
         if getattr(_here, "backend", None) is None:
             return watched(graph, example_inputs, **kwargs)
-        # Compiled together with its forward: failures of that are seen after capture, with real inputs.
+        # Compiled together with its forward: the hook after capture sees a failure, with real inputs.
         watched_graph = session.shielded(
             "keep a graph", lambda: WatchedGraph(session, take(graph, kwargs), example_inputs)
         )
@@ -200,16 +196,17 @@ def _watched_after_aot(
 
 
 def _session_of_graph() -> Session | None:
-    """The session that watches the graph being compiled, if what comes after AOT is to be watched at all."""
+    """Return the session for the graph being compiled, if it watches graphs after AOT, else None."""
     session: Session | None = getattr(_here, "session", None) or current_session()
     return None if session is None or session.settings.after is After.DYNAMO else session
 
 
 @contextmanager
 def _inside(backend: Any, session: Session) -> Iterator[None]:
-    """The backend is at work in this thread. AOT's cache of whole results is passed over: a hit would hand
-    out compiled graphs that never met the hook below AOT. Inductor's caches, which hold the compiled code,
-    stay.
+    """Mark the backend as active in this thread, and turn off AOT's cache of whole results in the body.
+
+    A hit there would return compiled graphs that bypass the hook below AOT. Inductor's caches of compiled
+    code stay on.
 
     Checked on torch 2.11 to 2.15 (`enable_autograd_cache`).
     """
@@ -227,7 +224,7 @@ def _inside(backend: Any, session: Session) -> Iterator[None]:
 
 
 def _named_like(backend: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors of torch name the backend by its `__name__`."""
+    """Set the function's `__name__` to the backend's, by which torch's errors name it."""
     name = getattr(backend, "__name__", None) or getattr(backend, "compiler_name", None)
     function.__name__ = str(name or type(backend).__name__)
     return function
@@ -235,16 +232,16 @@ def _named_like(backend: Any, function: Callable[..., Any]) -> Callable[..., Any
 
 @dataclass(frozen=True, eq=False)
 class CompiledTarget:
-    """What was compiled, and how."""
+    """A compiled function, and its compiler."""
 
     function: Callable[..., Any]
-    """What plain Python calls with the same arguments."""
+    """The uncompiled function, to be called with the same arguments."""
     compiler: Compiler
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, function: Callable[..., Any], context: Any) -> CompiledTarget:
-        """From what `torch.compile` was given and the context that it made.
+        """Return the target from the argument of `torch.compile` and the context that it made.
 
         Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.callback`, `fullgraph`, `_dynamic`).
         """
@@ -254,14 +251,14 @@ class CompiledTarget:
 
     @property
     def users(self) -> Callable[..., Any]:
-        """The user's own function or module: what a person would hand to `torch.compile`.
+        """The user's own function or module: what a user would pass to `torch.compile`.
 
         Checked on torch 2.11 to 2.15 (`wrap_inline`).
         """
         function: Any = self.function
         code = getattr(function, "__code__", None)
         if code is not None and code.co_filename.endswith("external_utils.py"):
-            function = getattr(function, "__wrapped__", function)  # capture put a frame of its own around it
+            function = getattr(function, "__wrapped__", function)  # capture wrapped it
         owner = getattr(function, "__self__", None)
         if isinstance(owner, torch.nn.Module) and function.__name__ in ("_call_impl", "_wrapped_call_impl"):
             return owner
@@ -275,7 +272,7 @@ class CompiledTarget:
 
 
 def target_of(model: Any) -> CompiledTarget | None:
-    """Return what stands inside a compiled module, function or method; None if it is not compiled.
+    """Return what a compiled module, function or method was made from; None if it is not compiled.
 
     Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `get_compiler_config`, `_orig_mod`,
     `_compiled_call_impl`).
@@ -287,7 +284,7 @@ def target_of(model: Any) -> CompiledTarget | None:
         inner = target_of(compiled_call(model))
         return None if inner is None else replace(inner, function=model)
     function = compiled_function(model)
-    # The context is known to the compiled function alone; this little function of it is closed over it.
+    # The context is only reachable through the closure of this function.
     context = closed_over(getattr(model, "get_compiler_config", None), "self")
     if function is None or context is None:
         return None

@@ -1,9 +1,9 @@
 """Whole calls: each outermost compiled call compared with plain Python (`run --whole`, `watch(whole=True)`).
 
-Graph by graph one cannot see what capture itself got wrong: a side effect that was lost, an error that is no
-longer raised. So the call is looked at from outside: plain Python runs the same call from the same state, on
-clones, and leaves everything as the compiled call left it, the random generators included. The program gets
-the compiled call's result and side effects, once.
+Comparing graphs does not show the errors of capture itself: a lost side effect, an error that is no longer
+raised. So whole calls are compared: plain Python runs the same call from the same state, on clones, and
+leaves everything as the compiled call left it, the random generators included. The program gets the compiled
+call's result and side effects, once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from torchrepro.torch_api.pytree import tree_map_only
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _EARLIER = 2
-"""Calls before a failed one that its bundle keeps."""
+"""How many calls before a failed one its bundle keeps."""
 
 _here = threading.local()
 
@@ -66,8 +66,8 @@ def compared_with_python(
 ) -> Callable[..., Any]:
     """Compare each outermost call of what `torch.compile` returned for `function`.
 
-    Everything that torch and users read from it is there as before; an outer `torch.compile` inlines the
-    function itself, as it would without us. Checked on torch 2.11 to 2.15 (`_torchdynamo_wrapper_id`,
+    The wrapper has all attributes that torch and users read; an outer `torch.compile` inlines the function
+    itself, as it would without the wrapper. Checked on torch 2.11 to 2.15 (`_torchdynamo_wrapper_id`,
     `skip_code`).
     """
     from torchrepro.torch_api.dynamo import skip_code
@@ -93,7 +93,7 @@ def compared_with_python(
         finally:
             _here.inside = False
 
-    # If an outer compiled function calls this one from Python, these frames are not to be compiled for it.
+    # If an outer compiled function calls this one from Python, these frames must not be compiled.
     for ours in (whole_call, runs_in_plain_python, is_checking):
         skip_code(ours.__code__)
     functools.update_wrapper(whole_call, compiled)
@@ -111,10 +111,10 @@ class WholeCalls:
         self._sampler = Sampler(session)
         self._recent: deque[Arguments | None] = deque(maxlen=_EARLIER)
         self._told: set[Signature] = set()
-        """Failures of this function that have been dealt with, by a bundle of a graph or of a call."""
+        """Failures of this function that have a bundle of a graph or of a call."""
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the compiled call; compare it afterwards if the sampler takes it."""
+        """Run the compiled call; compare it afterwards if the sampler selects it."""
         if not self._sampler.take():
             self._recent.append(None)
             return compiled(*args, **kwargs)
@@ -127,7 +127,7 @@ class WholeCalls:
         try:
             outputs = compiled(*args, **kwargs)
         except AccuracyError:
-            raise  # our own, of a graph in this call
+            raise  # raised by the watch, for a graph in this call
         except Exception as exc:
             self._finish(call, kept, spent, None, exc)
             raise
@@ -139,7 +139,7 @@ class WholeCalls:
     def _finish(
         self, call: WholeCall, kept: int, spent: float, outputs: Any, raised: Exception | None
     ) -> Verdict | None:
-        """Judge the call and keep what failed; the program's own exception is never replaced."""
+        """Judge the call and save a failure; the program's own exception is never replaced."""
         started = time.monotonic()
 
         def judged() -> Verdict:
@@ -165,7 +165,7 @@ class WholeCalls:
             self._sampler.spent(spent + time.monotonic() - started)
 
     def _keep(self, call: WholeCall, verdict: Verdict) -> Path | None:
-        """Keep the call as data, in the state from before it."""
+        """Save the call as a bundle, in the state from before it."""
         target, before = self._target, call.before
         with in_state(before, call.live):
             ambient = replace(capture_ambient(), rng=call.rng.devices)
@@ -180,27 +180,27 @@ class WholeCalls:
 
 @dataclass(eq=False)
 class WholeCall:
-    """A compiled call: all that it can reach before it happens, and, once it is finished, what it did."""
+    """A compiled call: the state that it can reach, before it, and, once it has finished, its effects."""
 
     target: CompiledTarget
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     live: State
-    """The contents of what it can reach, as the user has them; when it is finished, as it left them."""
+    """The state that it can reach, not cloned; once it has finished, as it left it."""
     before: State
-    """Clones of the same, from before it."""
+    """Clones of that state, from before it."""
     rng: RngState
     arguments: Arguments
-    """Its arguments for a bundle of a later call: data is copied, other objects are themselves."""
+    """Its arguments for a bundle of a later call: tensors are copied, other objects are shared."""
     outputs: Any = None
     raised: Exception | None = None
 
     @classmethod
     def of(cls, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WholeCall | None:
-        """Take the state of a call that is about to happen; None where it cannot be compared."""
+        """Return the call with its state, before it happens; None if it cannot be compared."""
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            # Ranks that run a call twice, each by its own clock, would wait for one another.
+            # Ranks that run a call twice at different times would deadlock.
             raise TorchReproError(
                 "whole calls are not compared in a job of several ranks",
                 next_step="use --level 4, or run it with one rank",
@@ -212,19 +212,19 @@ class WholeCall:
                 next_step="pass it a list instead, or leave out --whole",
             )
         if any(map(is_lazy, live.tensors())):
-            return None  # this call turns lazy modules into others for good; the next one can be compared
+            return None  # this call initialises lazy modules; the next one can be compared
         arguments = tree_map_only(torch.Tensor, TensorCloner().clone, (args, dict(kwargs)))
         return cls(target, args, kwargs, live, live.cloned(), capture_rng_state(), arguments)
 
     def finish(self, outputs: Any, raised: Exception | None) -> None:
         self.live, self.rng_after = self.live.again(), capture_rng_state()
         self.seen = describe_state(self.target.function, self.args, self.kwargs)
-        """What can be seen after it, objects that it made included."""
+        """The visible state after it, new objects included."""
         self.outputs, self.raised = outputs, raised
 
 
 def judge_call(call: WholeCall) -> Verdict:
-    """Return whether the compiled call did what plain Python does. The compiled call is not repeated."""
+    """Return the verdict of comparing the compiled call, which is not repeated, with plain Python."""
     runs = _Runs(call)
     restore_rng_state(call.rng)
     try:
@@ -243,11 +243,11 @@ def judge_call(call: WholeCall) -> Verdict:
 
 
 class _OutOfSight(TorchReproError):
-    """The call writes to tensors that were not among the state, whose former contents are unknown."""
+    """The call writes to tensors outside of the recorded state, whose former contents are unknown."""
 
 
 class _Runs:
-    """The ways to run a call that has happened, reduced to the state on which plain Python differs."""
+    """Runs of a call that has happened, with only the state in which plain Python differs."""
 
     def __init__(self, call: WholeCall) -> None:
         self._call = call
@@ -259,7 +259,7 @@ class _Runs:
         """Run the call once without compilers, on clones of the state from before it."""
         call = self._call
         clones = call.before.cloned()
-        # The compiled call has given the program its warnings already.
+        # The compiled call has already issued these warnings.
         with running_in(clones, call.live) as writes, around, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -285,14 +285,14 @@ class _Runs:
             return exc
 
     def compiled(self, around: AbstractContextManager[Any]) -> Run:
-        """Return what the program has seen of the compiled call."""
+        """Return the compiled call that has happened as a run."""
         call, first = self._call, self._first
         state = {key: call.seen.tensors[key] for key in (first.state if first else ())}
         python = {key: call.seen.data[key] for key in (first.python if first else ())}
         return Run(call.outputs, state=state, python=python, rng=call.rng_after.devices)
 
     def truth(self, draws: Draws) -> tuple[Run, tuple[str, ...]]:
-        """Return the same in float64, unless there is no difference to explain."""
+        """Return the run in float64; raise if the two sides are equal, bit for bit."""
         call, first = self._call, self._first
         assert first is not None
         if compare_runs(first, self.compiled(nullcontext()), None, rule=Rule(strict=True)):
@@ -307,10 +307,9 @@ class _Runs:
         return found.value, notes + found.notes
 
     def steady_part_of(self, verdict: Verdict) -> Verdict:
-        """Keep the differences in values that plain Python itself gives again.
+        """Return the verdict on the differences that remain when plain Python is run again.
 
-        If both sides drew the same random numbers, that is asked from the same random state, else from
-        another.
+        If both sides drew the same random numbers, it is run from the same random state, else from another.
         """
         first, rng = self._first, self._rng
         assert first is not None
@@ -323,7 +322,7 @@ class _Runs:
         if isinstance(again, Exception):
             summary = "non-deterministic: plain Python raises the second time"
             return Verdict(Kind.NOT_COMPARABLE, summary=summary)
-        # The noise of atomic additions is granted; whatever changes with the random numbers is left out.
+        # The noise of atomic additions is tolerated; values that vary with the random numbers are left out.
         repeated = compare_runs(first, again, None, rule=Rule(strict=not drew_alike))
         varying = {leaf.path for leaf in repeated.differing}
         comparison = verdict.comparison
@@ -342,7 +341,7 @@ def _observed(function: Callable[..., Any], state: State) -> Run:
 
 
 def _apart(value: Any) -> Any:
-    """A result in containers of its own: a list that is also part of the state is about to change again."""
+    """Return a result with copied containers: a list that is part of the state is about to change again."""
     if type(value) in (list, tuple):
         return type(value)(_apart(item) for item in value)
     if type(value) is dict:
