@@ -15,12 +15,12 @@ _C = torch._C
 
 
 class AmbientFacts(NamedTuple):
-    """A tuple, as it is read and compared on every call: about two microseconds."""
+    """The facts. A tuple, because it is read and compared on every call: about two microseconds."""
 
     grad_mode: bool
     inference_mode: bool
     autocast: tuple[tuple[str, torch.dtype], ...]
-    """Where it is on."""
+    """(device, dtype) where it is on."""
     autocast_cache: bool
     default_dtype: torch.dtype
     default_device: torch.device | None
@@ -33,9 +33,9 @@ class AmbientFacts(NamedTuple):
     functorch_level: int | None
     anomaly_mode: bool
     attention_backends: tuple[bool, ...]
-    """Flash, memory efficient, math, cuDNN: which ones `scaled_dot_product_attention` may take."""
+    """Flash, memory efficient, math, cuDNN: whether `scaled_dot_product_attention` may use each."""
     threads: int
-    """A compiler for the CPU divides the work among them beforehand."""
+    """A compiler for the CPU splits the work among them at compile time."""
 
     @classmethod
     def now(cls) -> AmbientFacts:
@@ -69,7 +69,7 @@ class AmbientFacts(NamedTuple):
 
 
 def user_modes_active() -> bool:
-    """Return whether a mode of the user's sees each operation of this thread, those of a capture included."""
+    """Return whether a user's mode intercepts the operations of this thread, those of a capture included."""
     return bool(_C._len_torch_dispatch_stack()) or any(
         type(_C._get_function_stack_at(index)) is not DeviceContext
         for index in range(_C._len_torch_function_stack())
@@ -85,7 +85,7 @@ def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
 
 
 def _default_device(modes: list[Any]) -> torch.device | None:
-    """`torch.set_default_device` and `with torch.device` are modes."""
+    """Return the device of `torch.set_default_device` or `with torch.device`, which are modes."""
     return next((mode.device for mode in reversed(modes) if type(mode) is DeviceContext), None)
 
 

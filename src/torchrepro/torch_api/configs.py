@@ -1,4 +1,4 @@
-"""The configuration modules of torch's compilers: what the user has changed, and values set for a while."""
+"""The configuration modules of torch's compilers: values that the user has changed, and temporary values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CONFIG_MODULES = {
 
 
 def changed_config(short: str) -> dict[str, Any]:
-    """Return the config values that the user has set to something else than torch would.
+    """Return the config values that the user has changed from torch's defaults.
 
-    Torch sets some configs to their defaults while it starts, which `_is_default` takes for a choice.
+    Torch sets some configs to their defaults while it starts, for which `_is_default` is false.
     Checked on torch 2.11 to 2.15 (`get_config_copy`, `_is_default`, `_config`).
     """
     module: Any = import_module(CONFIG_MODULES[short])
@@ -30,7 +30,7 @@ def changed_config(short: str) -> dict[str, Any]:
 
 @contextmanager
 def patched_config(short: str, values: dict[str, Any]) -> Iterator[None]:
-    """Set config values for a while; names that this version of torch does not have are ignored.
+    """Set config values in the body; names that this version of torch does not have are ignored.
 
     Checked on torch 2.11 to 2.15 (`patch`).
     """

@@ -24,13 +24,13 @@ FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 """A tensor with metadata and no data."""
 
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
-"""Run operators on metadata alone."""
+"""Run operators on metadata only."""
 
 make_fx = torch.fx.experimental.proxy_tensor.make_fx
 """Trace a function of tensors into a graph of ATen operators."""
 
 snapshot_fake = torch.fx.experimental.proxy_tensor.snapshot_fake
-"""Copy of a fake tensor whose metadata does not change any more."""
+"""Copy a fake tensor, so that its metadata does not change any more."""
 
 DimDynamic = torch.fx.experimental.symbolic_shapes.DimDynamic
 """How a dimension becomes a symbol."""
@@ -54,7 +54,7 @@ ValueRanges = torch.utils._sympy.value_ranges.ValueRanges
 """The values that a symbol may have."""
 
 sympy_functions = torch.utils._sympy.functions
-"""Integer division and the like, as expressions over symbols have them."""
+"""Integer division and other functions in expressions over symbols."""
 
 fake_errors = torch._subclasses.fake_tensor
 """Exceptions of operators that cannot run without data (`DataDependentOutputException` and its siblings)."""
@@ -63,7 +63,7 @@ fake_errors = torch._subclasses.fake_tensor
 class FakeInterpreter(torch.fx.Interpreter):
     """Run a graph on fake tensors of one mode; its constants become fakes as well.
 
-    Written to as they are, tensors of the module would count another version.
+    Writing to the module's tensors themselves would increment their version counters.
     """
 
     def __init__(self, module: torch.fx.GraphModule, mode: FakeTensorMode) -> None:
@@ -71,7 +71,7 @@ class FakeInterpreter(torch.fx.Interpreter):
         self.mode = mode
 
     def fake(self, value: Any) -> Any:
-        """Return a tensor as a fake of static sizes; anything else as it is."""
+        """Return a tensor as a fake with static sizes; anything else unchanged."""
         if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
             return self.mode.from_tensor(value, static_shapes=True)
         return value
@@ -100,7 +100,7 @@ def set_calling_convention(graph: Any, inputs: tuple[Any, ...], outputs: Any) ->
 def named_next(env: Any, name: str) -> Iterator[None]:
     """Give the next symbol that a `ShapeEnv` creates this name (`_generate_unique_id`).
 
-    It numbers symbols by a hash of their source's name; the number in a text must survive.
+    It numbers symbols by a hash of their source's name; the number in a graph's text must be kept.
     """
     number = int("".join(filter(str.isdigit, name)) or 0)
     env._generate_unique_id = lambda source_name: number

@@ -1,4 +1,4 @@
-"""The random generators that a computation may draw from: where they stand, and how to put them back."""
+"""The random generators that a computation may draw from: capture and restore their states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RngState:
-    """Where every generator stands that a computation could draw from."""
+    """The state of every generator that a computation could draw from."""
 
     devices: Mapping[str, torch.Tensor]
     """States of torch's default generators: `cpu`, `cuda:0`, ..."""
@@ -25,12 +25,12 @@ class RngState:
     generators: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
 
     def starting_from(self, devices: Mapping[str, torch.Tensor]) -> RngState:
-        """This state with the recorded ones of torch's generators in place of its own."""
+        """Return this state with the given states of torch's generators in place of its own."""
         return replace(self, devices={**self.devices, **devices})
 
 
 def accelerators() -> tuple[str, ...]:
-    """The kinds of device that this machine has beside the CPU: `cuda`, `xpu`, `mps`, an extension's."""
+    """Return the kinds of device that this machine has in addition to the CPU: `cuda`, `xpu`, `mps`, ..."""
     import torch
 
     found = torch.accelerator.current_accelerator(check_available=True)
@@ -38,7 +38,7 @@ def accelerators() -> tuple[str, ...]:
 
 
 def is_initialised(kind: str) -> bool:
-    """Whether a kind of device is in use; asking it for more than that would create its context."""
+    """Return whether a kind of device is in use; other queries would create its context."""
     import torch
 
     asked = getattr(torch.get_device_module(kind), "is_initialized", None)
@@ -46,9 +46,9 @@ def is_initialised(kind: str) -> bool:
 
 
 def capture_rng_state(*generators: torch.Generator) -> RngState:
-    """The state of the global generators (torch's on every device in use, Python's, NumPy's) and of these.
+    """Return the state of the global generators (torch's on devices in use, Python's, NumPy's) and of these.
 
-    A device that has not been initialised is left alone: asking it would create its context.
+    A device that is not initialised is skipped, because a query would create its context.
     """
     import torch
 
@@ -69,14 +69,14 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
 
 
 def same_states(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether torch's generators stand alike on the devices that both know."""
+    """Return whether the states of torch's generators are equal on the devices that both have."""
     import torch
 
     return all(torch.equal(state, second[device]) for device, state in first.items() if device in second)
 
 
 def quick_rng_state() -> dict[str, torch.Tensor]:
-    """Where the default generators of the CPU and of the current device stand, in a few microseconds."""
+    """Return the states of the default generators of CPU and current device, in a few microseconds."""
     import torch
 
     states = {"cpu": torch.get_rng_state()}
@@ -89,7 +89,7 @@ def quick_rng_state() -> dict[str, torch.Tensor]:
 
 
 def is_capturing() -> bool:
-    """Whether CUDA records a graph: nothing may ask for a generator's state or wait for the device then."""
+    """Return whether CUDA records a graph: then generator states and synchronisation are forbidden."""
     import torch
 
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
@@ -101,14 +101,14 @@ def _kinds_at_start() -> tuple[str, ...]:
 
 
 def is_device_fault(exc: BaseException) -> bool:
-    """Whether a kernel has failed in such a way that the process can no longer use the device."""
+    """Return whether a kernel's fault has made the device unusable for this process."""
     import torch
 
     return isinstance(exc, torch.AcceleratorError) or "CUDA error" in str(exc)
 
 
 def restore_rng_state(state: RngState) -> None:
-    """Put every generator back to where it stood; a device that is missing or has failed is passed over."""
+    """Restore the state of every generator; a device that is missing or has failed is skipped."""
     for device, value in state.devices.items():
         try:
             _restore_device(device, value)
@@ -138,7 +138,7 @@ def _restore_device(device: str, value: torch.Tensor) -> None:
 
 @contextmanager
 def same_randomness(state: RngState) -> Iterator[None]:
-    """Draw from `state` inside; afterwards the generators stand where they stood before."""
+    """Set the generators to `state` for the body; afterwards restore their former states."""
     outside = capture_rng_state(*(generator for generator, _ in state.generators))
     restore_rng_state(state)
     try:

@@ -1,4 +1,4 @@
-"""Inductor: its entry points, its configuration and the places at which `locate` looks into it."""
+"""Inductor: its entry points, its configuration and what `locate` hooks in it."""
 
 from __future__ import annotations
 

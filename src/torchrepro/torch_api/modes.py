@@ -22,7 +22,7 @@ TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """Base class of modes that see every operator."""
 
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
-"""Turn every dispatch mode off for a while."""
+"""Turn every dispatch mode off in a body."""
 
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 """Whether a tensor subclass can be flattened."""
@@ -43,7 +43,7 @@ current_function_modes: Callable[..., Any] = torch.overrides._get_current_functi
 """The torch function modes that are on."""
 
 pop_function_mode: Callable[..., Any] = torch.overrides._pop_mode
-"""Turn the innermost torch function mode off for a while."""
+"""Turn the innermost torch function mode off in a body."""
 
 DeviceContext = torch.utils._device.DeviceContext
 """The function mode behind `torch.device` as a context."""
@@ -62,7 +62,7 @@ function_mode_depth = torch._C._len_torch_function_stack
 
 
 def runs_in_plain_python() -> bool:
-    """Whether nothing traces this call, transforms it or watches its operations.
+    """Return whether nothing traces or transforms this call or intercepts its operations.
 
     `get_eval_frame_callback`, `_stance`, `_len_torch_dispatch_stack`, `_are_functorch_transforms_active`,
     `_top_saved_tensors_default_hooks`, `_current_graph_task_id`, `is_fx_symbolic_tracing`, `_is_tracing`.
@@ -81,7 +81,7 @@ def runs_in_plain_python() -> bool:
 
 
 def inside_transform() -> bool:
-    """Whether vmap, grad or another function transform is at work (`_are_functorch_transforms_active`)."""
+    """Return whether vmap, grad or another transform is active (`_are_functorch_transforms_active`)."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
@@ -91,7 +91,7 @@ def dispatch_mode_depth() -> int:
 
 
 def pop_dispatch_mode() -> None:
-    """Take the innermost dispatch mode off its stack (`_pop_mode`)."""
+    """Pop the innermost dispatch mode from its stack (`_pop_mode`)."""
     torch.utils._python_dispatch._pop_mode()
 
 
@@ -99,7 +99,7 @@ def pop_dispatch_mode() -> None:
 def modes_kept() -> Iterator[None]:
     """Restore grad modes, forward-mode levels, autocast and functorch's layers after the body.
 
-    A captured transform (`vmap`, `jvp`) is a pair of nodes that open and close a layer. Where the run ends in
+    A captured transform (`vmap`, `jvp`) is a pair of nodes that open and close a layer. If the run ends in
     between, every tensor that is made afterwards would belong to that layer. `torch._C._functorch`,
     `_is_fwd_grad_enabled`, `_exit_dual_level`: checked on torch 2.11 and 2.13.
     """
@@ -111,11 +111,11 @@ def modes_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        # One by one: `pop_dynamic_layer_stack_and_undo_to_depth` of 2.11 cannot take off the last.
+        # One by one: `pop_dynamic_layer_stack_and_undo_to_depth` of 2.11 cannot pop the last.
         while functorch.get_dynamic_layer_stack_depth() > depth:
             functorch.pop_dynamic_layer_stack()
         if outside_of_duals:
-            with suppress(RuntimeError):  # none is open, as it should be
+            with suppress(RuntimeError):  # none is open, as expected
                 torch._C._exit_dual_level(level=0)
         torch._C._set_fwd_grad_enabled(forward)
         torch.set_grad_enabled(grad)

@@ -1,4 +1,4 @@
-"""What `torch.nn.Module` and the wrappers of `torch.compile` keep of themselves.
+"""Private attributes of `torch.nn.Module` and of the wrappers that `torch.compile` makes.
 
 Each name was checked on torch 2.11 to 2.15.
 """
@@ -12,7 +12,7 @@ import torch
 
 
 class OwnState(NamedTuple):
-    """The tables of one module, its children's not included. Writing to a table changes the module."""
+    """The tables of one module, without its children's. Writing to a table changes the module."""
 
     parameters: dict[str, torch.nn.Parameter | None]
     buffers: dict[str, torch.Tensor | None]
@@ -32,7 +32,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def compiled_call(module: Any) -> Any:
-    """Return what `module.compile()` made to be called in place of `forward`, if it was called.
+    """Return the function that `module.compile()` made to replace `forward`, or None.
 
     `_compiled_call_impl`.
     """
@@ -50,21 +50,21 @@ def compiled_function(wrapper: Any) -> Any:
 
 
 def wrapped_backend(backend: Any) -> Any:
-    """Return the backend that torch wrapped; None for one as it was (`_torchdynamo_orig_backend`)."""
+    """Return the backend that torch wrapped; None if it is not wrapped (`_torchdynamo_orig_backend`)."""
     return getattr(backend, "_torchdynamo_orig_backend", None)
 
 
 def dynamic_of(context: Any) -> bool | None:
-    """Return what `torch.compile` was given as `dynamic` (`_dynamic`)."""
+    """Return the argument `dynamic` of `torch.compile` (`_dynamic`)."""
     found: bool | None = context._dynamic
     return found
 
 
 def before_load_state_dict(module: torch.nn.Module, hook: Callable[..., None]) -> None:
-    """Run a hook on the keys that `load_state_dict` is given (`_register_load_state_dict_pre_hook`)."""
+    """Register a hook on the keys that `load_state_dict` gets (`_register_load_state_dict_pre_hook`)."""
     module._register_load_state_dict_pre_hook(hook)
 
 
 def mark_wrapper(function: Any) -> None:
-    """Tell Dynamo that a function stands for the compiled one that it calls (`_torchdynamo_wrapper_id`)."""
+    """Mark a function as the wrapper of a compiled one, for Dynamo (`_torchdynamo_wrapper_id`)."""
     function._torchdynamo_wrapper_id = id(function)

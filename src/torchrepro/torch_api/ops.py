@@ -36,7 +36,7 @@ DispatchKey = torch._C.DispatchKey
 
 
 def has_kernel(name: str, key: Any) -> bool:
-    """Whether an operator has a kernel for a dispatch key (`_dispatch_has_kernel_for_dispatch_key`)."""
+    """Return whether an operator has a kernel for a key (`_dispatch_has_kernel_for_dispatch_key`)."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
@@ -69,7 +69,7 @@ def parse_schema(schema: str) -> Any:
 
 
 def registrations_of(name: str) -> str:
-    """Return torch's record of who registered what for an operator (`_dispatch_dump`)."""
+    """Return torch's record of an operator's registrations and their origins (`_dispatch_dump`)."""
     return str(torch._C._dispatch_dump(name))
 
 
@@ -79,7 +79,7 @@ def custom_op_definition(name: str) -> Any:
 
 
 def body_of(definition: Any) -> Callable[..., Any]:
-    """Return the function that `torch.library.custom_op` was given (`_init_fn`)."""
+    """Return the function passed to `torch.library.custom_op` (`_init_fn`)."""
     body: Callable[..., Any] = definition._init_fn
     return body
 
@@ -90,7 +90,7 @@ def device_bodies(definition: Any) -> dict[str | None, Callable[..., Any]]:
 
 
 def registered_functions(definition: Any) -> dict[str, Any]:
-    """Return what a custom operator was given besides kernels; None for what it was not.
+    """Return what is registered for a custom operator in addition to kernels; None for what is not.
 
     `_abstract_fn`, `_backward_fn`, `_setup_context_fn`.
     """
@@ -121,27 +121,27 @@ def effects_operator() -> Any:
 
 
 def kernel_side_table() -> Any:
-    """Return the table in which graphs find the user's Triton kernels by number."""
+    """Return the table of the user's Triton kernels, by the numbers that graphs have."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     return kernel_side_table
 
 
 def decomposition_of(op: Any) -> Callable[..., Any] | None:
-    """Return torch's own rewriting of an operator in simpler ones (`decomposition_table`)."""
+    """Return torch's decomposition of an operator, or None (`decomposition_table`)."""
     found: Callable[..., Any] | None = torch._decomp.decomposition_table.get(op)
     return found
 
 
 def op_name(target: Any) -> str:
-    """Return what a node calls without namespace and overload: `add` for `aten.add.Tensor` and `x.add`."""
+    """Return the name of a target without namespace and overload: `add` for `aten.add.Tensor`, `x.add`."""
     if isinstance(target, OpOverload):
         return str(target._schema.name.partition("::")[2])
     return str(target if isinstance(target, str) else getattr(target, "__name__", target))
 
 
 def plain_op_name(name: str) -> str:
-    """Return the name of an op that is given as text: `erf` for `aten.erf.default`, `aten::erf`, `.erf_`."""
+    """Return the plain name in an op's text: `erf` for `aten.erf.default`, `aten::erf`, `.erf_`."""
     last = name.rpartition("::")[2].removeprefix("torch.ops.")
     parts = [part for part in last.split(".") if part]
     if len(parts) > 1 and parts[0] in ("aten", "prims", "quantized"):

@@ -1,4 +1,4 @@
-"""Another value for an attribute of torch for a while. A worker that is used again must not remember it."""
+"""Replace an attribute of torch temporarily: a worker that is reused must not keep the change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name` is `value` in the body; what stood there comes back as it was, descriptor or not."""
+    """Set `owner.name` to `value` for the body; afterwards restore the raw attribute (descriptors too)."""
     own = vars(owner)
     inherited = name not in own
     before = None if inherited else own[name]
@@ -24,7 +24,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def closed_over(function: Any, name: str) -> Any:
-    """Return the value of a variable that a function has from where it was defined; None if it has none."""
+    """Return the value of a variable in a function's closure; None if it has none of that name."""
     code = getattr(function, "__code__", None)
     if code is None or name not in code.co_freevars:
         return None

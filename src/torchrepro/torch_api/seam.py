@@ -1,4 +1,4 @@
-"""Names of torch that are loaded when they are first used, because importing their home takes seconds."""
+"""Names of torch that are loaded on first use, because importing their modules takes seconds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ALL_VERSIONS = "2.11 to 2.15"
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """A private name of torch: where it is, what torchrepro uses it for, and where that was checked."""
+    """A private name of torch: its module, its use in torchrepro, and the versions it was checked on."""
 
     home: str
     purpose: str
     name: str = ""
-    """Its name there, if torchrepro calls it something else."""
+    """Its name in torch, if torchrepro's is different."""
     versions: str = ALL_VERSIONS
 
 

@@ -1,4 +1,4 @@
-"""The private corners of torch that keeping and rebuilding values needs, each behind one small function.
+"""The private names of torch that saving and rebuilding values needs, each behind one small function.
 
 Each was checked on torch 2.11 to 2.15.
 """
@@ -14,7 +14,7 @@ import torch
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Run with no dispatch mode, default device, gradient or inference mode of the caller in the way.
+    """Run the body without the caller's dispatch modes, default device, gradient and inference mode.
 
     Capture happens inside the compiler, where a fake or functional mode is usually on.
     `_disable_current_modes`: Checked on torch 2.11 to 2.15.
@@ -30,14 +30,14 @@ def plain_torch() -> Iterator[None]:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """True for a tensor without data that pretends to be on a real device. Checked on torch 2.11 to 2.15."""
+    """Return whether a tensor is a `FakeTensor`, which has no data. Checked on torch 2.11 to 2.15."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
 
 
 def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
-    """True inside vmap, grad or functionalisation, where a tensor stands for others.
+    """Return whether a tensor is a wrapper of vmap, grad or functionalisation.
 
     Checked on torch 2.11 to 2.15.
     """
@@ -46,10 +46,10 @@ def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
 
 
 def storage_identity(tensor: torch.Tensor) -> tuple[str, int]:
-    """Equal for tensors that share memory.
+    """Return a key that is equal for tensors that share memory.
 
-    The address, because two storages can be made over one buffer (`torch.from_numpy` twice); where there is
-    no memory (meta, fake, empty), torch's own storage object. `_cdata`: Checked on torch 2.11 to 2.15.
+    It is the address, because two storages can share one buffer (`torch.from_numpy` twice); without memory
+    (meta, fake, empty), torch's own storage object. `_cdata`: Checked on torch 2.11 to 2.15.
     """
     storage = tensor.untyped_storage()
     address = 0 if is_fake(tensor) or tensor.device.type == "meta" else storage.data_ptr()
@@ -62,7 +62,7 @@ def storage_number(storage: torch.UntypedStorage) -> int:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written to (`_version`); one of inference mode does not count: 0."""
+    """Return how often a tensor was written to (`_version`); 0 for one of inference mode, without a count."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -72,7 +72,7 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 
 
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return indices and values of a COO tensor as they are, coalesced or not (`_indices`, `_values`)."""
+    """Return indices and values of a COO tensor without coalescing (`_indices`, `_values`)."""
     return tensor._indices(), tensor._values()
 
 
@@ -82,7 +82,7 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
 
 
 def hint(number: Any) -> Any:
-    """The value a symbolic number had when it was traced, without adding a guard; None if it never had one.
+    """Return the value of a symbolic number when it was traced, without adding a guard; None if it had none.
 
     `node.hint`: Checked on torch 2.11 to 2.15. A nested int (the ragged size of a jagged tensor) has none.
     """
@@ -92,14 +92,14 @@ def hint(number: Any) -> Any:
 
 
 def expression(number: Any) -> str:
-    """The formula of a symbolic number. `node.expr`: Checked on torch 2.11 to 2.15."""
+    """Return the formula of a symbolic number. `node.expr`: Checked on torch 2.11 to 2.15."""
     return str(getattr(number.node, "expr", number))
 
 
 def set_lazy_bits(tensor: torch.Tensor, *, conj: bool, neg: bool) -> None:
     """Make the tensor mean the conjugate or negative of its bytes.
 
-    Unlike `torch._conj`, which gives a view that autograd forbids to change in place.
+    Unlike `torch._conj`, which returns a view that autograd does not allow to change in place.
     `_set_conj`, `_set_neg`: Checked on torch 2.11 to 2.15.
     """
     if conj:
@@ -109,19 +109,19 @@ def set_lazy_bits(tensor: torch.Tensor, *, conj: bool, neg: bool) -> None:
 
 
 def zero_tensor(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
+    """Return zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
     return torch._efficientzerotensor(size, dtype=dtype, device=device)
 
 
 def nested_from_buffer(
     buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
-    """A strided nested tensor over a flat buffer. Checked on torch 2.11 to 2.15."""
+    """Return a strided nested tensor over a flat buffer. Checked on torch 2.11 to 2.15."""
     return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)
 
 
 def nested_geometry(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sizes, strides and offsets of the components of a strided nested tensor. Checked on 2.11 to 2.15."""
+    """Return sizes, strides and offsets of a strided nested tensor's components. Checked on 2.11 to 2.15."""
     anything: Any = tensor
     return (
         anything._nested_tensor_size(),
@@ -131,7 +131,7 @@ def nested_geometry(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 def empty_quantized(dtype: torch.dtype, device: torch.device, **quantizer: Any) -> torch.Tensor:
-    """An empty quantised tensor with this quantizer. Checked on torch 2.11 to 2.15."""
+    """Return an empty quantised tensor with this quantizer. Checked on torch 2.11 to 2.15."""
     if "scales" in quantizer:
         return torch._empty_per_channel_affine_quantized((0,), dtype=dtype, device=device, **quantizer)
     if quantizer:
@@ -140,27 +140,27 @@ def empty_quantized(dtype: torch.dtype, device: torch.device, **quantizer: Any) 
 
 
 def is_in_transform(tensor: torch.Tensor) -> bool:
-    """Whether a tensor belongs to vmap, grad or another function transform."""
+    """Return whether a tensor belongs to vmap, grad or another function transform."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_functional(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of functionalisation."""
+    """Return whether a tensor is one of functionalisation."""
     return bool(torch._is_functional_tensor(tensor))
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
-    """Set the version counter of a tensor back (`_unsafe_set_version_counter`)."""
+    """Set the version counter of a tensor (`_unsafe_set_version_counter`)."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
 def make_subclass(kind: type[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as one of a subclass without data of its own (`_make_subclass`)."""
+    """Return a tensor as a subclass over the same data (`_make_subclass`)."""
     return torch.Tensor._make_subclass(kind, value)
 
 
 def copy_parameter_mark(tensor: torch.Tensor, copy: Any) -> None:
-    """Mark the copy of a tensor subclass that is a parameter but no `nn.Parameter` (`_is_param`)."""
+    """Mark the copy of a tensor subclass that is a parameter but not an `nn.Parameter` (`_is_param`)."""
     if getattr(tensor, "_is_param", False):
         copy._is_param = True
 
@@ -174,4 +174,4 @@ tensor_classes = tuple(torch._tensor_classes)
 """The legacy classes of tensors: `torch.FloatTensor` and its siblings."""
 
 module_call_impl = torch.nn.Module._call_impl
-"""What calling a module runs: hooks around `forward`."""
+"""What a call of a module runs: hooks around `forward`."""
