@@ -1,1 +1,1 @@
-"""A second opinion on capture: trace, explain, verify, record a failing frame, trace ranks in lock step."""
+"""A second frontend for capture: trace, explain, verify, record a failing frame, trace ranks in lock step."""

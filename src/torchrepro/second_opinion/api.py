@@ -1,4 +1,4 @@
-"""The public face of the front end: `trace` captures a function or module when it is called."""
+"""The public API of the front end: `trace` captures a function or module when it is called."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def trace(
     """Capture a function or module into graphs when it is called, and run the graphs.
 
     Args:
-        target: a Python function, a method or an `nn.Module`; without it, a decorator is returned. Of what is
-            compiled or captured already it is the original that is captured.
-        backend: who compiles the graphs: a name that torch knows ("inductor", "aot_eager", "eager"), or a
+        target: a Python function, a method or an `nn.Module`; without it, a decorator is returned. If it is
+            compiled or captured already, the original is captured.
+        backend: the compiler of the graphs: a backend of torch ("inductor", "aot_eager", "eager"), or a
             function `(graph_module, inputs) -> callable`.
-        fullgraph: raise `CaptureError`, naming the place and the reason, where the function is not one graph.
-        verify: run the function eagerly too, on clones of its state, and raise `AccuracyError` where the
+        fullgraph: raise `CaptureError`, with the place and the reason, if the function is not one graph.
+        verify: run the function eagerly too, on clones of its state, and raise `AccuracyError` if the
             results differ by more than the judge allows.
         limit: how many regions one place of a function may have before Python runs it.
         ranks: "agree" makes the ranks of a distributed job agree on each graph before they compile it.
@@ -66,7 +66,7 @@ def trace(
 
 
 def _recorder(backend: str | Backend, fullgraph: bool, directory: Path) -> FailureHook:
-    """Return what records the frames in which capture fails under `directory`."""
+    """Return the hook that records the frames in which capture fails under `directory`."""
 
     def keep(function: FunctionType, state: FrameState, error: Exception) -> None:
         from torchrepro.execute.backends import compiler_of
@@ -115,7 +115,7 @@ def _traced(target: Any, settings: Settings, verify: bool) -> Any:
 def compile_with_own_capture(
     compiler: Compiler, model: Callable[..., Any], backend: Callable[..., Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """Return the model with `torchrepro.trace` in the place of `torch.compile`."""
+    """Return the model captured by `torchrepro.trace` instead of `torch.compile`."""
     if compiler.dynamic:
         raise TorchReproError(
             "torchrepro's front end captures static shapes", next_step="leave out --dynamic, or --frontend"
@@ -132,7 +132,7 @@ def compile_with_own_capture(
 
 
 class NotCaptured(Exception):
-    """Capture with `fullgraph` failed: for the judge a result like any other error of the compiled side."""
+    """Capture with `fullgraph` failed. The judge treats it like other errors of the compiled side."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -140,7 +140,7 @@ class NotCaptured(Exception):
 
 
 def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """Return the backend, whose compilations are told to whoever follows those of Dynamo (`compilation`).
+    """Return the backend with Dynamo's compilation callbacks around its compilations (`compilation`).
 
     Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
     """

@@ -1,6 +1,6 @@
 """`explain_capture`: call a function once, captured, and explain how the call became graphs.
 
-`explain_model` does so for a user's own model in a fresh process, and checks that it gives what Python gives.
+`explain_model` does so for a user's model in a fresh process, and checks that it agrees with Python.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from torchrepro.state.snapshot import State, in_state
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 
 Call = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-"""How the function, or its captured form, is called with its arguments."""
+"""Calls the function, or its captured form, with its arguments."""
 AskDynamo = Callable[[Outcome], SecondOpinion]
 
 
 def explain_capture(function: Any, *args: Any, dynamo: bool = False, **kwargs: Any) -> CaptureExplanation:
-    """Return how a call becomes graphs: what each holds, what ended it, and what to write instead.
+    """Return how a call becomes graphs: what each contains, why it ends, and what to write instead.
 
-    The function really runs, once, on these arguments: it prints, draws and changes what it does. Its result
-    is kept. `dynamo=True` asks TorchDynamo for a second opinion, from clones of the state before; then it
-    runs three times in all, and Dynamo forgets what it has compiled, as with its own `explain`.
+    The function runs once on these arguments, with all of its side effects. Its result is kept.
+    `dynamo=True` adds TorchDynamo's second opinion, from clones of the state before; then the function runs
+    three times in all, and Dynamo is reset, as by its own `explain`.
 
-    `explain_call` takes the arguments as a tuple and a dict, for a function with a parameter called `dynamo`.
+    `explain_call` takes the arguments as a tuple and a dict, for functions with a parameter named `dynamo`.
     """
     return explain_call(function, args, kwargs, dynamo=dynamo)
 
@@ -73,9 +73,9 @@ def explain_call(
     dynamo: bool = False,
     call: Call = lambda function, args, kwargs: function(*args, **kwargs),
 ) -> CaptureExplanation:
-    """As `explain_capture`; a `backend` compiles the graphs, which otherwise run as they are.
+    """Return what `explain_capture` does; a `backend` compiles the graphs, which otherwise run uncompiled.
 
-    Of a function that is compiled or captured already it is the original that is explained.
+    If the function is compiled or captured already, the original is explained.
     """
     function = untraced(function)
     watch = _Watch()
@@ -102,9 +102,9 @@ def explain_call(
 
 
 def explain_model(payload: dict[str, Any], phase: Phase) -> dict[str, Any]:
-    """Explain how a user's own model becomes graphs: the job of a fresh process.
+    """Explain how a user's own model becomes graphs, as the job of a fresh process.
 
-    The answer is data, with `verified`: the agreement with a plain run, if asked for.
+    Returns plain data, with `verified`: the agreement with a plain run, if that was requested.
     """
     phase("build")
     request = msgspec.convert(payload["request"], ModelRequest)
@@ -150,7 +150,7 @@ def explain_model(payload: dict[str, Any], phase: Phase) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class _Counting:
-    """A backend that runs graphs as they are, and remembers what they were."""
+    """A backend that runs graphs uncompiled, and counts them, their ops and their breaks."""
 
     graphs: int = 0
     ops: int = 0
@@ -168,7 +168,7 @@ class _Counting:
 
 
 def _prepared(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], call: Call) -> AskDynamo:
-    """Clone the state of a call before the explained call changes it; return how to ask Dynamo later.
+    """Clone the state of a call before the explained call changes it; return a function that runs Dynamo.
 
     Checked on torch 2.11 to 2.13 (`compile_subgraph_reason` of a captured graph, `reset`).
     """
@@ -219,7 +219,7 @@ def _first_line(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """The regions of a call, each with how many captured calls were under way."""
+    """The regions of a call, each with the depth of captured calls."""
 
     seen: list[tuple[Region, int]] = field(default_factory=list)
     start: int = field(default_factory=lambda: _calls_under_way())
@@ -234,7 +234,7 @@ def _calls_under_way() -> int:
 
 @contextmanager
 def _limits_as_notes() -> Iterator[list[str]]:
-    """Collect warnings about places that were captured too often; pass other warnings on."""
+    """Collect warnings about places that were captured too often; forward other warnings."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CaptureLimitWarning)
@@ -253,7 +253,7 @@ def _told(
     regions: list[CapturedRegion] = []
     breaks: dict[tuple[Place, str], GraphBreak] = {}
     calls: list[Place] = []
-    """Where the functions are called in which the current region is, the outermost first."""
+    """The call sites of the functions around the current region, the outermost first."""
     for (region, depth), following in pairwise([*seen, None]):  # type: ignore[misc]
         del calls[depth:]
         failure, number, callee = region.failure, None, ""
@@ -266,7 +266,7 @@ def _told(
                 found = _break(failure, region.finish, calls, len(breaks) + 1)
                 known = breaks.setdefault((found.place, found.reason), found)
                 number = known.number
-                if found.rest_of:  # met again, and this time Python runs all that follows
+                if found.rest_of:  # seen before, but now Python runs all that follows
                     breaks[found.place, found.reason] = replace(known, rest_of=found.rest_of)
         regions.append(replace(_region(region, len(regions) + 1, end, depth), after=number, calls=callee))
     return tuple(regions), tuple(breaks.values())
@@ -333,7 +333,7 @@ def _place_of(where: Where) -> Place:
 
 
 def _expression_at(file: str, position: InstrLocation | None) -> tuple[str, int]:
-    """Return the text that a traceback would underline and its column; empty where that is unknown."""
+    """Return the text that a traceback would underline and its column; empty if that is unknown."""
     if position is None or position.col_offset is None or position.end_col_offset is None:
         return "", 0
     first = position.lineno or 0

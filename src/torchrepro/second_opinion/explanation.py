@@ -1,4 +1,4 @@
-"""CaptureExplanation: how one call became graphs, as data. Imports no torch, so that it crosses processes."""
+"""CaptureExplanation: how one call became graphs, as data. Needs no torch: it is sent between processes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Place:
     line: int
     function: str
     text: str = ""
-    """The line itself, as it stands in the file; empty where nobody knows it."""
+    """The line itself, as in the file; empty if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """A tensor that a graph is given."""
+    """An input tensor of a graph."""
 
     source: str
-    """Where it is found in each call: `x`, `self.encoder.weight`."""
+    """Where it is read from in each call: `x`, `self.encoder.weight`."""
     tensor: str
     """`float32 (3, 4)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedRegion:
-    """A stretch of a function that runs without Python: guards, at most one graph, and how it ends."""
+    """A part of a function that runs without Python: guards, at most one graph, and how it ends."""
 
     number: int
     """From 1, in the order of capture."""
@@ -47,12 +47,12 @@ class CapturedRegion:
     end: Place | None
     """Where Python takes over; None: the function returns."""
     ops: int
-    """Operations in the graph; 0: nothing happens to tensors here, so there is no graph."""
+    """Operations in the graph; 0: there are no tensor operations, so there is no graph."""
     graph: str
     """The graph as Python text."""
     inputs: tuple[GraphInput, ...]
     guards: tuple[str, ...]
-    """What must hold for the region to be used again, each as a sentence."""
+    """What must hold for the region to be reused, each as a sentence."""
     code: str
     """The generated function around the graph: reads inputs, rebuilds values, writes changes back."""
     depth: int = 0
@@ -65,28 +65,28 @@ class CapturedRegion:
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """A place that no graph can contain."""
+    """A place that cannot be part of a graph."""
 
     number: int
     kind: BreakKind
     reason: str
     """The fact, in one line."""
     hint: str
-    """What to write instead; empty where nothing is known."""
+    """What to write instead; empty if that is unknown."""
     place: Place
     expression: str = ""
-    """The part of the line that Python runs; empty where the whole line is meant."""
+    """The part of the line that Python runs; empty: the whole line."""
     column: int = 0
     """Where in the line the expression begins."""
     frames: tuple[Place, ...] = ()
     """From the explained function to the place, the place last."""
     rest_of: str = ""
-    """The function of which Python runs all that follows too; empty: this place alone."""
+    """The function whose rest Python runs too; empty: only this place."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlinedFunction:
-    """A function that became part of its caller's graph."""
+    """A function that was inlined into its caller's graph."""
 
     name: str
     file: str
@@ -96,28 +96,28 @@ class InlinedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Whether a captured call gave what Python gives: result, and arguments after the call."""
+    """Whether a captured call agrees with Python: its result, and the arguments after the call."""
 
     who: str
     """`torchrepro` or `dynamo`."""
     same: bool
     detail: str = ""
-    """What differs, where something does."""
+    """What differs; empty if nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecondOpinion:
-    """What TorchDynamo makes of the same call, on clones, and who agrees with Python."""
+    """How TorchDynamo captures the same call, on clones, and which frontend agrees with Python."""
 
     graphs: int
     ops: int
     breaks: tuple[tuple[str, str], ...]
-    """Its reasons, each with `file:line` (empty where it names none)."""
+    """Its reasons, each with `file:line` (empty if it has none)."""
     raised: str = ""
-    """Its error, where it fails."""
+    """Its error, if it fails."""
     agreements: tuple[Agreement, ...] = ()
     note: str = ""
-    """What makes the comparison weak, if anything does: Python does not agree with itself."""
+    """Why the comparison is weak, if it is: Python is not deterministic."""
 
     @property
     def agree(self) -> bool:
@@ -155,7 +155,7 @@ class CaptureExplanation:
 
     @property
     def whole(self) -> bool:
-        """Whether the call is one graph, as `fullgraph=True` asks for."""
+        """Whether the call is one graph, as `fullgraph=True` requires."""
         return not self.breaks and len(self.regions) == 1
 
     @property
@@ -165,31 +165,31 @@ class CaptureExplanation:
             f"the rest of {each.rest_of}" if each.rest_of else each.expression or each.place.text.strip()
             for each in self.breaks
         ]
-        # The first line of a loop stands for it.
+        # A loop is shown as its first line.
         return tuple(dict.fromkeys(text.partition("\n")[0] for text in found))
 
     @property
     def summary(self) -> str:
-        """One paragraph that needs no knowledge of compilers."""
+        """One paragraph for readers who do not know compilers."""
         from torchrepro.second_opinion.rendering import summary
 
         return summary(self)
 
     def lines(self, width: int = WIDTH, **details: bool) -> Iterator[Line]:
-        """Yield the explanation for a terminal; `guards`, `graphs` and `code` ask for details of regions."""
+        """Yield the explanation for a terminal; `guards`, `graphs` and `code` add details of regions."""
         from torchrepro.second_opinion.rendering import sections_of
 
         for line in lines_of_sections(sections_of(self, **details), width):
-            # Sections leave code as wide as it is.
+            # Sections do not wrap code.
             parts = textwrap.wrap(line.text, width, subsequent_indent=" " * 8)
             yield from [line] if len(line.text) <= width else (Line(part, line.style) for part in parts)
 
     def text(self, width: int = WIDTH, **details: bool) -> str:
-        """Return what `lines` gives as plain text."""
+        """Return `lines` as plain text."""
         return "\n".join(line.text for line in self.lines(width, **details))
 
     def __str__(self) -> str:
-        """Plain text of 80 columns."""
+        """Return plain text of 80 columns."""
         return self.text()
 
     def __rich__(self) -> Text:
@@ -203,7 +203,7 @@ class CaptureExplanation:
         return "".join(map(html, sections_of(self)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; `from_dict` reads it."""
+        """Return plain data for JSON; `from_dict` reads it."""
         fields = asdict(replace(self, result=None, error=None))
         del fields["result"], fields["error"]
         fields |= {"graphs": len(self.graphs), "ops": self.ops, "whole": self.whole}
@@ -219,17 +219,17 @@ class CaptureExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """How a user's model becomes graphs, and what was asked about that."""
+    """How a user's model becomes graphs, and whether the requested properties hold."""
 
     explanation: CaptureExplanation
     fullgraph: bool = False
-    """Whether one graph was asked for."""
+    """Whether one graph was requested."""
     verified: Agreement | None = None
-    """With plain Python; None: not asked for."""
+    """Agreement with plain Python; None: not requested."""
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """What was asked for and does not hold, a line each."""
+        """The requested properties that do not hold, a line each."""
         told, dynamo = self.explanation, self.explanation.dynamo
         found = []
         if self.fullgraph and not told.whole:
@@ -241,5 +241,5 @@ class Explained:
 
     @property
     def exit_code(self) -> int:
-        """0 captured, in however many graphs; 1 not as was asked for (one graph, the result of Python)."""
+        """0 captured, in any number of graphs; 1 not as requested (one graph, the result of Python)."""
         return 1 if self.failed else 0

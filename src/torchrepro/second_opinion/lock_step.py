@@ -1,12 +1,12 @@
-"""Ranks of one job trace in lock step: what each is about to compile is agreed before anyone compiles.
+"""Trace in lock step on all ranks of a job: they agree on each graph before any rank compiles it.
 
 Ranks take the union of their breaks, trace again, and compile only what all have. Each step is a round
-(`ranks/rendezvous.py`) in which every rank says where it is and what it has. All hear the same words, so all
-come to the same decision without a further exchange: go on, restart, or raise.
+(`ranks/rendezvous.py`) in which every rank sends where it is and what it has. All receive the same messages,
+so all make the same decision without a further exchange: continue, restart, or raise.
 
-It is asked for (`trace(..., ranks="agree")`) and never assumed: a rank may well call a captured function
-alone (rank 0 evaluates), and every entry into captured code costs a round through the job's store, in
-addition to the wait for the slowest rank.
+It is opt-in (`trace(..., ranks="agree")`): a rank may call a captured function alone (rank 0 evaluates), and
+every entry into captured code costs a round through the job's store, in addition to the wait for the slowest
+rank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torchrepro.ranks.rendezvous import COURTESY_SECONDS, Absent, PerGroup, Rend
 _END = "(the end)"
 _ELSEWHERE = BreakReason(BreakKind.OTHER_RANK, "another rank of the job breaks here")
 _AGREED = "torchrepro_agreed"
-"""Where a graph keeps the digest that the ranks agreed on: compilers may change its nodes."""
+"""Key in a graph's metadata of the digest that the ranks agreed on: compilers may change its nodes."""
 
 # What may differ between ranks that do the same: the number of the device, and addresses.
 _OWN = re.compile(r"(?<=cuda:)\d+|(?<=xpu:)\d+|0x[0-9a-f]+|(?<=', index=)\d+")
@@ -45,16 +45,16 @@ _OWN = re.compile(r"(?<=cuda:)\d+|(?<=xpu:)\d+|0x[0-9a-f]+|(?<=', index=)\d+")
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A graph that a rank would compile. Equal on all ranks where they do the same."""
+    """A graph that a rank would compile. Equal on all ranks that do the same."""
 
     entry: str
     """What is traced, and from where: qualified name, file without its directory, line, index."""
     breaks: frozenset[Stop]
-    """All that are known for this entry: found by the rank itself, or taken over from others."""
+    """All known breaks of this entry: found by the rank itself, or adopted from others."""
     ops: tuple[str, ...]
     """The graph, a line for each node, without what differs between ranks (addresses, numbers of devices)."""
     digest: str
-    """Of the ops and of the structure of what comes out."""
+    """Digest of the ops and of the structure of the outputs."""
 
 
 class RanksDisagree(TorchReproError):
@@ -67,7 +67,7 @@ class RanksDisagree(TorchReproError):
 
 
 class RanksMissing(TorchReproError):
-    """A rank has died, or has not come in time. The ranks that have come do not wait for it again."""
+    """A rank has died, or has timed out. The other ranks do not wait for it again."""
 
     def __init__(self, fact: str, missing: Sequence[int]) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ class RanksMissing(TorchReproError):
 
 
 def _groups_told(values: Mapping[int, str], quote: str = "") -> tuple[str, list[list[int]]]:
-    """Return which ranks have the same, in words and as groups."""
+    """Return which ranks have equal values, as text and as groups."""
     groups: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         groups.setdefault(value, []).append(rank)
@@ -86,7 +86,7 @@ def _groups_told(values: Mapping[int, str], quote: str = "") -> tuple[str, list[
 
 
 def _different_graphs(entry: str, ops: Mapping[int, Sequence[str]]) -> RanksDisagree:
-    """Return the error of ranks whose graphs differ at the same breaks: it names the first such operation."""
+    """Return the error for graphs that differ at the same breaks: it names the first such operation."""
     for number, row in enumerate(zip_longest(*ops.values(), fillvalue=_END), start=1):
         told, groups = _groups_told(dict(zip(ops, row, strict=True)), "`")
         if len(groups) > 1:
@@ -97,10 +97,10 @@ def _different_graphs(entry: str, ops: Mapping[int, Sequence[str]]) -> RanksDisa
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What a rank says in a round."""
+    """The message of a rank in a round."""
 
     step: str
-    """Where it is, a noun for a reader: equal on ranks that are in step."""
+    """Where it is, as a noun phrase: equal on ranks that are in step."""
     missed: bool = False
     """Whether its guards do not hold."""
     breaks: tuple[Stop, ...] = ()
@@ -115,14 +115,14 @@ class Collective:
         self.rank = rendezvous.rank
         self._rendezvous = rendezvous
         self._adopted: frozenset[Stop] | None = None
-        """The union that the ranks were told to trace with, until they agree."""
+        """The union of breaks that the ranks trace with, until they agree."""
         self._missing: RanksMissing | None = None
 
     def run_compiler_collective(self, proposal: Proposal, timeout: float) -> frozenset[Stop] | None:
-        """Return None where all ranks compile now, else the breaks of all to trace and propose with again.
+        """Return None if all ranks compile now, else the breaks of all, to trace and propose with again.
 
-        `RanksDisagree` where graphs or entries differ all the same, `RanksMissing` where a rank has died or
-        does not come in time.
+        Raises `RanksDisagree` if graphs or entries still differ, and `RanksMissing` if a rank has died or
+        timed out.
         """
         known = tuple(sorted(proposal.breaks, key=lambda stop: (stop.index, stop.visit)))
         said = _Word(f"the compilation of {proposal.entry}", breaks=known, digest=proposal.digest)
@@ -131,7 +131,7 @@ class Collective:
         if self._adopted is None:
             restart = any(frozenset(word.breaks) != breaks for word in words.values())
         else:
-            # A rank that leaves part of the union out does not come to those places: its graph will tell.
+            # A rank may not reach part of the union; then the comparison of graphs decides.
             restart = not breaks <= self._adopted
         self._adopted = breaks if restart else None
         if restart:
@@ -150,16 +150,16 @@ class Collective:
         return any(word.missed for word in words) or len({word.digest for word in words}) > 1
 
     def fail(self, entry: str, error: BaseException, timeout: float) -> None:
-        """Tell the waiting ranks that this one raises instead: they raise `RanksDisagree` at once."""
+        """Announce to the waiting ranks that this one raises instead: they raise `RanksDisagree` at once."""
         said = _Word(f"a failure in {entry}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
         self._adopted = None
         try:
             self._say(said, min(timeout, COURTESY_SECONDS))
         except (RanksMissing, RanksDisagree):
-            return  # they were not waiting, or have heard it
+            return  # they were not waiting, or have received it
 
     def _say(self, word: _Word, timeout: float) -> Mapping[int, _Word]:
-        """Return everyone's word, all of them at the same step."""
+        """Send a message and return those of all ranks, which are at the same step."""
         if self._missing is not None:
             raise RanksMissing(self._missing.fact, self._missing.missing)
         table = self._rendezvous.exchange(msgspec.json.encode(word).decode(), word.step, timeout)
@@ -176,7 +176,7 @@ class Collective:
 
 
 def collective_of(group: Any = None) -> Collective | None:
-    """Return this process's side of a group's agreements; None without a job, or alone in it."""
+    """Return this process's side of a group's agreements; None without a job or other ranks."""
 
     def make(group: Any) -> Collective | None:
         rendezvous = join(group, "frontend")
@@ -214,7 +214,7 @@ class AgreeingRanks:
         for stop in breaks or ():
             where = where_of(program_of(function.__code__), stop.index)
             own = log.failures.get(stop) or Failure(_ELSEWHERE, where)
-            # What Python calls there is not traced: on another rank it may be another function.
+            # What Python calls there is not traced: it may be a different function on another rank.
             log.failures[stop] = replace(own, inside=False)
         graph.meta[_AGREED] = digest
         return breaks is None
@@ -239,13 +239,13 @@ class AgreeingRanks:
 
 
 def entry_of(function: FunctionType, index: int) -> str:
-    """Return a place that is traced from, in words that are the same on all ranks."""
+    """Return the start of a trace as text that is equal on all ranks."""
     where = where_of(program_of(function.__code__), index)
     return f"{where.function} ({Path(where.file).name}:{where.line}, instruction {index})"
 
 
 def _end(log: SpeculationLog, finish: bool) -> str:
-    """Return what comes after the graph: part of what has to be the same."""
+    """Return what comes after the graph, which has to be equal on all ranks too."""
     if not log.path or log.current not in log.failures:
         return "the function returns"
     return f"Python runs {'the rest from ' if finish else ''}instruction {log.current.index}"

@@ -1,8 +1,8 @@
 """Record a failing frame: the function, its variables, the globals it read and its closure, in a bundle.
 
 A frame at its start is a call, so the bundle is that of a whole call (`bundle/user_calls.py`): arguments are
-data, code is source text that is run on `--trust source` alone, globals and cells have the values they have
-now. `torchrepro check` replays it: plain Python against the function as captured by this front end.
+data, code is source text that is run only with `--trust source`, globals and cells have their current
+values. `torchrepro check` replays it: plain Python against the function as captured by this front end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ OWN_CAPTURE = Compiler(frontend=Frontend.TORCHREPRO)
 def keep_failure(
     function: FunctionType, state: FrameState, error: Exception, directory: Path, compiler: Compiler
 ) -> None:
-    """Record the frame in which capture failed, and say so in a note on its error. Raises nothing.
+    """Record the frame in which capture failed, and add a note about it to the error. Never raises.
 
-    `state` is that of the function's start; what Python has run since may have changed objects in it.
+    `state` is that of the function's start; code that has run since may have changed objects in it.
     """
     try:
         path = directory / f"{new_run_id()}-{verdict_of(error).kind}"

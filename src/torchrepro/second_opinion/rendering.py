@@ -1,4 +1,4 @@
-"""An explanation for people: its words; a headline, the breaks, a row for each region, details."""
+"""Render an explanation as text: a headline, the breaks, a row for each region, details."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _LIBRARY = Path(os.__file__).parent
 _ITERATOR = re.compile(r"use of a \w*iterator, which is not traced")
 _LOOP = "the loop began before a break, so Python takes each of its steps"
 _TOLD = 3
-"""Breaks that the paragraph tells of; `str()` of an explanation has them all."""
+"""Maximum breaks in the paragraph; `str()` of an explanation has them all."""
 _SHOWN = 8
-"""Functions that became part of their callers; a large model has hundreds."""
+"""Maximum inlined functions to list; a large model has hundreds."""
 _ROWS = 30
-"""Regions in the table; a loop that breaks in each round may have many."""
+"""Maximum regions in the table; a loop that breaks in each iteration may have many."""
 
 
 def spoken_reason(text: str) -> str:
@@ -59,7 +59,7 @@ def hint_of(reason: BreakReason) -> str:
 
 
 def spoken_source(text: str, *, midway: bool) -> str:
-    """Return a source as a sentence about it begins. Midway in a function a local is not an argument."""
+    """Return a source as the subject of a sentence. In the middle of a function, a local is no argument."""
     text = re.sub(r"<stack \d+>", "the value that Python just made", text)
     return re.sub(r"\bargument (?=\w)", "variable ", text) if midway else text
 
@@ -95,7 +95,7 @@ def summary(explanation: CaptureExplanation) -> str:
 
 
 def _headline(explanation: CaptureExplanation) -> str:
-    """Return what the call became."""
+    """Return into what the call was captured, in one sentence."""
     name, breaks, graphs = explanation.name, explanation.breaks, len(explanation.graphs)
     ops = f"with {counted(explanation.ops, 'operation')}"
     begun = f"The call raised {explanation.raised}. Up to there {name}" if explanation.raised else name
@@ -131,7 +131,7 @@ def _short(text: str, most: int = 50) -> str:
 def sections_of(
     explanation: CaptureExplanation, *, guards: bool = False, graphs: bool = False, code: bool = False
 ) -> Iterator[Section]:
-    """Yield the headline, the breaks, the regions with the details asked for, functions, Dynamo's opinion."""
+    """Yield the headline, the breaks, the regions with the chosen details, functions, Dynamo's opinion."""
     yield Section(_headline(explanation), (notes(explanation.notes),))
     yield from map(_break, explanation.breaks)
     if explanation.regions:

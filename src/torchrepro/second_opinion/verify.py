@@ -1,13 +1,13 @@
-"""`trace(verify=True)`: each call also runs eagerly, and the judge compares what the two runs leave behind.
+"""`trace(verify=True)`: each call also runs eagerly, and the judge compares the effects of the two runs.
 
-Eager goes first, in place: everything that the call can reach (`state/`) keeps its identity, with clones for
-tensors, and is put back afterwards. The captured run goes second, from the same state of the random
-generators. So what the program does happens once as far as its caller can see, and no gradient of the
-caller's is touched. What eager prints is dropped. Iterators cannot be put back, and are named once by a
-`VerifyWarning`; what is outside of Python is left.
+Eager runs first, in place: everything that the call can reach (`state/`) keeps its identity, with clones for
+tensors, and is restored afterwards. The captured run is second, from the same state of the random
+generators. So the caller sees the effects of the call once, and no gradient of the caller's is changed. The
+output of eager is dropped. Iterators cannot be restored, and are named once by a `VerifyWarning`; effects
+outside of Python are not undone.
 
-A call costs twice its time, and a copy of all tensors that it can reach: for tests and for finding out, not
-for training a large model to its end.
+A call costs twice its time, and a copy of all tensors that it can reach: it is for tests and debugging, not
+for training a large model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _IDENTITY: Any = object.__eq__
 
 class _Running(threading.local):
     side: Callable[[_Check], Callable[..., Any]] | None = None
-    """During a call that is verified: what stands for a verified function that it calls."""
+    """During a verified call: chooses the side to run for a verified function that it calls."""
 
 
 _running = _Running()
@@ -81,17 +81,17 @@ class VerifiedModule(TracedModule):
 
 
 class _Check:
-    """One target and its captured twin."""
+    """One target and its captured form."""
 
     def __init__(self, target: Any, traced: Callable[..., Any]) -> None:
         self._target = target
         self._traced = traced
         self._told: dict[str, None] = {}
-        """What cannot be put back, in the order in which it was met."""
+        """What cannot be restored, in the order of its first occurrence."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if _running.side is not None:
-            # Called from within a call that is being verified: this one is part of it.
+            # A call inside a verified call is part of that one.
             return _running.side(self)(*args, **kwargs)
         live = State.of(self._target, args, kwargs)
         self._warn_about(live.opaque)
@@ -151,7 +151,7 @@ class Outcome:
 
     @property
     def raised(self) -> str:
-        """The error in one line; empty where there is none."""
+        """The error in one line; empty if there is none."""
         if self.error is None:
             return ""
         first = str(self.error).partition("\n")[0]
@@ -161,7 +161,7 @@ class Outcome:
 def outcome_of(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], Any]
 ) -> Outcome:
-    """Call, and return all that the call left behind; `target` is whose state it may have changed."""
+    """Run a call and return its effects; `target` has the state that it may have changed."""
     result, error = None, None
     try:
         result = call()
@@ -183,7 +183,7 @@ def agreement(who: str, eager: Outcome, other: Outcome) -> Agreement:
 
 
 def _shown(value: Any, seen: dict[int, Any]) -> Any:
-    """Return what can be compared of a value and its copy: modules as their state, objects by their class."""
+    """Return a form of a value to compare with its copy's: modules as their state, objects by their class."""
     if isinstance(value, torch.Tensor | int | float | complex | str | bytes | None):
         return value
     if id(value) in seen:
