@@ -1,1 +1,1 @@
-"""What was found out about a failure, for people: a page, text, JSON, and an issue ready to be filed."""
+"""Reports on a failure: an HTML page, text, JSON, and an issue that is ready to be filed."""

@@ -58,7 +58,7 @@ _HAS_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
 def collect(target: Path, *, measure: Measure | None = None, other: Surrounding | None = None) -> Contents:
-    """Return all that is known of a bundle or a minify run, without paths of this machine."""
+    """Return the contents of the report on a bundle or a minify run, without paths of this machine."""
     around = surroundings_of(target)
     manifest = read_manifest(around.bundle)
     verdict = verdict_in(manifest.verdict)
@@ -109,7 +109,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
 
 
 def _note_on(measured: Measured, recorded: Verdict | None) -> str:
-    """Return what the run says in addition to the values."""
+    """Return a note if the run has no values or differs from the recorded verdict; else empty."""
     verdict = measured.verdict
     if verdict is None:
         return f"no map of the errors: {measured.note}"
@@ -148,7 +148,7 @@ def _picture(title: str, bundle: Path, located: Located | None, notes: list[str]
 def _marked(nodes: tuple[Node, ...], located: Located | None) -> tuple[Node, ...]:
     """Mark the culprit in a minimal graph that was not located: the only op, or the only one of its kind.
 
-    Minifying gives nodes other names, so a name says nothing.
+    Minifying renames nodes, so names cannot be compared.
     """
     ops = [node.name for node in nodes if node.kind == "op" and node.op != "operator.getitem"]
     alike = [node.name for node in nodes if located and located.op and node.op == located.op.op]
@@ -159,7 +159,7 @@ def _marked(nodes: tuple[Node, ...], located: Located | None) -> tuple[Node, ...
 
 
 def _steps(minified: Minified | None) -> tuple[Adoption, ...]:
-    """Return how the size fell, from the original on; empty if it was not recorded."""
+    """Return the sizes while minifying, the original first; empty if they were not recorded."""
     if minified is None or not minified.history:
         return ()
     sizes = minified.start_ops, minified.start_inputs, minified.start_elements
@@ -196,7 +196,7 @@ def measured(
     time_limit: float | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Measured:
-    """Run a bundle in a fresh process; an error becomes a note, because the rest of the report stands."""
+    """Run a bundle in a fresh process; an error becomes a note, because the rest of the report is valid."""
     payload = {"bundle": str(bundle.resolve()), "trusted": list(trusted)}
     seconds = time_limit or time_limit_of(manifest)
 
@@ -223,7 +223,7 @@ def measured(
 Result = TypeVar("Result")
 
 _LARGEST = 64 << 20
-"""Bytes of a result: that of a graph with 3,000 nodes has less than one million."""
+"""Maximum bytes of a result: that of a graph with 3,000 nodes has less than one million."""
 
 _FIELDS = {json_name: name for name, json_name in JSON_NAMES.items()}
 
@@ -248,7 +248,7 @@ def located_at(bundle: Path) -> Located | None:
 
 
 def located_directories(bundle: Path) -> tuple[Path, ...]:
-    """Return where `torchrepro locate` may have put its answer: in the bundle, next to it, or here."""
+    """Return where `torchrepro locate` may have written its answer: in the bundle, next to it, or here."""
     whole = bundle.absolute()
     name = f"{whole.stem if whole.suffix == '.zip' else whole.name}.{LOCATED}"
     return whole / LOCATED, whole.with_name(name), Path.cwd() / name
@@ -272,7 +272,7 @@ def _converted(data: Any, wanted: type[Result]) -> Result | None:
     if data is None:
         return None
     try:
-        # Not strict: infinity and NaN are words there (`plain.as_data`).
+        # Not strict: infinity and NaN are strings there (`plain.as_data`).
         return msgspec.convert(data, wanted, strict=False)
     except msgspec.ValidationError:
         return None
@@ -280,25 +280,25 @@ def _converted(data: Any, wanted: type[Result]) -> Result | None:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The bundle that a report is about, and what else is known of it."""
+    """The bundle that a report is about, and the results of `minify` and `locate` on it."""
 
     bundle: Path
     minified: Minified | None = None
     minimal: Path | None = None
     script: str = ""
-    """Of the minimal bundle if there is one, else the bundle's own."""
+    """The script of the minimal bundle if there is one, else the bundle's own."""
     located: Located | None = None
     located_in_minimal: Located | None = None
     guilty_graph: Path | None = None
-    """Of a whole call, which is one node: its failing graph, as `locate` saved it."""
+    """For a whole call, which is one node: its failing graph, as `locate` saved it."""
     notes: tuple[str, ...] = ()
 
 
 def surroundings_of(target: Path) -> Surroundings:
-    """Find what belongs together; a wrong path is an error at once."""
+    """Return the bundle at a path with the results that belong to it; raise if there is no bundle."""
     run = _run_directory_of(target)
     if run is None:
-        # Where `minify` puts its results: next to the bundle, or here if it may not write there.
+        # Where `minify` writes its results: next to the bundle, or here if that is not writable.
         usual = minified_beside(target)
         places = (usual, Path.cwd() / usual.name)
         return _found(target, next((place for place in places if minified_in(place) is not None), None))
@@ -335,7 +335,7 @@ def _found(bundle: Path, run: Path | None, *notes: str) -> Surroundings:
 
 
 def _run_directory_of(target: Path) -> Path | None:
-    """Return the directory of a minify run, if that or the minimal bundle in it was named."""
+    """Return the directory of a minify run, if the target is that or the minimal bundle in it."""
     if target.is_dir() and not (target / MANIFEST).exists() and minified_in(target) is not None:
         return target
     around = target.absolute().parent

@@ -1,4 +1,4 @@
-"""Contents: all that a report says, as plain data: the only input of every format."""
+"""Contents: everything in a report as plain data, which is the only input of every format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Node:
     inputs: tuple[str, ...] = ()
     """Names of the nodes that it reads."""
     module: str = ""
-    """Path of the user's module that it belongs to: what it is collapsed by."""
+    """Path of the user's module that it belongs to, by which nodes are collapsed."""
     source: str = ""
     shape: str = ""
     """`float32[8, 64]`."""
@@ -45,24 +45,24 @@ class ErrorMap:
     """`out[0]`, `inputs[1]`."""
     shape: tuple[int, ...]
     against: str = "float64"
-    """What errors are the distance to: `float64`, or `eager` where there is no truth."""
+    """The reference of the errors: `float64`, or `eager` if there is no truth."""
     edges: tuple[float, ...] = ()
-    """Of the histogram: decimal logarithms of the error of an element."""
+    """Edges of the histogram: decimal logarithms of the error of an element."""
     eager: tuple[int, ...] = ()
     compiled: tuple[int, ...] = ()
     """Elements in each bin; those without any error are not counted."""
     rows: tuple[tuple[float | None, ...], ...] = ()
-    """A heat map of at most 64 by 64: the largest compiled error behind each cell. None: no element is there;
-    `inf`: one is not finite and should be, or the other way round (in JSON the word "inf")."""
+    """A heat map of at most 64 by 64: the largest compiled error in each cell. None: the cell has no element;
+    `inf`: one is not finite and should be, or the other way round (in JSON the string "inf")."""
     dims: tuple[str, str] = ("", "")
-    """What the rows and the columns of the heat map are: `dims 0 to 1 (96)`, `dim 2 (768)`."""
+    """Labels of the rows and columns of the heat map: `dims 0 to 1 (96)`, `dim 2 (768)`."""
     non_finite: int = 0
-    """Elements of the compiled result whose error is not finite: they are in the heat map, in no bin."""
+    """Elements of the compiled result whose error is not finite: in the heat map, but in no bin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A line of an environment that differs in another place."""
+    """A line that differs between two environments."""
 
     name: str
     here: str
@@ -74,7 +74,7 @@ class Contents:
     """A report, top to bottom."""
 
     title: str
-    """A line for an issue: `torch.compile: wrong result of aten.erf on CPU`. Plain words, no markup."""
+    """The title of an issue: `torch.compile: wrong result of aten.erf on CPU`. Plain text, no markup."""
     sentence: str
     """The verdict in one sentence."""
     bundle: str
@@ -84,7 +84,7 @@ class Contents:
     script_is_minimal: bool = False
     script_verified: bool = False
     guilt: str = ""
-    """The culprit and how sure that is, in a sentence or two; empty if nothing was located."""
+    """The culprit and the confidence, in a sentence or two; empty if nothing was located."""
     located: Located | None = None
     minimal: Picture | None = None
     original: Picture | None = None

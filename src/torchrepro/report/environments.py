@@ -1,4 +1,4 @@
-"""Compare two environments: where it failed, and another place."""
+"""Compare two environments: where it failed, and another one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from torchrepro.report.contents import Difference
 from torchrepro.report.privacy import shareable_environ
 
 HERE = "here"
-"""The word for this machine, now."""
+"""The value of `--against` for this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surrounding:
-    """Versions, hardware and settings of one place."""
+    """Versions, hardware and settings of one environment."""
 
     environment: Environment
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def settings_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def other_place(against: str) -> Surrounding:
-    """Read what `--against` names: `here`, another bundle, or a report written with `--format json`."""
+    """Return the environment in `--against`: `here`, another bundle, or a report of `--format json`."""
     if against == HERE:
         return _here()
     path = Path(against)
@@ -65,7 +65,7 @@ def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]
     left, right = (
         {**lines_of(place.environment), **settings_lines(place.settings)} for place in (ours, other)
     )
-    # Not every way to take a bundle notes the threads: then there is nothing to compare.
+    # Not every bundle has the number of threads: then there is nothing to compare.
     unknown = {"threads"} - (left.keys() & right.keys())
     names = [name for name in dict.fromkeys((*left, *right)) if name not in unknown]
     return tuple(
@@ -76,7 +76,7 @@ def differences(ours: Surrounding, other: Surrounding) -> tuple[Difference, ...]
 
 
 def lines_of(environment: Environment | None) -> dict[str, str]:
-    """Return what is known of an environment, a line each."""
+    """Return the known values of an environment, as text by name."""
     return {
         name: ", ".join(value) if isinstance(value, tuple) else str(value)
         for name, value in (asdict(environment) if environment is not None else {}).items()
@@ -85,7 +85,7 @@ def lines_of(environment: Environment | None) -> dict[str, str]:
 
 
 def settings_lines(settings: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return a line for each setting; nested ones have dotted names."""
+    """Return the settings as text by name; nested ones have dotted names."""
     found: dict[str, str] = {}
     for name, value in (settings or {}).items():
         if isinstance(value, Mapping) and value:
@@ -96,7 +96,7 @@ def settings_lines(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _here() -> Surrounding:
-    """Ask in a fresh process: importing torch takes seconds, and asking for GPUs starts CUDA."""
+    """Return this machine's environment, from a fresh process: a query for GPUs starts CUDA."""
     told = result_in_isolation(
         "torchrepro.report.error_map:environment_here",
         {"environ": dict(shareable_environ(os.environ))},

@@ -1,6 +1,6 @@
 """Run a bundle for its report: judge it, and map where in its tensors the errors are.
 
-A map is a histogram and at most 64 by 64 cells, made in the process that has the values: what leaves it is a
+A map is a histogram and at most 64 by 64 cells, made in the process that has the values: that returns only a
 few thousand numbers, however large the tensor is.
 """
 
@@ -27,7 +27,7 @@ from torchrepro.nouns.verdict import Comparison, LeafComparison, as_data
 from torchrepro.report.contents import ErrorMap
 
 _TENSORS = 3
-"""Wrong tensors that a report shows; the verdict names all."""
+"""Maximum number of wrong tensors in a report; the verdict names all."""
 
 
 def measure(payload: dict[str, Any], phase: Phase) -> Any:
@@ -39,7 +39,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
     repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
     judged = Judged()
     verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
-    # Not by its truth: a comparison is true where nothing differs.
+    # Not `if verdict.comparison`: a comparison is true if nothing differs.
     maps = _maps(verdict.comparison, judged.runs) if verdict.comparison is not None else []
     return {"verdict": msgspec.to_builtins(verdict.with_notes(*repro.notes)), "maps": maps}
 
@@ -47,7 +47,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
 def environment_here(payload: dict[str, Any], phase: Phase) -> Any:
     """Return the versions, the hardware and the relevant environment variables of this machine."""
     if torch.cuda.is_available():
-        torch.cuda.init()  # nothing is forked from here, and the names of the devices are wanted
+        torch.cuda.init()  # nothing is forked from here, and the names of the devices are needed
     settings = {"threads": torch.get_num_threads(), **payload["environ"]}
     return {"environment": msgspec.to_builtins(Environment.capture()), "settings": settings}
 
@@ -68,13 +68,13 @@ def _maps(comparison: Comparison, runs: Mapping[str, Run]) -> list[Any]:
 
 
 def _badness(leaf: LeafComparison) -> tuple[float, float]:
-    """Sort by the share of wrong elements, largest first."""
+    """Return a sort key: the share of wrong elements, largest first."""
     error = leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
     return -leaf.mismatched / max(leaf.elements, 1), -error
 
 
 def _tensors_of(run: Run) -> dict[str, torch.Tensor]:
-    """Return every tensor of a run by its path, as the judge writes it (`judge/compare.py`)."""
+    """Return every tensor of a run by its path, in the notation of `judge/compare.py`."""
     parts = {"out": run.outputs, "grad": run.gradients, "inputs": run.inputs, "state": run.state}
     return {path: tensor for name, value in parts.items() for path, tensor in _walk(value, name)}
 
@@ -97,11 +97,11 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 CELLS = 64
-"""Rows and columns of a heat map, at most."""
+"""Maximum rows and columns of a heat map."""
 _BINS = 40
-"""Of a histogram, at most."""
+"""Maximum bins of a histogram."""
 _CHUNK = 1 << 22
-"""Elements at a time: the errors of a tensor of a gigabyte need 32 MB."""
+"""Elements at a time: then even the errors of a tensor of a gigabyte need 32 MB."""
 _LOWEST, _HIGHEST = -330, 310
 """Decimal exponents of float64, subnormal numbers included."""
 _FINE = 4
@@ -149,9 +149,9 @@ def error_map(
 
 
 def _errors(tensor: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """(number of the first, errors) of the elements in their order, a chunk at a time.
+    """Yield (index of the first element, errors of the elements) for each chunk.
 
-    Equal values have none, infinities and NaN included. Where only one of the two is finite, it is infinite.
+    Equal values have error 0, infinities and NaN included. If only one of the two is finite, it is infinite.
     """
     flat, true = tensor.detach().reshape(-1), target.detach().reshape(-1)
     for first in range(0, len(flat), _CHUNK):
@@ -163,7 +163,7 @@ def _errors(tensor: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, t
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert to float64 on the CPU; integers beyond 2**53 lose a digit that no picture shows."""
+    """Convert to float64 on the CPU; integers beyond 2**53 lose digits that no plot shows."""
     moved = tensor.cpu().resolve_conj().resolve_neg()
     return moved.to(torch.complex128 if moved.is_complex() else torch.float64)
 
@@ -178,7 +178,7 @@ def _count(bins: torch.Tensor, errors: torch.Tensor) -> None:
 def _histogram(
     eager: torch.Tensor, compiled: torch.Tensor
 ) -> tuple[tuple[float, ...], tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return edges and counts of the range that is not empty, in at most 40 bins."""
+    """Return edges and counts of the range that is not empty, in at most `_BINS` bins."""
     filled = (eager + compiled).nonzero().reshape(-1).tolist()
     if not filled:
         return (), ((), ())
@@ -191,11 +191,11 @@ def _histogram(
 
 
 class _Layout:
-    """Which cell of the map an element falls into, and what rows and columns are called."""
+    """Maps elements to cells of the heat map, and labels its rows and columns."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         if len(shape) > 1:
-            # As near to a square as can be; ties go to the last split.
+            # As close to a square as possible; the last split wins a tie.
             halves = {cut: (math.prod(shape[:cut]), math.prod(shape[cut:])) for cut in range(1, len(shape))}
             crooked = {cut: abs(math.log(above / below)) for cut, (above, below) in halves.items()}
             split = min(halves, key=lambda cut: (round(crooked[cut], 9), -cut))
@@ -203,7 +203,7 @@ class _Layout:
             self.names = (_dims(shape, 0, split), _dims(shape, split, len(shape)))
         else:
             elements = math.prod(shape)
-            # Elements in a row, folded like text where there are more than a line can show.
+            # One dimension is wrapped into several rows if it is longer than a row.
             self._width = elements if elements <= CELLS else max(CELLS, math.ceil(math.sqrt(elements)))
             height = math.ceil(elements / self._width)
             folded = f"dim 0 ({elements}), {self._width} elements a row" if height > 1 else ""

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from torchrepro.report.contents import Contents
 
 FORMAT = 1
-"""Raised whenever a field changes its meaning; new fields do not raise it."""
+"""Incremented whenever a field changes its meaning, but not for new fields."""
 
 
 def as_json(contents: Contents) -> str:
-    """One JSON object, complete; verdict and located as `check --json` and `locate --json` have them.
+    """Return the report as one JSON object; verdict and located as in `check --json` and `locate --json`.
 
-    Infinity and NaN are the words "inf", "-inf" and "nan".
+    Infinity and NaN are the strings "inf", "-inf" and "nan".
     """
     found = {"format": FORMAT, "torchrepro": __version__, **as_data(asdict(contents))}
     if contents.verdict is not None:
@@ -40,7 +40,7 @@ class Format(StrEnum):
 
     @property
     def ending(self) -> str:
-        """What the name of a file ends in: `.report.html`."""
+        """The suffix of a file: `.report.html`."""
         return _FORMATS[self][0]
 
 
@@ -54,7 +54,7 @@ _FORMATS = {
 
 
 def rendered(contents: Contents, format_: Format) -> str:
-    """Render a report. Only what the format needs is imported: the page takes longer than all others."""
+    """Render a report. Only the format's own module is imported: that of the page is the slowest."""
     module, _, function = _FORMATS[format_][1].partition(":")
     text: str = getattr(import_module(module), function)(contents)
     return text

@@ -1,9 +1,9 @@
 """Turn the text of a graph into its picture. The text is parsed as Python, never run, and needs no torch.
 
-A reader of graphs (`graph_text/parser.py`) wants the operators themselves, a picture only their names. So a
-stranger's bundle, with operators that are not installed here, is drawn like any other, in milliseconds.
+Loading a graph (`graph_text/parser.py`) needs the operators themselves, a picture only their names. So a
+bundle with operators that are not installed here is drawn like any other, in milliseconds.
 
-Its nodes are grouped by the user's modules, with no level too long to look at.
+Its nodes are grouped by the user's modules, and long levels are divided.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchrepro.report.contents import Node, Picture
 
 
 def picture_of(title: str, graph_text: str, *, guilty: str = "") -> Picture:
-    """Return the picture of a graph; nested graphs stand in it under their names, like modules."""
+    """Return the picture of a graph; nested graphs appear in it under their names, like modules."""
     return Picture(title, tuple(_nodes(read_syntax(graph_text), guilty)))
 
 
@@ -86,23 +86,23 @@ def _shape(annotation: ast.expr | None) -> str:
 
 
 SMALL = 60
-"""Up to this many nodes are all shown at first. Layout takes about 0.1 s for twice as many."""
+"""A graph of up to this many nodes is fully open at first. Layout takes about 0.1 s for twice as many."""
 ROOM = 24
-"""Of a larger graph, outer groups are opened at first as long as no more boxes than this are seen."""
+"""In a larger graph, outer groups are open at first as long as at most this many boxes are visible."""
 LONGEST = 30
-"""A level of more nodes and groups than this is divided into runs of neighbours."""
+"""A level with more nodes and groups than this is divided into runs of neighbours."""
 DEEPEST = 40
-"""No module is nested deeper than this; the rest of a longer (hostile) path is one word."""
+"""Maximum depth of modules; the rest of a longer (hostile) path becomes one name."""
 
 
 class Group(NamedTuple):
-    """A module, or a run of neighbours if a module has too many parts."""
+    """A module, or a run of neighbours in a module with too many parts."""
 
     label: str
     parent: int
-    """Its place in the list; the first is the whole graph, its own parent."""
+    """Index of its parent in the list; the first is the whole graph, its own parent."""
     nodes: int
-    """How many are inside, at any depth."""
+    """How many nodes are inside, at any depth."""
     open: bool
     """Whether it is shown open at first."""
 
@@ -215,7 +215,7 @@ def _run(parts: list[_Branch | int], nodes: Sequence[Node]) -> _Branch:
 
 
 def _open(whole: _Branch, nodes: Sequence[Node]) -> None:
-    """Open all of a small graph; of a large one the way to the culprit, and outer groups that fit."""
+    """Open all of a small graph; of a large one the groups around the culprit, and outer groups that fit."""
     whole.open = True
     order = [whole]
     for branch in order:

@@ -1,9 +1,9 @@
 """A report as Markdown, and as an issue for PyTorch's tracker.
 
-Nothing in the text of strangers may become markup, a mention, a link or the end of a fence. GitHub makes
-mentions (`@name`), issue numbers (`#123`) and emoji after Markdown: a backslash does not stop them, a code
-span does. Every word of prose that is not a plain word becomes code, which is also how a person would write
-`out[0]` or `aten.erf.default`.
+Untrusted text must not become markup, a mention, a link or the end of a fence. GitHub makes mentions
+(`@name`), issue numbers (`#123`) and emoji after Markdown: a backslash does not stop them, a code span does.
+Every word of prose that is not a plain word becomes code, which is also how one would write `out[0]` or
+`aten.erf.default`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torchrepro.report.text import lines_of_sections, visible
 _PLAIN_WORD = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*|\d+(?:[.,]\d+)*(?:e[+-]?\d+)?%?")
 _MARKS = re.compile(r"(?P<before>[(\"]*)(?P<core>.*?)(?P<after>[,.;:!?)\"]*)", re.DOTALL)
 _LONG = 80
-"""Lines of a script that is folded."""
+"""A script of more lines than this is folded."""
 _LIMITS = Limits(rows=20, nodes=60, wide=True)
 _SCRIPT_LIMIT = 40_000
-"""Characters: GitHub takes 65,536 in all."""
+"""Maximum characters: GitHub accepts 65,536 in all."""
 _LOG_LINES, _LOG_LINE, _LOG_WIDTH = 30, 300, 120
 _LABELS = {"inductor": "inductor", "aot_eager": "aotdispatch", "eager": "dynamo"}
 _STAGES = {"capture": "dynamo", "aot": "aotdispatch", "decomposition": "decompositions"}
@@ -77,9 +77,9 @@ def _table(table: Table) -> str:
 
 
 def github_issue(contents: Contents) -> str:
-    """Render an issue in the order of PyTorch's template, ready to be pasted; the first line is the title.
+    """Render an issue in the order of PyTorch's template; the first line is the title.
 
-    Of the user's machine it tells versions, hardware and torch's switches, no more (`privacy.py`).
+    It has only versions, hardware and torch's switches of the user's machine (`privacy.py`).
     """
     versions = {**lines_of(contents.environment), **settings_lines(contents.settings)}
     sections = [
@@ -138,7 +138,7 @@ def _script(contents: Contents) -> str:
 
 
 def _logs(verdict: Verdict | None, traceback: str) -> str:
-    """Show the end of the traceback, or the verdict with the values that are wrong."""
+    """Return the end of the traceback, or the verdict with the wrong values."""
     if verdict is None:
         return "None: it has not been judged."
     raised = verdict.raised
@@ -149,7 +149,7 @@ def _logs(verdict: Verdict | None, traceback: str) -> str:
 
 
 def _tail(text: str) -> list[str]:
-    """Return the last lines, each cut: those of a C++ compiler can be very long."""
+    """Return the last lines, each truncated: those of a C++ compiler can be very long."""
     lines = [line[:_LOG_LINE] for line in visible(text).splitlines() if line.strip()]
     left_out = len(lines) - _LOG_LINES
     return ([f"... {left_out} lines before"] if left_out > 0 else []) + lines[-_LOG_LINES:]
@@ -186,13 +186,13 @@ def code(text: str) -> str:
     if not text:
         return ""
     fence = "`" * (_longest_run(text) + 1)
-    # A blank at each end belongs to the fence where a backtick is next to it.
+    # A blank separates the fence from a backtick at either end.
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
 def prose(text: str) -> str:
-    """Write a sentence in which every word that is not a plain one is code; neighbours share a span."""
+    """Write a sentence with every word that is not a plain one as code; neighbours share a span."""
     shown: list[str] = []
     foreign: list[str] = []
     for word in visible(text).split():

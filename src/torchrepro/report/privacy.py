@@ -1,7 +1,7 @@
 """Remove paths of the user's machine from a report, because it is shared.
 
-A path says the user's name more often than not. What helps a reader is kept: the name of a file, and for code
-that is installed the path inside its package.
+Most paths contain the user's name. The useful part is kept: the name of a file, and for installed code the
+path inside its package.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _BARE = re.compile(
 
 
 def without_paths(text: str) -> str:
-    """Shorten every absolute path to what may be shared."""
+    """Return a text with every absolute path shortened to the part that may be shared."""
     if not _MAY_BE_A_PATH.search(text):
         return text
-    # First, because a home with a blank in its name is two words to the patterns.
+    # First, because the patterns would split a home directory at a blank in its name.
     text = _home().sub("~", text)
     text = _QUOTED.sub(lambda found: f"{found['quote']}{_shortened(found['path'])}{found['quote']}", text)
     return _BARE.sub(lambda found: found["url"] or _shortened(found["path"]), text)
@@ -46,7 +46,7 @@ def _home() -> re.Pattern[str]:
 
 
 def script_without_paths(text: str) -> str:
-    """Do the same for code, in quotes only: elsewhere `a /b/c` may be a division."""
+    """Shorten paths in code, inside quotes only: elsewhere `a /b/c` may be a division."""
     return _QUOTED.sub(lambda found: f"{found['quote']}{_shortened(found['path'])}{found['quote']}", text)
 
 
@@ -58,7 +58,7 @@ def shareable(contents: Contents) -> Contents:
 
 
 def shareable_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the switches of torch and its compilers, without those that name a file or a program."""
+    """Return the variables of torch and its compilers, without those that name a file or a program."""
     return {
         name: value
         for name, value in telling_environment(environ).items()

@@ -1,4 +1,4 @@
-"""The sections of a report, top to bottom: what text and Markdown show, and the tables of the page."""
+"""The sections of a report in their order, for text and Markdown, and the tables of the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchrepro.report.environments import lines_of, settings_lines
 
 _BARS = 24
 _READABLE = 80
-"""Lines of a script that is not minimal: a longer one is named and not shown where space is short."""
+"""Maximum lines of a script that is not minimal: a longer one is only named in short formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Limits:
     rows: int
     nodes: int
     wide: bool
-    """Long scripts that are not minimal and generated kernels, but no bars of characters."""
+    """Show long scripts that are not minimal and generated kernels, but no bars of characters."""
 
 
 def sections_of(contents: Contents, limits: Limits) -> Iterator[Section]:
-    """Yield what a report says, in the order in which a reader asks."""
+    """Yield the sections of a report, the most important first."""
     verdict, located = contents.verdict, contents.located
     tone = Tone.BAD if verdict is not None and verdict.fails else Tone.GOOD
     yield Section(contents.sentence, (Facts((("bundle", contents.bundle),)),), tone)
@@ -84,7 +84,7 @@ def differences_table(contents: Contents) -> Table:
 
 
 def growth_table(located: Located, limit: int) -> Table:
-    """Show the errors around the culprit, or the last ones where there is none."""
+    """Return the errors around the culprit, or the last ones if there is none."""
     node = located.op.node if located.op is not None else ""
     rows = [
         (point.node, point.op, error(point.eager), error(point.compiled), point.module, point.source)
@@ -103,7 +103,7 @@ def _script(contents: Contents, limits: Limits) -> Code | Lines:
 
 
 def _histogram(errors: ErrorMap) -> Section:
-    """Show a bar for each side and each power of ten."""
+    """Return a section with a bar for each side and each power of ten."""
     largest = max((*errors.eager, *errors.compiled), default=0)
     rows = [
         (f"10^{edge:.2f}", side, "#" * max(1, round(_BARS * counts[index] / largest)), f"{counts[index]:,}")
@@ -120,7 +120,7 @@ def _histogram(errors: ErrorMap) -> Section:
 
 
 def _graph(picture: Picture, limit: int) -> Section:
-    """Show the ops around the culprit, or the first ones where there is none."""
+    """Return the ops around the culprit, or the first ones if there is none."""
     ops = [node for node in picture.nodes if node.kind == "op"]
     rows = [(node.name, node.op, ", ".join(node.inputs), node.shape, node.module) for node in ops]
     culprit = next((place for place, node in enumerate(ops) if node.guilty), None)
@@ -136,7 +136,7 @@ def _table_around(
     limit: int,
     otherwise: int = 0,
 ) -> Table:
-    """Show the rows around the culprit, which is marked; without one, those around another place."""
+    """Return the rows around the culprit, which is marked; without one, those around another row."""
     place = otherwise if culprit is None else culprit
     first = max(0, min(place - limit // 2, len(rows) - limit))
     shown = rows[first : first + limit]
@@ -147,7 +147,7 @@ def _table_around(
 
 
 def steps_table(steps: Sequence[Adoption], limit: int) -> Table:
-    """Show the first step, the last, and some in between."""
+    """Return a table of the first step, the last, and some in between."""
     chosen = sorted({round(index * (len(steps) - 1) / (limit - 1)) for index in range(limit if steps else 0)})
     rows = (
         (

@@ -22,19 +22,19 @@ _NUMBER = re.compile(r"(\d[\d,.]*(e[+-]?\d+)?%?|inf|nan|–)?")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line and its style in the words of rich; without a terminal only the text counts."""
+    """A line and its style for rich; without a terminal only the text is used."""
 
     text: str
     style: str = ""
 
 
 def as_text(contents: Contents) -> str:
-    """Render a report for a terminal. Only the script may be wider than 80 columns: it has to run."""
+    """Render a report for a terminal. Only the script may be wider than 80 columns, so that it runs."""
     return "\n".join(line.text for line in report_lines(contents)) + "\n"
 
 
 def report_lines(contents: Contents) -> Iterator[Line]:
-    from torchrepro.report.sections import Limits, sections_of  # a verdict alone needs none of it
+    from torchrepro.report.sections import Limits, sections_of  # not needed for a verdict alone
 
     return lines_of_sections(sections_of(contents, Limits(rows=12, nodes=12, wide=False)), WIDTH)
 
@@ -82,7 +82,7 @@ def _part(part: Part, width: int | None) -> Iterator[Line]:
 
 
 def _table(table: Table, width: int | None) -> Iterator[Line]:
-    """Yield aligned columns, numbers to the right; rows that do not fit become a sentence each."""
+    """Yield aligned columns, numbers to the right; if rows do not fit, each becomes a sentence."""
     if not table.rows:
         return
     rows = [tuple(_one_line(cell) for cell in row) for row in (table.head, *table.rows)]
@@ -121,7 +121,7 @@ def _wrapped(text: str, width: int | None, *, indent: str = "", style: str = "")
 
 
 def visible(text: str) -> str:
-    """Make control characters visible and end lines in one way, so that text commands no terminal."""
+    """Return text with visible control characters and uniform line ends: it cannot control the terminal."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else _shown(character)
         for character in _LINE_BREAKS.sub("\n", text)

@@ -1,10 +1,10 @@
 """Render a report as one HTML page: template, script, style and the policy that allows only them.
 
-Everything in a bundle is written by strangers. Jinja escapes what goes into the template. What the script
-draws is JSON, and reaches the page only as text: a policy of trusted types makes the browser refuse anything
-else. The content security policy knows the script and the style by their hashes and allows nothing more.
+Everything in a bundle is untrusted. Jinja escapes what goes into the template. What the script draws is JSON,
+and is inserted into the page only as text: a trusted-types policy makes the browser reject anything else. The
+content security policy allows only the script and the style with these hashes.
 
-Source text in colours, by Pygments: escaped, and exactly the text that was given.
+Pygments highlights source text; its output is escaped, and its text is unchanged.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _LEXERS = {
 _FORMATTER: HtmlFormatter[str] = HtmlFormatter(nowrap=True)
 _ROWS = 50
 _LIMIT = 60_000
-"""Characters: 0.1 s. Each coloured word costs an element."""
+"""Maximum characters to highlight: 0.1 s. Each coloured word is an HTML element."""
 
 
 def highlighted(source: str, language: str) -> Markup:
-    """Colour source with a `span` for each word; unchanged if the language has no lexer."""
+    """Return source with a coloured `span` for each word; unchanged if the language has no lexer."""
     lexer = _LEXERS.get(language)
     if lexer is None or len(source) > _LIMIT:
         return escape(source)
@@ -55,7 +55,7 @@ def highlighted(source: str, language: str) -> Markup:
 
 
 def page_of(contents: Contents) -> str:
-    """Return the whole page, valid as UTF-8; its tables are those of the other formats."""
+    """Return the whole page, which is valid UTF-8; its tables are those of the other formats."""
     located, verdict = contents.located or Located(bundle="", kind=Kind.PASS), contents.verdict
     comparison = verdict.comparison if verdict is not None else None
     page = _template().render(
@@ -72,7 +72,7 @@ def page_of(contents: Contents) -> str:
         growth=growth_table(located, _ROWS),
         steps=steps_table(contents.steps, _ROWS),
     )
-    # A file name that is no UTF-8 is a lone surrogate in a text; a NUL is an error in any HTML.
+    # A file name that is not UTF-8 has lone surrogates as text; NUL is an error in any HTML.
     return page.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -97,7 +97,7 @@ def _template() -> jinja2.Template:
 
 
 def shortened(text: str, limit: int = 200_000) -> str:
-    """Shorten a text, and say how much is left out: a C++ compiler can print megabytes."""
+    """Truncate a text and append how much is left out: a C++ compiler can print megabytes."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n… {len(text) - limit:,} more characters"
@@ -231,7 +231,7 @@ def _picture(picture: Picture, place: Callable[..., list[int]]) -> dict[str, Any
 
 
 def number_or_word(value: float | None) -> float | str | None:
-    """Round to the three digits that a plot shows; JSON has no infinity, so that is a word."""
+    """Return a number rounded to the three digits of a plot; "inf" and "nan", which JSON does not have."""
     if value is None:
         return None
     if math.isfinite(value):
