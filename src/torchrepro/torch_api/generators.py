@@ -30,7 +30,7 @@ class RngState:
 
 
 def accelerators() -> tuple[str, ...]:
-    """Return the kinds of device that this machine has in addition to the CPU: `cuda`, `xpu`, `mps`, ..."""
+    """Return the kinds of device that this machine has in addition to the CPU (`cuda`, `xpu`, `mps`)."""
     import torch
 
     found = torch.accelerator.current_accelerator(check_available=True)
