@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrepro.nouns.verdict import Difference, LeafComparison
-from torchrepro.script.document import Compared, assertion, tolerances
+from torchrepro.script.assertions import Compared, assertion, tolerances
 
 
 def _leaf(eager: str, compiled: str, elements: int = 4, **more: float) -> LeafComparison:

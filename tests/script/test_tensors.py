@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro.script.inputs import SIDE_FILE, Inputs
-from torchrepro.script.tensors import LITERAL_ELEMENTS, Surroundings, line_for, same_tensor
+from torchrepro.script.tensor_values import LITERAL_ELEMENTS
+from torchrepro.script.tensors import Surroundings, line_for, same_tensor
 
 _NAN = float("nan")
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.subgraph import CALLS
 from torchrepro.edit.cost import cost_of
-from torchrepro.edit.held_tensors import rounded
+from torchrepro.edit.plain_values import rounded
 from torchrepro.edit.surgery import edited, has_effects
 from torchrepro.graph_text.annotations import NOTE_KEY, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro

@@ -15,10 +15,10 @@ from torch.fx import GraphModule
 
 from torchrepro.bundle.storages import remembered
 from torchrepro.cut.subgraph import CALLS
-from torchrepro.edit.held_tensors import seeded_noise
+from torchrepro.edit.plain_values import seeded_noise
 from torchrepro.edit.surgery import reach
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.script.tensors import shortest_digits
+from torchrepro.script.tensor_values import shortest_digits
 from torchrepro.torch_api.tensors import is_zero_tensor
 
 USUAL_DTYPES = (torch.float32, torch.int64, torch.bool)

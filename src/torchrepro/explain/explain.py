@@ -14,8 +14,9 @@ from torchrepro.edit.arguments import DROPPED, Slot, with_arguments
 from torchrepro.edit.surgery import bypassed
 from torchrepro.engine.queries import Queries
 from torchrepro.explain.experiment import Budget, Experiment
-from torchrepro.explain.graph_parts import arguments, backends, ops, switches, varied_ops
+from torchrepro.explain.graph_parts import arguments, ops, varied_ops
 from torchrepro.explain.input_parts import Names, dtypes, input_names, layouts, sizes, values
+from torchrepro.explain.settings import backends, switches
 from torchrepro.explain.subject import Outcome, Subject, Trial, Variation
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Area, Explanation, Fact, Neighbour

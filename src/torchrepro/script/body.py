@@ -17,7 +17,8 @@ from torch.fx import GraphModule, Node
 
 from torchrepro.graph_text.syntax import AUGMENTED
 from torchrepro.script.document import autocast_text
-from torchrepro.script.expressions import INDENT, Text, Unwritable, Writer, laid_out, nodes_in
+from torchrepro.script.expressions import Text, Unwritable, Writer, nodes_in
+from torchrepro.script.layout import INDENT, laid_out
 from torchrepro.script.names import Names, base_name, names_of_inputs
 from torchrepro.script.spelling import Speller
 from torchrepro.torch_api.modes import enter_autocast, exit_autocast

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchrepro.graph_text.syntax import GraphSyntax, Line, State, read_syntax
 from torchrepro.nouns.errors import GraphTextError
-from torchrepro.script.expressions import INDENT, indented
+from torchrepro.script.layout import INDENT, indented
 
 _INSTEAD = "use torchrepro check instead"
 _WORDS = {

@@ -16,10 +16,11 @@ from torchrepro.judge.compare import tensors_in, weights_like
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, LeafComparison, LeafPath, Verdict
 from torchrepro.script import document as parts
+from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf
 from torchrepro.script.body import Body, BodyWriter
-from torchrepro.script.document import Compared, assertion, raised_comment, sentence, worst_leaf
-from torchrepro.script.expressions import Unwritable, indented, laid_out
+from torchrepro.script.expressions import Unwritable
 from torchrepro.script.inputs import SIDE_FILE, Inputs, dimensions_of_inputs, sizes_of_inputs
+from torchrepro.script.layout import indented, laid_out
 from torchrepro.script.spelling import Speller
 from torchrepro.script.tensors import Surroundings
 from torchrepro.script.user_lines import operator_lines, parameter_text, source_lines

@@ -16,8 +16,10 @@ from torch.fx import GraphModule, Node
 from torchrepro.bundle.tensors import read_marks
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.judge.compare import tensors_in
-from torchrepro.script.expressions import WIDTH, Unwritable, Writer, filled, listed, top_level_items
-from torchrepro.script.tensors import Line, Surroundings, after_drawing, line_for
+from torchrepro.script.expressions import Unwritable, Writer, listed
+from torchrepro.script.layout import WIDTH, filled, top_level_items
+from torchrepro.script.tensor_values import Line
+from torchrepro.script.tensors import Surroundings, after_drawing, line_for
 from torchrepro.torch_api.names import DYNAMO
 from torchrepro.torch_api.tensors import is_zero_tensor, storage_identity
 

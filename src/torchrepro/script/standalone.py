@@ -24,11 +24,12 @@ from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place
 from torchrepro.nouns.verdict import Difference, Kind, LeafComparison, LeafPath, Verdict
 from torchrepro.script import document as parts
 from torchrepro.script import standalone_runtime as runtime
-from torchrepro.script.document import Compared, assertion, sentence, worst_leaf
+from torchrepro.script.assertions import Compared, assertion, sentence, worst_leaf
 from torchrepro.script.executable import GraphClasses
-from torchrepro.script.expressions import Unwritable, indented
+from torchrepro.script.expressions import Unwritable
+from torchrepro.script.layout import indented
 from torchrepro.torch_api import names as private
-from torchrepro.user_code.closure.user_modules import bound_names
+from torchrepro.user_code.closure.scopes import bound_names
 
 _TENSOR_FILE = """\
 with open(HERE / "tensors.safetensors", "rb") as file:

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-from torchrepro.frontend.bytecode.program import live_before, program_of
+from torchrepro.frontend.bytecode.flow import live_before
+from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
     enter,

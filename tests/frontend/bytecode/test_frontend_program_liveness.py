@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torchrepro.frontend.bytecode.program import live_before, program_of
+from torchrepro.frontend.bytecode.flow import live_before
+from torchrepro.frontend.bytecode.program import program_of
 
 
 def live_at_call_of(name: str, function: Callable[..., Any]) -> frozenset[str]:

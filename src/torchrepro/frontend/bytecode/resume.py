@@ -19,6 +19,7 @@ from bytecode import Bytecode, Instr, Label
 from bytecode.flags import CompilerFlags
 from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
+from torchrepro.frontend.bytecode.flow import edges, stack_before, stack_effect
 from torchrepro.frontend.bytecode.program import (
     FOR_ITER_SKIPS,
     NOWHERE,
@@ -27,10 +28,7 @@ from torchrepro.frontend.bytecode.program import (
     Handler,
     Instruction,
     Program,
-    edges,
     program_of,
-    stack_before,
-    stack_effect,
 )
 from torchrepro.frontend.source import FrameState
 

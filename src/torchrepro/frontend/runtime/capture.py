@@ -9,7 +9,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchrepro.frontend.bytecode.program import Program, live_before, program_of
+from torchrepro.frontend.bytecode.flow import live_before
+from torchrepro.frontend.bytecode.program import Program, program_of
 from torchrepro.frontend.bytecode.resume import why_not_enterable
 from torchrepro.frontend.codegen.effects import Effects
 from torchrepro.frontend.codegen.objects import CannotRebuild

@@ -7,7 +7,8 @@ work of all the passes that follow.
 from __future__ import annotations
 
 from torchrepro.edit.dimensions import smallest_that_runs
-from torchrepro.edit.held_tensors import held_tensors, plainest
+from torchrepro.edit.held_tensors import held_tensors
+from torchrepro.edit.plain_values import plainest
 from torchrepro.edit.settings import ambient_settings, compiler_settings, gradient_settings, without
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.passes.shapes import all_contiguous, squeezed

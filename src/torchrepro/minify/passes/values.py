@@ -12,19 +12,8 @@ import torch
 
 from torchrepro.edit.arguments import Literal, literals_of, with_literals
 from torchrepro.edit.cost import OWN_VALUES, cost_of_values
-from torchrepro.edit.held_tensors import (
-    FORMS,
-    FORMS_OF_ONE,
-    Form,
-    Held,
-    forms_of,
-    held_tensors,
-    laid_out_like,
-    made_like,
-    plainest,
-    rounder_values,
-    with_tensors,
-)
+from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
+from torchrepro.edit.plain_values import FORMS, FORMS_OF_ONE, Form, forms_of, plainest, rounder_values
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 

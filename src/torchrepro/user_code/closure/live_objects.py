@@ -16,12 +16,10 @@ import torch
 
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure import installed_path, is_installed_file, is_installed_module
+from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition, bound_names
 from torchrepro.user_code.closure.user_modules import (
-    DEFINITIONS,
-    Definition,
     SourceFile,
     UserModule,
-    bound_names,
     cells_of,
     contents,
     definition_of,

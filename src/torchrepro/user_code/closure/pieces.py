@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING, Any
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.user_code.closure import is_installed_module
 from torchrepro.user_code.closure.live_objects import Defined, same_literal
-from torchrepro.user_code.closure.user_modules import (
-    DEFINITIONS,
-    SourceFile,
-    UserModule,
-    deferred_names,
-    is_user_function,
-)
+from torchrepro.user_code.closure.scopes import DEFINITIONS, deferred_names
+from torchrepro.user_code.closure.user_modules import SourceFile, UserModule, is_user_function
 
 if TYPE_CHECKING:
     from torchrepro.user_code.closure.writer import ClosureWriter

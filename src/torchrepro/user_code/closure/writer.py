@@ -27,11 +27,10 @@ from torchrepro.user_code.closure.live_objects import (
     same_literal,
 )
 from torchrepro.user_code.closure.pieces import PieceWriter
+from torchrepro.user_code.closure.scopes import DEFINITIONS, Definition
 from torchrepro.user_code.closure.text import ModuleText
 from torchrepro.user_code.closure.user_modules import (
-    DEFINITIONS,
     EMPTY,
-    Definition,
     UserModule,
     contents,
     definition_of,
