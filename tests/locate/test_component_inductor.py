@@ -12,9 +12,10 @@ import torch
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.executor import executor_for
 from torchrepro.engine.search.setup import Rehearsal
-from torchrepro.locate.component import find_part, find_workaround
+from torchrepro.locate.component import find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.stages import find_stage
+from torchrepro.locate.workaround import find_workaround
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.verdict import Kind, Stage
 

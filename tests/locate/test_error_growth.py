@@ -12,7 +12,8 @@ from synthetic_values import watching_on as counted
 from wrong_compilers import watching_on
 
 from torchrepro.locate.op_jobs import oddities, relative_error
-from torchrepro.locate.watched_graph import Odd, error_growth, steepest
+from torchrepro.locate.watched_graph import Odd
+from torchrepro.locate.wrong_values import error_growth, steepest
 
 
 def model(x: torch.Tensor) -> torch.Tensor:

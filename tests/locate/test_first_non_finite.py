@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from wrong_compilers import watching_on
 
-from torchrepro.locate.watched_graph import find_birth
+from torchrepro.locate.wrong_values import find_birth
 from torchrepro.nouns.results import Birth
 
 

@@ -12,9 +12,10 @@ import torch
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.executor import executor_for
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.op_jobs import find_sensitivity
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.watched_graph import Watching, error_growth, find_birth
+from torchrepro.locate.sensitivity import find_sensitivity
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.results import Way
 

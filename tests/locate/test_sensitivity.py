@@ -9,9 +9,9 @@ import pytest
 import torch
 from wrong_compilers import watching_on
 
-from torchrepro.locate.op_jobs import act_of, amplification_of, find_sensitivity, words_on
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.watched_graph import error_growth
+from torchrepro.locate.sensitivity import act_of, amplification_of, find_sensitivity, words_on
+from torchrepro.locate.wrong_values import error_growth
 from torchrepro.nouns.repro import Repro
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from synthetic_compiler import Answer, Asked, inquiry_of, small_repro
 
-from torchrepro.locate.component import Found, code_for, find_workaround
+from torchrepro.locate.component import Found
 from torchrepro.locate.stages import find_stage
 from torchrepro.locate.switches import Off
+from torchrepro.locate.workaround import code_for, find_workaround
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.results import Part, Workaround
 from torchrepro.nouns.verdict import Kind

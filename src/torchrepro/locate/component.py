@@ -1,25 +1,20 @@
-"""Find the culprit inside a stage (pass, rewrite, decomposition, lowering or option) and a workaround.
+"""Find the culprit inside a stage (pass, rewrite, decomposition, lowering or option).
 
 Whole groups are turned off first, and a group is narrowed down only if that makes the failure go away. The
 most informative groups come first. Options of code generation come before lowerings: a wrong lowering is
 wrong in scalar and unfused code, too, while calling the operator in place of a lowering also ends its fusion
 and vectorisation. And lowerings come before passes, without which a wrong lowering may not be reached. The
 culprit is verified: with it alone turned off the repro passes.
-
-A workaround is the smallest change to the user's code that is verified to make the failure go away. Options
-of `torch.compile` first, from the one that turns off just the culprit to calling every operator without
-generated code; then a setting of torch; then a simpler backend, without the failing stages.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -28,7 +23,6 @@ from torchrepro.engine.baseline import Failure
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import LADDER, with_backend
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.stages import Ladder, captures
 from torchrepro.locate.switches import (
     AOT,
     CAPTURE,
@@ -43,13 +37,11 @@ from torchrepro.locate.switches import (
     Switch,
     all_off,
     by_name,
-    settings_of,
     switches_of,
 )
-from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
-from torchrepro.nouns.results import Part, Workaround
-from torchrepro.nouns.verdict import Kind, Stage, Verdict
-from torchrepro.torch_api.names import COMPILE_AHEAD
+from torchrepro.nouns.repro import AOT_INDUCTOR, Repro
+from torchrepro.nouns.results import Part
+from torchrepro.nouns.verdict import Stage, Verdict
 from torchrepro.torch_api.ops import plain_op_name
 
 _JOB = "torchrepro.locate.switches:judge_without"
@@ -199,107 +191,3 @@ class Trials:
                     kind, name = msgspec.json.decode(line)
                     self._met.setdefault(kind, {})[name] = None
         return verdict
-
-
-# The passes that have their own option; the others are disabled by name (`disabled_passes`).
-_OPTION_OF_PASS: Mapping[str, Mapping[str, Any]] = {
-    "constant_fold_uniform_value": {"joint_graph_constant_folding": False},
-    "reorder_for_locality": {"reorder_for_locality": False},
-    "partitioned_scatter_optimization": {"partitioned_scatter_enabled": False},
-}
-_ALL_PASSES: Mapping[str, Any] = {
-    "use_pre_grad_passes": False,
-    "use_joint_graph_passes": False,
-    "use_post_grad_passes": False,
-}
-_CALL_EVERY_OPERATOR: Mapping[str, Any] = {"fallback_by_default": True}
-
-
-def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Workaround | None:
-    """Return the first workaround with which the repro passes; None if there is none."""
-    if ladder.stage is Stage.NONE:
-        return None
-    inquiry.on_step("a workaround")
-    if ladder.stage is Stage.BACKEND and inquiry.repro.compiler.name in (INDUCTOR, AOT_INDUCTOR):
-        known = settings_of(INDUCTOR, inquiry.repro).keys()
-        for options in _options_for(found):
-            if options.keys() <= known and inquiry.passes(_with_options(inquiry.repro, options)):
-                return _by_fewest(inquiry, options)
-    for code, candidate in _lines_for(inquiry.repro, ladder, found):
-        if candidate is None or inquiry.passes(candidate):
-            return Workaround(code=code, verified=True)
-    return None
-
-
-def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
-    """Yield options to try, the one with the least cost for the user first."""
-    if found is not None:
-        yield from [found.off.settings[INDUCTOR]] if INDUCTOR in found.off.settings else []
-        passes, patterns = (found.off.parts.get(kind, ()) for kind in (PASSES, PATTERNS))
-        if passes:
-            # Some passes have their own option; the others are disabled by name.
-            named = ",".join(sorted(set(passes) - set(_OPTION_OF_PASS)))
-            options: dict[str, Any] = {"disabled_passes": named} if named else {}
-            for name in sorted(set(passes) & set(_OPTION_OF_PASS)):
-                options |= _OPTION_OF_PASS[name]
-            yield options
-        if patterns:
-            yield {"pattern_matcher": False}
-        if passes or patterns:
-            yield _ALL_PASSES
-    yield _CALL_EVERY_OPERATOR
-    yield {**_CALL_EVERY_OPERATOR, **_ALL_PASSES}
-
-
-def _with_options(repro: Repro, options: Mapping[str, Any], names: Iterable[str] | None = None) -> Repro:
-    chosen = options if names is None else {name: options[name] for name in names}
-    return Off({INDUCTOR: chosen}).applied_to(repro)
-
-
-def _by_fewest(inquiry: Inquiry, options: Mapping[str, Any]) -> Workaround:
-    """Return the workaround with only those options that are needed."""
-    repro, needed = inquiry.repro, list(options)
-    if len(needed) > 1:
-        needed = narrow(needed, lambda some: inquiry.passes(_with_options(repro, options, some))) or needed
-    whole = _with_options(repro, options, needed)
-    return Workaround(options=dict(whole.compiler.options), code=code_for(whole), verified=True)
-
-
-def _lines_for(repro: Repro, ladder: Ladder, found: Found | None) -> Iterator[tuple[str, Repro | None]]:
-    """Yield workarounds that are not options, each with the repro to try; None: it is known to pass."""
-    configs = {} if found is None else {**found.off.settings}
-    configs.pop(INDUCTOR, None)
-    if configs:
-        lines = [
-            f"torch._{module}.config.{name} = {value!r}"
-            for module, values in sorted(configs.items())
-            for name, value in values.items()
-        ]
-        yield "; ".join(lines), Off(configs).applied_to(repro)
-    passing = [rung.backend for rung in ladder.rungs if rung.kind is Kind.PASS]
-    if passing:
-        yield code_for(with_backend(repro, passing[-1])), None
-    if captures(repro):
-        # As `torch.compiler.disable` does for one function.
-        yield "@torch.compiler.disable", Off({"dynamo": {"disable": True}}).applied_to(repro)
-    else:
-        # The backend that runs a graph as it was captured. It is not on the ladder: it has no stage.
-        plain = with_backend(repro, "aot_eager" if repro.place is Place.AFTER_AOT else "eager")
-        yield code_for(plain), plain
-
-
-def code_for(repro: Repro) -> str:
-    """Return the call that selects the compiler of this repro in a user's code."""
-    compiler = repro.compiler
-    if compiler.name == AOT_INDUCTOR:
-        configs = f", inductor_configs={dict(compiler.options)!r}" if compiler.options else ""
-        return f"{COMPILE_AHEAD}(program{configs})"
-    words = ["program.module()" if repro.place is Place.EXPORT else "model"]
-    if compiler.name != "inductor":
-        backend = compiler.name.rpartition(":")[2] if ":" in compiler.name else repr(compiler.name)
-        words.append(f"backend={backend}")
-    words += [f"mode={compiler.mode!r}"] if compiler.mode else []
-    words += [f"dynamic={compiler.dynamic}"] if compiler.dynamic is not None else []
-    words += ["fullgraph=True"] if compiler.fullgraph else []
-    words += [f"options={dict(compiler.options)!r}"] if compiler.options else []
-    return f"torch.compile({', '.join(words)})"

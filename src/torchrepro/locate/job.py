@@ -22,14 +22,16 @@ from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory, write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import Store, store_knowing
-from torchrepro.locate.component import Found, find_part, find_workaround
+from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.kernels import find_kernel
-from torchrepro.locate.op_jobs import find_sensitivity
 from torchrepro.locate.ops import find_op
+from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
 from torchrepro.locate.stages import Ladder, find_stage, graph_in_call, graph_of
-from torchrepro.locate.watched_graph import Watching, error_growth, find_birth
+from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.workaround import find_workaround
+from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.results import Confidence, Located, Way

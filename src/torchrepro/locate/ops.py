@@ -18,7 +18,8 @@ from torchrepro.cut.hints import suspects
 from torchrepro.cut.subgraph import Unit, piece, takes_apart, units_of
 from torchrepro.cut.windows import alone, beside, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.watched_graph import OF_VALUES, Seen, Traced, Watching, steepest, trace, whereabouts
+from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts
+from torchrepro.locate.wrong_values import Traced, steepest, trace
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import GuiltyOp, Way
 from torchrepro.nouns.verdict import Kind

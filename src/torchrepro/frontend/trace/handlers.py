@@ -28,7 +28,8 @@ from torchrepro.frontend.trace import python_builtins
 from torchrepro.frontend.trace.classes import MISSING, is_trusted_class
 from torchrepro.frontend.trace.fakes import unseen
 from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
-from torchrepro.frontend.trace.operators import TracedItems, checked_length
+from torchrepro.frontend.trace.items import TracedItems
+from torchrepro.frontend.trace.operators import checked_length
 from torchrepro.torch_api.fake import FakeTensor
 
 if TYPE_CHECKING:

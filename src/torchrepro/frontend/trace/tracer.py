@@ -30,7 +30,8 @@ from torchrepro.frontend.trace import python_builtins
 from torchrepro.frontend.trace.attributes import TracedAttributes
 from torchrepro.frontend.trace.calls import TracedCalls
 from torchrepro.frontend.trace.classes import MISSING, Classes, is_single, is_trusted_space
-from torchrepro.frontend.trace.operators import TracedItems, TracedOperators
+from torchrepro.frontend.trace.items import TracedItems
+from torchrepro.frontend.trace.operators import TracedOperators
 from torchrepro.frontend.trace.recorder import ModuleStack, Recorder
 from torchrepro.frontend.trace.values import Pending, Values
 from torchrepro.frontend.trace.world import World
