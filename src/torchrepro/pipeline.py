@@ -30,7 +30,7 @@ from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
-    from torchrepro.catch.launcher import CaughtBundle
+    from torchrepro.catch.target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
@@ -57,7 +57,7 @@ def catch(
     `directory_for` makes the directory in which it is kept, given the path that its name is derived from, and
     may have a note about where that is. The same command later finds the bundle there unless `fresh`.
     """
-    from torchrepro.catch.launcher import CaughtBundle, Target
+    from torchrepro.catch.target import CaughtBundle, Target
     from torchrepro.engine.search.run_directory import CAUGHT
 
     named = Target.parse(target)
@@ -77,7 +77,7 @@ def catch(
 
 def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
     """Take the first failure of a program: it is most often the cause of the others."""
-    from torchrepro.catch.launcher import run_until_caught
+    from torchrepro.catch.target import run_until_caught
 
     ended = run_until_caught(file, out)
     if not ended.caught:
@@ -275,8 +275,9 @@ def report_on(
     Only where values are wrong is it `run`, for the map of their errors. `against` names another environment:
     a bundle, a report in JSON, or `here`. `torchrepro.rendered` makes a page or a text of it.
     """
-    from torchrepro.report.collect import collect, measured, surroundings_of
+    from torchrepro.report.collect import collect, measured
     from torchrepro.report.environments import other_place
+    from torchrepro.report.run_files import surroundings_of
 
     surroundings_of(bundle)  # a wrong path is an error at once
 

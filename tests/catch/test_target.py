@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchrepro.catch.launcher import Target
+from torchrepro.catch.target import Target
 from torchrepro.nouns.errors import TorchReproError
 
 

@@ -13,9 +13,10 @@ from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minif
 
 import torchrepro
 from torchrepro.nouns.results import Area, Explanation, Fact
-from torchrepro.report.collect import collect, minified_in
+from torchrepro.report.collect import collect
 from torchrepro.report.contents import Contents
 from torchrepro.report.formats import Format, rendered
+from torchrepro.report.run_files import minified_in
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from torchrepro.nouns.verdict import (
     Verdict,
     as_data,
 )
-from torchrepro.report.collect import verdict_in
+from torchrepro.report.run_files import verdict_in
 
 LEAF = LeafComparison(
     path="out[0]",

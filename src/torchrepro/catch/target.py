@@ -1,0 +1,123 @@
+"""The argument of `minify` and `locate`: a bundle, a program to run, or a function; and what was caught in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.read import file_digest
+from torchrepro.catch.launcher import Ended, run_program
+from torchrepro.catch.settings import WatchSettings
+from torchrepro.engine.search.run_directory import CAUGHT, write_json
+from torchrepro.nouns.errors import TorchReproError
+
+_CATCH_ALL = 4
+"""The level that catches exceptions, crashes, hangs and wrong numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parsed target."""
+
+    text: str
+    file: Path | None = None
+    """The program, or the file of the function; None: a bundle, or a function of an installed module."""
+    function: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Parse a bundle, a SCRIPT.py, FILE.py:FUNCTION or package.module:FUNCTION."""
+        found = re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]*):([A-Za-z_]\w*)", text)
+        if found is None and Path(text).suffix != ".py":
+            return cls(text)
+        file = Path(text) if found is None else _file_of(found[1])
+        if file is not None and not file.exists():
+            raise TorchReproError(
+                f"{file} does not exist", next_step="give a bundle, a script or FILE.py:FUNCTION"
+            )
+        return cls(text, file, "" if found is None else found[2])
+
+    @property
+    def is_bundle(self) -> bool:
+        return self.file is None and not self.function
+
+    @property
+    def path(self) -> Path:
+        """The path that a directory for its results is named after."""
+        named = self.file if self.file is not None else Path(re.sub(r"\W", "-", self.text))
+        return named.with_name(f"{named.stem}-{self.function}" if self.function else named.stem)
+
+    def caught_before(self, directory: Path) -> Path | None:
+        """Return the bundle that the same command left in a directory, if the file is still the same."""
+        if self.file is None:
+            return None
+        try:
+            record = json.loads((directory / f"{CAUGHT}.json").read_text())
+            bundle = directory / str(record["bundle"])
+            return bundle if record["file"] == file_digest(self.file) and bundle.exists() else None
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def remember(self, bundle: Path, directory: Path) -> None:
+        """Record which bundle was caught, for `caught_before`."""
+        if self.file is not None:
+            record = {"file": file_digest(self.file), "bundle": str(bundle.relative_to(directory))}
+            write_json(directory / f"{CAUGHT}.json", record)
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtBundle:
+    """The bundle of a target."""
+
+    bundle: Path
+    directory: Path | None = None
+    """The directory of the caught bundles; None: the target is a bundle."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether it was made from the user's own program, now or by the same command before."""
+        return self.directory is not None
+
+
+def run_until_caught(file: Path, out: Path) -> Ended:
+    """Run a program watched; if no graph of it fails, run it again with its whole calls compared.
+
+    The first run misses a failure of capture itself, because it compares only graphs.
+    """
+    for whole in (False, True):
+        settings = WatchSettings(level=_CATCH_ALL, out=out, run_id=new_run_id(), whole=whole)
+        with _standard_output_to_error():
+            ended = run_program([str(file)], settings)
+        if ended.caught:
+            break
+    return ended
+
+
+def _file_of(named: str) -> Path | None:
+    """Return the file of FILE.py or of a module in the working directory; None for an installed one."""
+    if named.endswith(".py"):
+        return Path(named)
+    path = Path(*named.split("."))
+    found = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in found if file.exists()), None)
+
+
+@contextmanager
+def _standard_output_to_error() -> Iterator[None]:
+    """Send the program's standard output to standard error, which keeps ours clean."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
