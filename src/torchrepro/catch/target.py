@@ -1,4 +1,4 @@
-"""The argument of `minify` and `locate`: a bundle, a program to run, or a function; and what was caught in it."""
+"""The argument of `minify` and `locate`: a bundle, a program to run, or a function; and its bundle."""
 
 from __future__ import annotations
 
