@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchrepro.catch.torch_hooks import enable as enable
     from torchrepro.catch.torch_hooks import watch as watch
     from torchrepro.engine.check_bundle import check_bundle as check_bundle
-    from torchrepro.engine.check_bundle import compare_model as compare_model
+    from torchrepro.engine.compare_model import compare_model as compare_model
     from torchrepro.execute.judge_repro import repro_common as repro_common
     from torchrepro.execute.judge_repro import repro_run as repro_run
     from torchrepro.frontend.runtime.capture import CaptureError as CaptureError

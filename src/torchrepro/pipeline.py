@@ -18,12 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.check_bundle import (
-    OnPhase,
-    check_bundle,
-    compare_model,
-    save_whole_call,
-)
+from torchrepro.engine.check_bundle import OnPhase, check_bundle
+from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
 from torchrepro.nouns.errors import DoesNotFail
 from torchrepro.nouns.repro import telling_environment

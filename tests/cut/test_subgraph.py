@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 
 from torchrepro.cut.record_values import observed_values
-from torchrepro.cut.subgraph import piece, side_by_side, units_of
+from torchrepro.cut.subgraph import piece, side_by_side
+from torchrepro.cut.units import units_of
 from torchrepro.nouns.repro import Repro
 
 OPS = (torch.sin, torch.relu, torch.neg, torch.add, torch.mul, torch.split)

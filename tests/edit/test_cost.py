@@ -11,7 +11,7 @@ from synthetic import traced
 from test_graph_text_captured import FUNCTIONS
 
 from torchrepro.edit.cost import asks_for_gradients, cost_of, count_runs
-from torchrepro.minify.problem import size_of
+from torchrepro.minify.order import size_of
 from torchrepro.nouns.repro import Ambient, Compiler, Place
 
 

@@ -10,7 +10,7 @@ from input_search import first, search_inputs
 from synthetic import traced
 
 from torchrepro.edit.held_tensors import held_tensors, with_tensors
-from torchrepro.minify.problem import size_of
+from torchrepro.minify.order import size_of
 from torchrepro.nouns.repro import Repro
 
 

@@ -11,7 +11,8 @@ from synthetic import SyntheticOracle, targets
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.engine.queries import Queries
 from torchrepro.execute.record_graphs import graphs_of_call
-from torchrepro.minify.problem import Problem, size_of
+from torchrepro.minify.order import size_of
+from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import chosen_passes, search
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict

@@ -11,9 +11,9 @@ from synthetic import problem_of, targets, traced
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from torchrepro.edit.opened_ops import expanded_everywhere
+from torchrepro.edit.composites import expanded_everywhere
+from torchrepro.minify.order import size_of
 from torchrepro.minify.passes.nested import open_composites
-from torchrepro.minify.problem import size_of
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind
 

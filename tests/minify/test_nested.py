@@ -11,11 +11,11 @@ from capturing import capture
 from synthetic import problem_of, targets
 from test_graph_text_captured import FUNCTIONS
 
-from torchrepro.edit.opened_ops import inlined, nested_calls
+from torchrepro.edit.nested_graphs import inlined, nested_calls
 from torchrepro.edit.validity import why_invalid
 from torchrepro.graph_text.printer import write_graph
+from torchrepro.minify.order import size_of
 from torchrepro.minify.passes.nested import open_nested
-from torchrepro.minify.problem import size_of
 from torchrepro.nouns.repro import Place, Repro
 
 EXACT = ["cond", "cond in cond", "invoke_subgraph", "autograd_function", "checkpoint"]

@@ -14,7 +14,7 @@ from test_canonical_key import renamed, traced, variants
 from torch.fx import symbolic_trace
 
 from torchrepro.edit.held_tensors import count_elements
-from torchrepro.minify.problem import count_settings, size_of
+from torchrepro.minify.order import count_settings, size_of
 from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Repro
 
 SOME = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -17,7 +17,8 @@ from torch.fx import Graph, GraphModule
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.store import Store
-from torchrepro.minify.problem import Problem, size_of
+from torchrepro.minify.order import size_of
+from torchrepro.minify.problem import Problem
 from torchrepro.nouns.errors import HarnessError, SearchStopped
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict

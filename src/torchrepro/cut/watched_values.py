@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torchrepro.cut.record_values import Recording
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Comparison, LeafComparison
 

@@ -14,7 +14,8 @@ import torch
 from torch.fx import Node
 
 from torchrepro.cut.record_values import NotRecorded, Recording
-from torchrepro.cut.subgraph import Unit, ambient_at, piece, side_by_side, units_of
+from torchrepro.cut.subgraph import piece, side_by_side
+from torchrepro.cut.units import Unit, ambient_at, units_of
 from torchrepro.nouns.repro import Ambient, Repro
 from torchrepro.nouns.verdict import LeafComparison, Verdict
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.edit.cost import cost_of
 from torchrepro.edit.plain_values import rounded
 from torchrepro.edit.surgery import edited, has_effects

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchrepro.bundle.storages import remembered
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.edit.plain_values import seeded_noise
 from torchrepro.edit.surgery import reach
 from torchrepro.nouns.repro import Place, Repro

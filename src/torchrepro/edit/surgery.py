@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.graph_text.metadata import restore_metadata
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes

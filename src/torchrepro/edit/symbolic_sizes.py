@@ -20,10 +20,10 @@ import sympy
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.edit.arguments import Literal, literals_of, replaced
 from torchrepro.edit.held_tensors import Held
-from torchrepro.edit.opened_ops import drop_fixed_inputs
+from torchrepro.edit.nested_graphs import drop_fixed_inputs
 from torchrepro.edit.surgery import edited, put_in_place_of, rebuilt, with_all_edited
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.annotations import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.edit.arguments import Slot, with_arguments
 from torchrepro.edit.surgery import edited, writes_by_name
 from torchrepro.explain.rules import label_of, listed, sentence_on_values

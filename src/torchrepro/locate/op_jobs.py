@@ -19,7 +19,8 @@ import msgspec
 import torch
 
 from torchrepro.cut.record_values import Kept, NotRecorded, observed_values, raising_node
-from torchrepro.cut.subgraph import ambient_at, piece, units_of
+from torchrepro.cut.subgraph import piece
+from torchrepro.cut.units import ambient_at, units_of
 from torchrepro.cut.watched_values import watched_in
 from torchrepro.execute.judge_repro import Prepared, judge_repro, truth_of
 from torchrepro.judge.compare import same

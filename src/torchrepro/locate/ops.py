@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchrepro.cut.hints import suspects
-from torchrepro.cut.subgraph import Unit, piece, takes_apart, units_of
+from torchrepro.cut.subgraph import piece
+from torchrepro.cut.units import Unit, takes_apart, units_of
 from torchrepro.cut.windows import alone, beside, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch.fx import Graph, Node, map_arg
 
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import edited, has_effects, put_in_place_of
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from torch.fx import Graph, Node
 
-from torchrepro.cut.subgraph import CALLS
+from torchrepro.cut.units import CALLS
 from torchrepro.edit.arguments import DROPPED, Literal, replaced
 from torchrepro.edit.surgery import edited
 from torchrepro.minify.problem import Problem

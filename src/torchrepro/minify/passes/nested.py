@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchrepro.edit.opened_ops import branches, expanded_everywhere, inlined, nested_calls
+from torchrepro.edit.composites import expanded_everywhere
+from torchrepro.edit.nested_graphs import branches, inlined, nested_calls
 from torchrepro.edit.surgery import bypassed, operands_instead_in_bodies
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows

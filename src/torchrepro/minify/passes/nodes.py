@@ -13,7 +13,8 @@ from functools import partial
 from itertools import pairwise
 
 from torchrepro.cut.record_values import Recording
-from torchrepro.cut.subgraph import Unit, piece, units_of, without_symbols
+from torchrepro.cut.subgraph import piece, without_symbols
+from torchrepro.cut.units import Unit, units_of
 from torchrepro.cut.watched_values import first_wrong as first_among
 from torchrepro.cut.watched_values import values_in, watched, watched_in
 from torchrepro.minify.problem import Problem

@@ -1,0 +1,122 @@
+"""Judge a user's model in a fresh process, and save what fails in it. Needs no torch."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.check_bundle import OnPhase, check_bundle, first_failing
+from torchrepro.engine.processes.fresh_process import (
+    compiler_environment,
+    judged_in_isolation,
+    raise_reported,
+    result_in_isolation,
+    run_isolated,
+)
+from torchrepro.nouns.repro import Compared, ModelRequest, telling_environment
+from torchrepro.nouns.verdict import Signature, Verdict
+
+_SIZE_CAP = 1 << 30
+
+
+def compare_model(
+    request: ModelRequest,
+    *,
+    save_to: Path | None = None,
+    size_cap: int = _SIZE_CAP,
+    time_limit: float = 300.0,
+    on_phase: OnPhase = lambda phase: None,
+) -> Compared:
+    """Judge a user's model; if it fails and `save_to` is given, save the failing graph as a bundle.
+
+    Tensors beyond `size_cap` bytes in total are kept as recipes, and the bundle says which.
+    """
+    request = replace(request, environ=telling_environment())
+    verdict = judged_in_isolation(
+        "torchrepro.execute.user_model:compare",
+        msgspec.to_builtins(request),
+        time_limit=time_limit,
+        environ=compiler_environment(),
+        on_phase=on_phase,
+    )
+    compared = Compared(verdict, Signature.of(verdict))
+    if save_to is None or not verdict.fails:
+        return compared
+    bundle, notes = save_failing_graph(
+        request, verdict, save_to, size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
+    )
+    return replace(compared, bundle=bundle, notes=notes)
+
+
+def save_failing_graph(
+    request: ModelRequest,
+    verdict: Verdict,
+    save_to: Path,
+    *,
+    size_cap: int,
+    time_limit: float,
+    on_phase: OnPhase = lambda phase: None,
+) -> tuple[Path | None, tuple[str, ...]]:
+    """Record the model's graphs, judge each, and save the first that fails in the same way as the whole."""
+    from torchrepro.bundle.load import load_bundle, trust_own
+    from torchrepro.script.save_bundle import save_bundle
+
+    with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
+        on_phase("record")
+        outcome = run_isolated(
+            "torchrepro.execute.user_model:record",
+            {"request": msgspec.to_builtins(request), "directory": scratch, "size_cap": size_cap},
+            time_limit=time_limit,
+            environ=compiler_environment(),
+        )
+        raise_reported(outcome)
+        if outcome.result is None:
+            return None, ("no bundle: recording the graphs did not finish",)
+        trusted = {path: trust_own(read_manifest(path)) for path in map(Path, outcome.result["bundles"])}
+        judged = (
+            (path, check_bundle(path, time_limit=time_limit, trusted=names, on_phase=on_phase).verdict)
+            for path, names in trusted.items()
+        )
+        found = first_failing(judged, verdict.kind)
+        if found is not None:
+            path, seen = found
+            repro = replace(load_bundle(path, trusted=trusted[path]), expected=Signature.of(seen))
+            target = save_to / f"{new_run_id()}-{verdict.kind.value}"
+            bundle = save_bundle(repro, target, verdict=seen, size_cap=size_cap)
+            return bundle, tuple(outcome.result["problems"])
+    count = len(outcome.result["bundles"])
+    reason = (
+        f"no bundle: none of the {count} captured graphs fails by itself, so capture is the suspect"
+        if count
+        else "no bundle: no graph could be recorded"
+    )
+    return None, (reason, *outcome.result["problems"])
+
+
+def save_whole_call(
+    request: ModelRequest,
+    verdict: Verdict,
+    save_to: Path,
+    *,
+    size_cap: int = _SIZE_CAP,
+    time_limit: float = 300.0,
+    on_phase: OnPhase = lambda phase: None,
+) -> Path:
+    """Save the call of a user's model itself as a bundle, for a failure that none of its graphs shows."""
+    on_phase("record")
+    path = save_to.absolute() / f"{new_run_id()}-{verdict.kind.value}"
+    request = replace(request, environ=telling_environment())
+    result_in_isolation(
+        "torchrepro.execute.user_model:keep_call",
+        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": size_cap},
+        time_limit=time_limit,
+        environ=compiler_environment(),
+        unfinished="the whole call could not be saved",
+        next_step="raise the time limit with torchrepro compare --time-limit",
+    )
+    return path
