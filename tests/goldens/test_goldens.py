@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from benchmarks.minify.cases import Case, chosen
 HERE = Path(__file__).resolve().parent
 QUICK = ("191499",)
 """The held bundle that CI minifies and locates; the others are thorough."""
+BY_CHANCE = {
+    "c18": {"minify": ("ops", "inputs", "signature", "exit_code"), "locate": ("stage", "op", "part")}
+}
+"""Programs that fail in some of their runs, and what of their answers does not depend on chance."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +40,14 @@ def _case(name: str) -> Case:
     if not case.injected and not torch.__version__.startswith("2.13."):
         pytest.skip(f"a bug of torch 2.13; this is {torch.__version__}, where it may be fixed or differ")
     return case
+
+
+def _require_as_recorded(answer: dict[str, Any], name: str, parts: Iterable[str]) -> None:
+    golden, firm = _golden(name), BY_CHANCE.get(name)
+    for part in parts if firm is None else firm:
+        keys = firm[part] if firm else ()
+        now, then = ({key: one[part][key] for key in keys} if keys else one[part] for one in (answer, golden))
+        _require_equal(now, then)
 
 
 def _bundles() -> list[str]:
@@ -67,9 +80,7 @@ def test_a_held_bundle_is_still_opened_and_shown(name: str, tmp_path: Path) -> N
 @pytest.mark.timeout(1200)
 def test_a_held_bundle_is_checked_minified_and_located_as_recorded(name: str, tmp_path: Path) -> None:
     answer = record.record_bundle(HERE / "bundles" / f"{name}.zip", _case(name), tmp_path)
-    golden = _golden(name)
-    for part in ("check", "script", "minify", "locate"):
-        _require_equal(answer[part], golden[part])
+    _require_as_recorded(answer, name, ("check", "script", "minify", "locate"))
 
 
 @pytest.mark.slow
@@ -78,6 +89,4 @@ def test_a_held_bundle_is_checked_minified_and_located_as_recorded(name: str, tm
 @pytest.mark.timeout(1800)
 def test_a_program_is_caught_minified_and_located_as_recorded(name: str, tmp_path: Path) -> None:
     answer = record.record_case(_case(name), tmp_path)
-    golden = _golden(name)
-    for part in sorted(golden.keys() - {"cost"}):
-        _require_equal(answer[part], golden[part])
+    _require_as_recorded(answer, name, sorted(_golden(name).keys() - {"cost"}))
