@@ -13,7 +13,7 @@ import torch
 
 from torchrepro.graph_text import resolver
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.torch_api.modules import has_hooks
+from torchrepro.torch_api.modules import has_forward_hooks
 
 _PLACEMENT = frozenset({"device", "dtype"})
 
@@ -27,7 +27,7 @@ def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict
             f"the graph calls {path}, a {type_.__module__}.{type_.__qualname__} that is no class of torch.nn",
             next_step="capture the model with torch.compile, which inlines modules",
         )
-    if has_hooks(module) or torch.nn.utils.parametrize.is_parametrized(module):
+    if has_forward_hooks(module) or torch.nn.utils.parametrize.is_parametrized(module):
         raise CannotSerialise(
             f"the graph calls {path}, a {class_path} with hooks",
             next_step="capture the model with torch.compile",

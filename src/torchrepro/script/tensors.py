@@ -52,7 +52,7 @@ def after_drawing(line: Line, around: Surroundings) -> Surroundings:
 def _guesses(tensor: torch.Tensor, around: Surroundings) -> Iterator[Line]:
     """Yield candidate lines. Checked on torch 2.11 to 2.15 (`_efficientzerotensor`, `_neg_view`)."""
     default = around.default_dtype
-    if _is_zero_tensor(tensor):
+    if is_zero_tensor(tensor):
         typed = "" if tensor.dtype is default else f", dtype={tensor.dtype}"
         yield Line(f"{ZERO_TENSOR}({tuple(tensor.shape)}{typed})")
         return
@@ -176,8 +176,8 @@ def same_tensor(made: Any, wanted: torch.Tensor) -> bool:
     """Return whether bits, layout, dtype, device and autograd state are equal; NaN payloads do not count."""
     if not isinstance(made, torch.Tensor) or made.dtype is not wanted.dtype or made.device != wanted.device:
         return False
-    if _is_zero_tensor(wanted) or _is_zero_tensor(made):
-        return _is_zero_tensor(wanted) and _is_zero_tensor(made) and made.shape == wanted.shape
+    if is_zero_tensor(wanted) or is_zero_tensor(made):
+        return is_zero_tensor(wanted) and is_zero_tensor(made) and made.shape == wanted.shape
     if _traits(made) != _traits(wanted) or not made.is_leaf:
         return False
     return not unequal(made.detach(), wanted.detach(), bits=True).count
@@ -186,8 +186,3 @@ def same_tensor(made: Any, wanted: torch.Tensor) -> bool:
 def _traits(tensor: torch.Tensor) -> tuple[Any, ...]:
     lazy = (tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
     return tensor.shape, tensor.stride(), kept_offset(tensor), *lazy
-
-
-def _is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Return whether it is zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
-    return is_zero_tensor(tensor)

@@ -26,7 +26,7 @@ def own_state(module: torch.nn.Module) -> OwnState:
     return OwnState(module._parameters, module._buffers, module._modules, module._non_persistent_buffers_set)
 
 
-def has_hooks(module: torch.nn.Module) -> bool:
+def has_forward_hooks(module: torch.nn.Module) -> bool:
     """Return whether hooks run around `forward` (`_forward_hooks`, `_forward_pre_hooks`)."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 

@@ -170,8 +170,5 @@ def neg_view(tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(tensor)
 
 
-tensor_classes = tuple(torch._tensor_classes)
-"""The legacy classes of tensors: `torch.FloatTensor` and its siblings."""
-
 module_call_impl = torch.nn.Module._call_impl
 """What a call of a module runs: hooks around `forward`."""
