@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "tests"
 
 os.environ["TORCHREPRO_CACHE_DIR"] = str(CACHE)
+# Bundles that tests write are the user's own by a key of the tests.
+os.environ["TORCHREPRO_CONFIG_DIR"] = str(CACHE / "config")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")

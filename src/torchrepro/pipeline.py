@@ -154,7 +154,6 @@ def locate(
 ) -> Located:
     """Locate the failure of a bundle, a program or a function."""
     from torchrepro.engine.search.run_directory import place_for
-    from torchrepro.locate.settings import LocateSettings
     from torchrepro.nouns.results import Located
 
     def directory_for(path: Path) -> tuple[Path, str]:
@@ -162,7 +161,6 @@ def locate(
 
     try:
         caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
-        settings = replace(settings or LocateSettings(), own=caught.own)
         located = locate_bundle(caught.bundle, settings, out=out, fresh=fresh, on_message=on_message)
     except DoesNotFail as healthy:
         return Located(bundle=target, kind=Kind.PASS, notes=(str(healthy),))
@@ -207,14 +205,13 @@ def minify(
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
     """Minify the failure of a bundle, a program or a function."""
-    from torchrepro.minify.run_directory import MinifySettings, run_directory
+    from torchrepro.minify.run_directory import run_directory
 
     def directory_for(path: Path) -> tuple[Path, str]:
         directory, elsewhere = run_directory(out, beside=path)
         return directory.path, elsewhere
 
     caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
-    settings = replace(settings or MinifySettings(), own=caught.own)
     minified = minify_bundle(
         caught.bundle, settings, out=caught.directory or out, fresh=fresh, on_message=on_message
     )

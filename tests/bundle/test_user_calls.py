@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrepro import Ambient, Compiler, Place, Repro, save_bundle
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest, read_source_text
 from torchrepro.bundle.user_calls import call_in, repro_of_call
 from torchrepro.nouns.errors import BundleError
@@ -62,7 +63,7 @@ def called(repro: Repro) -> Any:
 
 def through_a_bundle(repro: Repro, path: Path) -> Repro:
     bundle = save_bundle(repro, path)
-    return load_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+    return load_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
 
 
 ONES = torch.ones(2)
@@ -118,7 +119,7 @@ def test_one_tensor_passed_twice_is_one_input(tmp_path: Path) -> None:
 def test_the_code_runs_only_if_somebody_vouches_for_it(tmp_path: Path) -> None:
     bundle = save_bundle(of_call(combine, ONES, {"shift": [1]}), tmp_path / "bundle")
     assert read_manifest(bundle).needs_trust == ("source.combine",)
-    assert trust_own(read_manifest(bundle)) == ("source",)
+    assert names_it_runs(read_manifest(bundle)) == ("source",)
     with pytest.raises(BundleError, match=r"show --source .*bundle\), then allow it with --trust source"):
         load_bundle(bundle)
     assert "def combine" in read_source_text(bundle)

@@ -17,7 +17,8 @@ import torch.utils.checkpoint
 
 import torchrepro
 from torchrepro import Kind, Place, Repro, watch
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch import hook
 from torchrepro.catch.caught import caught_in
@@ -41,7 +42,7 @@ def only_bundle(directory: Path) -> Path:
 
 
 def load(bundle: Path) -> Repro:
-    return load_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+    return load_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
 
 
 def ops_of(repro: Repro) -> list[str]:

@@ -11,13 +11,14 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 from torchrepro import Kind, Place, Repro, watch
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 
 
 def bundles(directory: Path) -> list[Repro]:
     found = sorted(path for path in directory.iterdir() if (path / "manifest.json").exists())
-    return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in found]
+    return [load_bundle(path, trusted=names_it_runs(read_manifest(path))) for path in found]
 
 
 def healthy(graph: Any, example_inputs: Any) -> Any:

@@ -10,7 +10,8 @@ import torch
 
 import torchrepro
 from torchrepro import Compiler, Kind, Place
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch.caught import UNFINISHED
 from torchrepro.catch.session import current_session
@@ -118,7 +119,7 @@ def test_graphs_written_down_by_hand(tmp_path: Path) -> None:
     sizes = [(path / "tensors.safetensors").stat().st_size for path in (small, ready, named)]
     assert sizes[0] < 1 << 20 < sizes[1] == sizes[2]
     for path in (ready, named):
-        repro = load_bundle(path, trusted=trust_own(read_manifest(path)))
+        repro = load_bundle(path, trusted=names_it_runs(read_manifest(path)))
         assert torch.equal(repro.inputs[0], inputs[0])
     with pytest.raises(TorchReproError, match="exists already"):
         torchrepro.save_graph_repro(tmp_path / "mine", graph, inputs, "eager")

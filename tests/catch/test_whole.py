@@ -13,7 +13,8 @@ import torch
 from faulty_backends import wrong
 from torch import nn
 
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch import whole_calls
 from torchrepro.catch.backend import backend
@@ -236,7 +237,7 @@ def test_a_wrong_result_reaches_the_program_and_the_bundle_holds_the_inputs_from
     assert result.tolist() == [2.5, 2.5, 2.5]
     assert kinds(session) == [Kind.MISMATCH]
     (path,) = session.kept
-    repro = load_bundle(path, trusted=trust_own(read_manifest(path)))
+    repro = load_bundle(path, trusted=names_it_runs(read_manifest(path)))
     assert repro.inputs[0].tolist() == [0, 0, 0]
     assert repro.backward is False
 
@@ -308,7 +309,7 @@ def test_the_calls_before_are_part_of_the_bundle(session: Session) -> None:
     compiled(torch.ones(4))
     assert kinds(session) == [Kind.MISMATCH]
     (path,) = session.kept
-    repro = load_bundle(path, trusted=trust_own(read_manifest(path)))
+    repro = load_bundle(path, trusted=names_it_runs(read_manifest(path)))
     assert [value.shape for (value,) in repro.earlier] == [(3,)]
     assert repro.inputs[0].shape == (4,)
 

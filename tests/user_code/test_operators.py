@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchrepro import Compiler, Kind, Repro, load_bundle, save_bundle
 from torchrepro.bundle.describe import describe_bundle
-from torchrepro.bundle.load import trust_own
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.printer import write_graph
@@ -151,7 +151,7 @@ def test_a_module_that_registers_operators_is_imported_on_trust(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(BundleError, match="--trust operators_of_mine"):
         load_bundle(bundle, trusted=("source",))
-    assert judge_repro(load_bundle(bundle, trusted=trust_own(manifest))).kind is Kind.PASS
+    assert judge_repro(load_bundle(bundle, trusted=names_it_runs(manifest))).kind is Kind.PASS
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_native_operator_names_the_library_that_holds_it(
     manifest = read_manifest(bundle)
     (entry,) = manifest.custom_ops
     assert (entry.op, entry.module, entry.library) == ("tr_native::twice", "", str(library))
-    assert str(library) in trust_own(manifest)
+    assert str(library) in names_it_runs(manifest)
     assert load_bundle(bundle).graph(torch.ones(2))[0].tolist() == [2, 2]
 
 
@@ -228,7 +228,7 @@ def test_an_operator_without_source_is_kept_with_a_note(tmp_path: Path) -> None:
     manifest = read_manifest(bundle)
     assert not manifest.custom_ops[0].in_source
     assert any("the source of tr_exec::triple was not kept" in note for note in manifest.notes)
-    assert load_bundle(bundle, trusted=trust_own(manifest)).graph(torch.ones(2))[0].tolist() == [3, 3]
+    assert load_bundle(bundle, trusted=names_it_runs(manifest)).graph(torch.ones(2))[0].tolist() == [3, 3]
 
 
 def test_an_operator_whose_fake_is_an_operator_of_torchs_is_described(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 
 from torchrepro import Compiler, Repro, load_bundle, save_bundle
-from torchrepro.bundle.load import trust_own
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import write_graph
@@ -157,7 +157,7 @@ def test_a_bundle_brings_its_kernels_along(
     manifest = read_manifest(bundle)
     assert manifest.kernels == (name,)
     assert "raise_if_run_again" not in (bundle / "operators.py").read_text()
-    loaded = load_bundle(bundle, trusted=trust_own(manifest))
+    loaded = load_bundle(bundle, trusted=names_it_runs(manifest))
     assert places(loaded.graph)[0] != places(graph)[0]
     assert loaded.graph(torch.ones(2))[0].tolist() == [expected, expected]
     found = answer(torchrepro("check", "--json", bundle, "--trust", "source"))

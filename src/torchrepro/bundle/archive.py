@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torchrepro.bundle.read import LOCAL_HEADER, PARTIAL_SUFFIX, check_member_name
+from torchrepro.bundle.provenance import sealed
+from torchrepro.bundle.read import LOCAL_HEADER, PARTIAL_SUFFIX, PROVENANCE, check_member_name, file_digest
 from torchrepro.nouns.errors import BundleError
 
 _lock = threading.Lock()
@@ -48,11 +49,15 @@ _PADDING_FIELD = 0xD935  # the extra field that Android's zipalign uses for the 
 Content = bytes | Callable[[Path], None]
 
 
-def write_bundle_files(target: Path, files: Mapping[str, Content]) -> Path:
+def write_bundle_files(
+    target: Path, files: Mapping[str, Content], *, seal: bool = True, sign: bool = True
+) -> Path:
     """Write a bundle: `files` by name, as bytes or as a function that writes the file at a given path.
 
-    A target that ends in .zip becomes a zip. Nothing is ever overwritten.
+    A target that ends in .zip becomes a zip. Nothing is ever overwritten. `seal` adds the digests of the
+    files, with the user's signature unless not `sign` (`bundle/provenance.py`).
     """
+    files = {name: content for name, content in files.items() if name != PROVENANCE}
     target = Path(os.path.abspath(target))
     for name in files:
         check_member_name(name)
@@ -64,6 +69,10 @@ def write_bundle_files(target: Path, files: Mapping[str, Content]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         staged.mkdir(parents=True)
         _write_members(staged, files)
+        if seal:
+            digests = {name: file_digest(staged / name) for name in files}
+            files[PROVENANCE] = sealed(digests, sign=sign)
+            _write_members(staged, {PROVENANCE: files[PROVENANCE]})
         finished = staged
         if target.suffix == ".zip":
             finished = partial / "bundle.zip"

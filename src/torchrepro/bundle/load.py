@@ -11,6 +11,7 @@ from types import ModuleType
 import torch
 
 from torchrepro.bundle.manifest import Manifest, safe_settings
+from torchrepro.bundle.provenance import is_own, names_it_runs
 from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, open_bundle_files, text_of
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
@@ -23,9 +24,22 @@ from torchrepro.user_code.operators import require_registered, run_kernels, run_
 
 
 def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
-    """Load the repro of a bundle. `trusted` names modules whose code its graph or compiler may call."""
+    """Load the repro of a bundle. `trusted` names modules whose code its graph or compiler may call.
+
+    Its members are verified first (`provenance.py`): a gigabyte takes about a second.
+    """
+    own = is_own(path)
+    return replace(load_verified(path, trusted=trusted), stranger=not own)
+
+
+def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repro:
+    """As `load_bundle`, for a bundle that this run has verified, or has written itself.
+
+    Without `trusted`, for what this run has written: its graph may call everything that it names.
+    """
     with open_bundle_files(path) as files:
         manifest = manifest_of(files)
+        trusted = names_it_runs(manifest) if trusted is None else trusted
         file, start, length = files.span(TENSORS)
         values = unpack_values(manifest.values, open_storages(file, start, length).__getitem__)
         text = text_of(files, GRAPH)
@@ -71,26 +85,6 @@ def _source(path: Path, text: str, constants: dict[str, object], trusted: Collec
             next_step=f"read it (torchrepro show --source {path}), then allow it with --trust {SOURCE_TRUST}",
         )
     return load_source(text, tensors_of_source(constants))
-
-
-def trust_own(manifest: Manifest) -> tuple[str, ...]:
-    """Return everything that a bundle of one's own may run."""
-    compiler = manifest.compiler.name
-    return (
-        *owners(manifest.needs_trust),
-        *(name for entry in manifest.custom_ops for name in (entry.module, entry.library) if name),
-        *(
-            (SOURCE_TRUST,)
-            if manifest.kernels or any(entry.in_source for entry in manifest.custom_ops)
-            else ()
-        ),
-        *((compiler.partition(":")[0],) if ":" in compiler else ()),
-    )
-
-
-def owners(callables: Collection[str]) -> tuple[str, ...]:
-    """Return the modules in which the given callables (`package.module.function`) live."""
-    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in callables))
 
 
 def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler, Ambient, tuple[str, ...]]:

@@ -27,6 +27,9 @@ SOURCE = "source.py"
 """Only where the graph calls code of the user that no import finds."""
 VALUES = "values.pt"
 """Only next to a script that needs it: values that plain torch code cannot make in a line."""
+PROVENANCE = "provenance.json"
+"""Digests of the other members, signed by who wrote them (`bundle/provenance.py`)."""
+MEMBERS = (MANIFEST, GRAPH, TENSORS, SCRIPT, OPERATORS, SOURCE, VALUES)
 
 LOCATED = "located"
 """Not of the bundle itself: a folder in it with what `torchrepro locate` has found out."""
@@ -48,7 +51,7 @@ class BundleFiles(ABC):
 
     def read_bytes(self, name: str, limit: int = DEFAULT_LIMIT) -> bytes:
         """Return the content of a file, which may have at most `limit` bytes."""
-        return b"".join(self._pieces(name, limit))
+        return b"".join(self.pieces(name, limit))
 
     @abstractmethod
     def span(self, name: str, limit: int = DEFAULT_LIMIT) -> tuple[Path, int, int]:
@@ -60,7 +63,7 @@ class BundleFiles(ABC):
     @abstractmethod
     def _open(self, name: str) -> IO[bytes]: ...
 
-    def _pieces(self, name: str, limit: int) -> Iterator[bytes]:
+    def pieces(self, name: str, limit: int) -> Iterator[bytes]:
         """Yield the content piece by piece, so that a file larger than it claims is stopped."""
         try:
             with self._open(name) as file:
@@ -271,7 +274,7 @@ class _Zip(BundleFiles):
             folder = self._unpacked.enter_context(tempfile.TemporaryDirectory(prefix="torchrepro-"))
             path = Path(folder, "unpacked")
             with open(path, "wb") as file:
-                file.writelines(self._pieces(name, limit))
+                file.writelines(self.pieces(name, limit))
             return path, 0, path.stat().st_size
         with open(self.location, "rb") as file:
             # The local header repeats the name, and its extra field has a length of its own.

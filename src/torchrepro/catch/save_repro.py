@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_verified
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.catch.session import current_session, looking_away
@@ -194,7 +195,7 @@ class _Call:
         bundle = save_bundle(repro, self.scratch / "to_record", size_cap=ANY_SIZE, script=False)
         outcome = run_isolated(
             "torchrepro.execute.record_graphs:record_bundle",
-            {"bundle": str(bundle), "trusted": list(trust_own(read_manifest(bundle)))},
+            {"bundle": str(bundle), "trusted": list(names_it_runs(read_manifest(bundle)))},
             time_limit=_RECORDING_LIMIT,
             environ=compiler_environment(repro.ambient.environ),
         )
@@ -204,11 +205,11 @@ class _Call:
 def _checked(bundle: Path) -> Checked:
     from torchrepro.engine.check_bundle import check_bundle
 
-    return check_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+    return check_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
 
 
 def _loaded(bundle: Path) -> Repro:
-    return load_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+    return load_verified(bundle)
 
 
 def _require_arguments(model: Any, args: Any, kwargs: Any) -> None:

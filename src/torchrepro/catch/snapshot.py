@@ -18,8 +18,9 @@ import torch
 from torch.fx import GraphModule
 
 from torchrepro.bundle.archive import write_bundle_files
-from torchrepro.bundle.load import load_bundle, owners, trust_own
-from torchrepro.bundle.read import TENSORS, read_manifest
+from torchrepro.bundle.load import load_verified
+from torchrepro.bundle.provenance import owners
+from torchrepro.bundle.read import TENSORS
 from torchrepro.bundle.storage_file import StorageRewriter
 from torchrepro.bundle.values import PackedValues, pack_values
 from torchrepro.catch.caught import UNFINISHED, FlightRecord
@@ -199,7 +200,7 @@ class PendingBundle:
     def load(self) -> Repro:
         """Return the repro from disk, with the inputs as they were before the call."""
         assert self.path is not None
-        return load_bundle(self.path, trusted=trust_own(read_manifest(self.path)))
+        return load_verified(self.path)
 
     def discard(self) -> None:
         if self._pid != os.getpid():
@@ -224,7 +225,10 @@ class PendingBundle:
         repro = replace(plain, inputs=tuple(inputs), ambient=replace(plain.ambient, rng=dict(rng)))
         packed = pack_values(values_of(repro, written), size_cap=self._session.settings.size_cap)
         files = members_of(written, packed, manifest_of(repro, written, packed, run_id=self._session.run_id))
-        path = self._session.under_free_name(UNFINISHED, lambda path: write_bundle_files(path, files))
+        # Not sealed: later calls overwrite its tensors, and finishing it seals it.
+        path = self._session.under_free_name(
+            UNFINISHED, lambda path: write_bundle_files(path, files, seal=False)
+        )
         flight = FlightRecord(path)
         self._session.announce_unfinished(path)
         self.discard()

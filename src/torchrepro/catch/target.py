@@ -81,11 +81,6 @@ class CaughtBundle:
     """The directory of the caught bundles; None: the target is a bundle."""
     notes: tuple[str, ...] = ()
 
-    @property
-    def own(self) -> bool:
-        """Whether it was made from the user's own program, now or by the same command before."""
-        return self.directory is not None
-
 
 def run_until_caught(file: Path, out: Path) -> Ended:
     """Run a program watched; if no graph of it fails, run it again with its whole calls compared.

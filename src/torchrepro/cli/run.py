@@ -113,7 +113,6 @@ def _minify(bundle: Path, *, show_traceback: bool) -> None:
     from torchrepro import pipeline
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.progress import progress
-    from torchrepro.minify.run_directory import MinifySettings
 
     print(f"torchrepro: minifying {bundle}", file=sys.stderr)
     with (
@@ -121,5 +120,5 @@ def _minify(bundle: Path, *, show_traceback: bool) -> None:
         failures_as_lines(as_json=False, show_traceback=show_traceback),
         progress(quiet=False) as shown,
     ):
-        minified = pipeline.minify_bundle(bundle, MinifySettings(own=True), on_message=shown.show)
+        minified = pipeline.minify_bundle(bundle, on_message=shown.show)
         print_minified(minified, file=sys.stderr)

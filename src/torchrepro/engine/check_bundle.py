@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
@@ -70,18 +71,19 @@ def check_bundle(
             f"this bundle is a graph that was captured already ({manifest.place})",
             next_step="leave out --frontend, or save the whole call (torchrepro run --whole)",
         )
+    standing = standing_of(bundle, manifest, trusted)
     payload = {
         "bundle": str(bundle.resolve()),
         "frontend": frontend,
         "strict": strict,
         "tolerance": tolerance,
-        "trusted": list(trusted),
+        "trusted": list(standing.trusted),
     }
     verdict = judged_in_isolation(
         "torchrepro.execute.judge_repro:check",
         payload,
         time_limit=time_limit or time_limit_of(manifest),
-        environ=compiler_environment(manifest.ambient.environ),
+        environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
         on_phase=on_phase,
     )
     return Checked(verdict, Signature.of(verdict), manifest.expected)

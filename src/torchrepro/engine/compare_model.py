@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.check_bundle import OnPhase, check_bundle, first_failing
 from torchrepro.engine.processes.fresh_process import (
@@ -63,7 +64,7 @@ def save_failing_graph(
     on_phase: OnPhase = lambda phase: None,
 ) -> tuple[Path | None, tuple[str, ...]]:
     """Record the model's graphs, judge each, and save the first that fails in the same way as the whole."""
-    from torchrepro.bundle.load import load_bundle, trust_own
+    from torchrepro.bundle.load import load_verified
     from torchrepro.script.save_bundle import save_bundle
 
     with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
@@ -77,7 +78,7 @@ def save_failing_graph(
         raise_reported(outcome)
         if outcome.result is None:
             return None, ("no bundle: recording the graphs did not finish",)
-        trusted = {path: trust_own(read_manifest(path)) for path in map(Path, outcome.result["bundles"])}
+        trusted = {path: names_it_runs(read_manifest(path)) for path in map(Path, outcome.result["bundles"])}
         judged = (
             (path, check_bundle(path, time_limit=time_limit, trusted=names, on_phase=on_phase).verdict)
             for path, names in trusted.items()
@@ -85,7 +86,7 @@ def save_failing_graph(
         found = first_failing(judged, verdict.kind)
         if found is not None:
             path, seen = found
-            repro = replace(load_bundle(path, trusted=trusted[path]), expected=Signature.of(seen))
+            repro = replace(load_verified(path), expected=Signature.of(seen))
             target = save_to / f"{new_run_id()}-{verdict.kind.value}"
             bundle = save_bundle(repro, target, verdict=seen, size_cap=size_cap)
             return bundle, tuple(outcome.result["problems"])

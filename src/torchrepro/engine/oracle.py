@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from torchrepro.bundle.load import load_bundle, trust_own
-from torchrepro.bundle.read import read_manifest
+from torchrepro.bundle.load import load_verified
 from torchrepro.cut.record_values import Recording, read_values
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.executor import Executor, Task
@@ -133,7 +132,7 @@ class IsolatedOracle:
         with tempfile.TemporaryDirectory(prefix="torchrepro-graphs-") as directory:
             outcome = self.ran(_GRAPHS, repro, directory=directory)
             bundles = [Path(path) for path in (outcome.result or {}).get("bundles", ())]
-            return [load_bundle(path, trusted=trust_own(read_manifest(path))) for path in bundles]
+            return [load_verified(path) for path in bundles]
 
     def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
         limit = self._timeout.limit

@@ -23,7 +23,7 @@ from typing import Any, Self
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.load import load_bundle, trust_own
+from torchrepro.bundle.load import load_verified
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.baseline import Failure
 from torchrepro.nouns.errors import HarnessError, TorchReproError
@@ -209,7 +209,7 @@ class SqliteStore(Store):
 
     def _load_best(self) -> tuple[Repro, str]:
         manifest = read_manifest(self._best_to)
-        return load_bundle(self._best_to, trusted=trust_own(manifest)), manifest.run_id
+        return load_verified(self._best_to), manifest.run_id
 
     def _clean_up(self) -> None:
         """Rename the complete best of a killed process into place; remove incomplete bundles."""

@@ -243,13 +243,13 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
 def check(payload: dict[str, Any], phase: Phase) -> Any:
     """Judge a bundle, given as plain data: a job for a separate process."""
     phase("load")
-    from torchrepro.bundle.load import load_bundle
+    from torchrepro.bundle.load import load_verified
 
     trusted = tuple(payload.get("trusted", ()))
     if trusted:
         # Trusted code may be in the working directory, as it would for `python script.py`.
         sys.path.insert(0, os.getcwd())
-    repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
+    repro = load_verified(Path(payload["bundle"]), trusted=trusted)
     if payload.get("frontend") is not None:
         compiler = replace(repro.compiler, frontend=Frontend(payload["frontend"]))
         repro = replace(repro, compiler=compiler)

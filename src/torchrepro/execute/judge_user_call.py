@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.bundle.load import owners
+from torchrepro.bundle.provenance import owners
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.execute.compilers import compile_model
 from torchrepro.execute.judge_repro import compilation, synchronise

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.bundle.load import owners
+from torchrepro.bundle.provenance import owners
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.execute.compilers import compile_model
 from torchrepro.graph_text.metadata import symbols_of
@@ -153,8 +153,8 @@ def as_repro(
 def record_bundle(payload: dict[str, Any], phase: Phase) -> Any:
     """Write a bundle for every graph that capture makes of a whole call, next to the call's own bundle."""
     phase("load")
-    from torchrepro.bundle.load import load_bundle
+    from torchrepro.bundle.load import load_verified
 
     bundle = Path(payload["bundle"])
-    repro = load_bundle(bundle, trusted=tuple(payload["trusted"]))
+    repro = load_verified(bundle, trusted=tuple(payload["trusted"]))
     return record_call(repro, {"directory": bundle.parent}, phase)

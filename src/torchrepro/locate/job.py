@@ -47,7 +47,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     stop.listen()
 
     reporter.phase("load")
-    repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
+    repro = loaded(Path(request.bundle), trusted=settings.trusted)
     with isolated_oracle(repro, settings.jobs, stop) as oracle:
         with warming_up(request, repro, stop) as warming:
             reporter.phase("establish")
@@ -72,7 +72,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             notes=original.notes,
             store=store_knowing(former.verdicts) if former else Store(),
         )
-        case = Case(inquiry, directory, trusted)
+        case = Case(inquiry, directory, settings.trusted)
         found = Located(bundle=request.bundle, kind=original.verdict.kind)
         reporter.phase("locate")
         found = answered(STEPS, case, found)

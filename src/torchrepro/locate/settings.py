@@ -34,8 +34,6 @@ class LocateSettings:
     time_limit: float | None = None
     """Seconds to search, after the baseline has failed; None: until every step has finished."""
     trusted: tuple[str, ...] = ()
-    own: bool = False
-    """The bundle was made from the user's own program: what it names may be run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.load import load_verified
 from torchrepro.engine.baseline import Failure
 from torchrepro.engine.check_bundle import first_failing
 from torchrepro.execute.backends import culprit_step, last_stage_of, simpler_backends
@@ -89,7 +89,7 @@ def graph_in_call(inquiry: Inquiry, keep_in: Path, trusted: Collection[str]) -> 
     scratch.mkdir()
     try:
         recorded = _recorded(inquiry, scratch)
-        repros = {path: load_bundle(path, trusted=tuple(trusted)) for path in recorded}
+        repros = {path: load_verified(path, trusted=tuple(trusted)) for path in recorded}
 
         def judged() -> Iterator[tuple[Path, Verdict]]:
             """Judge as many at a time as there are workers."""

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.load import trust_own
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import SCRIPT, read_manifest
 from torchrepro.engine.baseline import Original, establish, read_original
 from torchrepro.engine.jobs import fails_before_code
@@ -58,7 +58,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     reporter.phase("load")
     passes = chosen_passes(settings.passes, settings.skip)
     reporter.send(passes={row.name: row.description for row in passes})
-    repro, trusted = loaded(Path(request.bundle), trusted=settings.trusted, own=settings.own)
+    repro = loaded(Path(request.bundle), trusted=settings.trusted)
     with (
         isolated_oracle(repro, settings.jobs, stop) as isolated,
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
@@ -95,7 +95,9 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         )
         # A run directory may come with somebody else's bundle and contain anything: the best of an
         # interrupted run counts only if it runs nothing that the user has not trusted.
-        if directory.best.exists() and set(trust_own(read_manifest(directory.best))) <= set(trusted):
+        if directory.best.exists() and set(names_it_runs(read_manifest(directory.best))) <= set(
+            settings.trusted
+        ):
             former = store.best()
             if former is not None:
                 problem.resume_from(*former)

@@ -40,8 +40,6 @@ class MinifySettings:
     explain: bool = True
     """Find out as well which parts of the result do not matter."""
     trusted: tuple[str, ...] = ()
-    own: bool = False
-    """The bundle was made from the user's own program: what it names may be run."""
 
     @property
     def scope(self) -> dict[str, object]:

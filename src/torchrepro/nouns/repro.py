@@ -299,6 +299,8 @@ class Repro:
     """Which of the graphs of a program it is, where that is known."""
     notes: tuple[str, ...] = ()
     """What a reader must know: data that was not kept, objects that had to be left out."""
+    stranger: bool = False
+    """Whether it comes from a stranger's bundle: then what is saved of it is not signed as the user's own."""
 
     @property
     def ops(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.manifest import Manifest, devices_of
+from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import (
     read_graph_text,
     read_manifest,
@@ -187,7 +188,8 @@ def measured(
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Measured:
     """Run a bundle in a fresh process; an error becomes a note, because the rest of the report is valid."""
-    payload = {"bundle": str(bundle.resolve()), "trusted": list(trusted)}
+    standing = standing_of(bundle, manifest, trusted)
+    payload = {"bundle": str(bundle.resolve()), "trusted": list(standing.trusted)}
     seconds = time_limit or time_limit_of(manifest)
 
     def ran(**more: Any) -> Outcome:
@@ -195,7 +197,7 @@ def measured(
             "torchrepro.report.error_map:measure",
             {**payload, **more},
             time_limit=seconds,
-            environ=compiler_environment(manifest.ambient.environ),
+            environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
             on_phase=on_phase,
         )
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.load import load_verified
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.judge.clone import is_plain
 from torchrepro.judge.execute import Run
@@ -36,7 +36,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
     trusted = tuple(payload.get("trusted", ()))
     if trusted:
         sys.path.insert(0, os.getcwd())
-    repro = load_bundle(Path(payload["bundle"]), trusted=trusted)
+    repro = load_verified(Path(payload["bundle"]), trusted=trusted)
     judged = Judged()
     verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
     # Not `if verdict.comparison`: a comparison is true if nothing differs.

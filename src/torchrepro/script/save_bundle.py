@@ -48,13 +48,15 @@ def save_bundle(
     size_cap: int = DEFAULT_SIZE_CAP,
     run_id: str = "",
     script: bool = True,
+    seal: bool = True,
 ) -> Path:
     """Write a bundle: a directory, or a zip where the name ends so. Never over something that exists.
 
-    Without its script, which only people need, it takes half the time.
+    Without its script, which only people need, it takes half the time. Without its seal (`archive.py`),
+    which costs a second for each gigabyte, only the process that it is meant for should read it.
     """
     members = bundle_members(repro, verdict, size_cap=size_cap, run_id=run_id, script=script)
-    return write_bundle_files(path, members)
+    return write_bundle_files(path, members, seal=seal, sign=not repro.stranger)
 
 
 def bundle_members(

@@ -13,8 +13,8 @@ import torch
 from commands import answer, torchrepro
 
 from torchrepro import Compiler, Place, load_bundle
-from torchrepro.bundle.load import trust_own
 from torchrepro.bundle.manifest import decode_manifest
+from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest, read_source_text
 from torchrepro.bundle.user_calls import call_in
 from torchrepro.engine.check_bundle import check_bundle
@@ -45,7 +45,7 @@ def step_frame() -> tuple[Any, FrameState]:
 
 
 def replayed(bundle: Path) -> Any:
-    repro = load_bundle(bundle, trusted=trust_own(read_manifest(bundle)))
+    repro = load_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
     call = call_in(repro.graph, repro.inputs)
     return call.function(*call.args, **call.kwargs)
 

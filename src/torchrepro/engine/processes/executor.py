@@ -274,17 +274,14 @@ class Executor:
 
     def _request(self, task: Task) -> dict[str, Any]:
         """Return the request for a worker; the repro of the task is saved as a bundle."""
-        from torchrepro.bundle.load import trust_own
-        from torchrepro.bundle.read import read_manifest
         from torchrepro.script.save_bundle import save_bundle
 
         scratch = self._scratch_of(task)
         scratch.mkdir()
-        bundle = save_bundle(task.repro, scratch / "bundle", size_cap=_ANY_SIZE, script=False)
+        bundle = save_bundle(task.repro, scratch / "bundle", size_cap=_ANY_SIZE, script=False, seal=False)
         return {
             "job": task.job,
             "bundle": str(bundle),
-            "trusted": trust_own(read_manifest(bundle)),
             "payload": dict(task.payload),
             "scratch": str(scratch / "tmp"),
             "threads": self._threads,
@@ -295,14 +292,14 @@ class Executor:
 
 def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
     """Run a task in a worker: as in a forked child, once its repro is loaded."""
-    from torchrepro.bundle.load import load_bundle
+    from torchrepro.bundle.load import load_verified
 
     reporter.phase("load")
     for name in _PRELOADED:
         importlib.import_module(name)
     use_scratch(request["scratch"])
     limit_threads(request["threads"])
-    repro = load_bundle(Path(request["bundle"]), trusted=request["trusted"])
+    repro = load_verified(Path(request["bundle"]))
     reporter.send(phase="start", time_limit=request["time_limit"])
     limit_memory(request["memory_limit"])
     try:

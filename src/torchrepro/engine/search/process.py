@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchrepro.bundle.manifest import devices_of
+from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with, handling, leave
 from torchrepro.engine.processes.fork_safety import hide_devices
@@ -156,13 +157,14 @@ class Search:
     def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed
         manifest = read_manifest(self.bundle)
+        standing = standing_of(self.bundle, manifest, self.settings.trusted)
         minified = minified_beside(self.bundle)
         counts = not self.fresh and RunDirectory(minified).is_about(identity)
         request = SearchRequest(
             job=self.job,
             bundle=str(self.bundle.resolve()),
             directory=str(self.directory.path),
-            settings=msgspec.to_builtins(self.settings),
+            settings=msgspec.to_builtins(replace(self.settings, trusted=standing.trusted)),
             seed=str(cache_directory() / "warm" / identity.toolchain),
             known=str(minified) if counts else "",
             parent=os.getpid(),
@@ -170,6 +172,7 @@ class Search:
         )
         environ = {
             **compiler_environment(manifest.ambient.environ),
+            **standing.environ,
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory.cache),
             "OPENBLAS_NUM_THREADS": "1",  # the search process forks, so it must have no other thread
         }

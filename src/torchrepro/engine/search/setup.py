@@ -31,8 +31,7 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.load import load_bundle, trust_own
-from torchrepro.bundle.read import read_manifest
+from torchrepro.bundle.load import load_verified
 from torchrepro.engine.oracle import IsolatedOracle, Timeout
 from torchrepro.engine.processes.child import leave
 from torchrepro.engine.processes.executor import Executor, Task, executor_for, why_not_forked
@@ -227,15 +226,14 @@ _COMPILES = 2
 """The rehearsal, and the throwaway compilation itself."""
 
 
-def loaded(bundle: Path, *, trusted: tuple[str, ...], own: bool) -> tuple[Repro, tuple[str, ...]]:
-    """Return the repro in a bundle and the trusted names; with `own`, trust all names: it is the user's own.
+def loaded(bundle: Path, *, trusted: tuple[str, ...]) -> Repro:
+    """Return the repro in a bundle, which the parent has verified.
 
     With trusted names, the working directory is importable, as it is for `python script.py`.
     """
-    trusted = (*trusted, *(trust_own(read_manifest(bundle)) if own else ()))
     if trusted:
         sys.path.insert(0, os.getcwd())
-    return load_bundle(bundle, trusted=trusted), trusted
+    return load_verified(bundle, trusted=trusted)
 
 
 @contextmanager
