@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend house clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-false-alarms house clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,6 +71,10 @@ bench-locate: $(READY)  ## every failing program: the culprit found, against the
 # Half an hour: `make bench-frontend ARGS='--parts cost'` for a part, ARGS=--resume to go on.
 bench-frontend: $(READY)  ## the front end and Dynamo: cost of a call, transformers models, a corpus of functions
 	$(BIN)/python -m benchmarks.frontend --json .cache/bench-frontend/results.jsonl --markdown $(ARGS)
+
+# An hour on 2 cores: `make bench-false-alarms ARGS='--programs gan --steps 50'` for less, ARGS='--device cuda' on a GPU.
+bench-false-alarms: $(READY)  ## alarms about healthy training programs, and planted errors that are found
+	$(BIN)/python -m benchmarks.false_alarms $(ARGS)
 
 # Three minutes, most of them the demo: `make house ARGS=--static` only counts.
 house: $(READY)  ## size and shape of the package: lines, modules, private names of torch, files run by a command

@@ -79,10 +79,9 @@ def quick_rng_state() -> dict[str, torch.Tensor]:
     """Return the states of the default generators of CPU and current device, in a few microseconds."""
     import torch
 
-    states = {"cpu": torch.get_rng_state()}
-    for kind in _kinds_at_start():
-        module = torch.get_device_module(kind)
-        if hasattr(module, "default_generators") and is_initialised(kind) and not is_capturing():
+    states = {"cpu": torch.default_generator.get_state()}
+    for kind, module in _modules_at_start():
+        if module.is_initialized() and not is_capturing():
             index = module.current_device()
             states[f"{kind}:{index}"] = module.default_generators[index].get_state()
     return states
@@ -96,8 +95,12 @@ def is_capturing() -> bool:
 
 
 @cache
-def _kinds_at_start() -> tuple[str, ...]:
-    return accelerators()
+def _modules_at_start() -> tuple[tuple[str, Any], ...]:
+    """Return the accelerators that have default generators, with their modules."""
+    import torch
+
+    modules = ((kind, torch.get_device_module(kind)) for kind in accelerators())
+    return tuple((kind, module) for kind, module in modules if hasattr(module, "default_generators"))
 
 
 def is_device_fault(exc: BaseException) -> bool:

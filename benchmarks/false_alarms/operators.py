@@ -1,6 +1,6 @@
 """Does the judge cry wolf? Judges torch's own operator tests, compiled with inductor, forward and backward.
 
-    python -m benchmarks.false_alarms --dtype float32 --every 2
+    python -m benchmarks.false_alarms.operators --dtype float32 --every 2
 
 Every operator that inductor gets right must pass. Each that did not is printed, then the counts: a false
 alarm, to be mended in the judge, or a bug of torch.

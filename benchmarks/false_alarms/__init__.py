@@ -1,0 +1,1 @@
+"""Measure how often the judge is wrong: alarms about healthy programs, planted errors that it misses."""

@@ -1,0 +1,210 @@
+"""Train healthy programs under a level 4 watch and count alarms; plant errors and count those found.
+
+    python -m benchmarks.false_alarms --programs gan,experts --steps 50
+
+An alarm about a healthy program is the judge's fault. The second table is its power: in how many checked
+calls an error of 2, 8, 32 and 1,000 units in the last place, in one op in the middle, was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import torchrepro
+from benchmarks.false_alarms.planting import planted
+from benchmarks.false_alarms.programs import PROGRAMS, steps_of
+from torchrepro.catch.hook import Checker
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Verdict
+
+SIZES = (2, 8, 32, 1000)
+
+
+@dataclass
+class Outcome:
+    """What the watch said about the calls of one program."""
+
+    program: str
+    device: str
+    planted_ulp: float = 0.0
+    planted_in: str = ""
+    steps: int = 0
+    checks: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    alarms: int = 0
+    explained: int = 0
+    """Calls that differ by more than the rule grants, explained by rounding."""
+    examples: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    loss: float = 0.0
+
+
+@contextmanager
+def verdicts(outcome: Outcome) -> Iterator[None]:
+    """Count the verdicts of every check in the body."""
+    original = Checker.check
+
+    def check(self: Checker, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
+        repro, verdict = original(self, repro, outputs, after)
+        outcome.checks += 1
+        outcome.kinds[verdict.kind.value] += 1
+        rounding = [note for note in verdict.notes if note.startswith("explained by rounding")]
+        outcome.explained += bool(rounding)
+        outcome.alarms += verdict.fails
+        if (verdict.fails or rounding) and len(outcome.examples) < 3:
+            outcome.examples.append(str(verdict) if verdict.fails else rounding[0])
+        return repro, verdict
+
+    Checker.check = check  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Checker.check = original  # type: ignore[method-assign]
+
+
+def train(name: str, device: str, steps: int, ulp: float = 0.0) -> Outcome:
+    """Train one program for some steps under the watch."""
+    outcome = Outcome(name, device, planted_ulp=ulp)
+    torch._dynamo.reset()
+    began = time.perf_counter()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        torchrepro.watch(level=4, out=directory),
+        verdicts(outcome),
+        planted(ulp) if ulp else nullcontext([]) as ops,
+    ):
+        losses = [float(loss) for loss in islice(steps_of(name, device), steps)]
+        outcome.steps, outcome.loss = len(losses), losses[-1]
+    outcome.planted_in = ", ".join(ops)
+    outcome.seconds = round(time.perf_counter() - began, 1)
+    return outcome
+
+
+def health_table(outcomes: list[Outcome]) -> Table:
+    table = Table(title="healthy programs, every call checked at level 4")
+    for column in (
+        "program",
+        "device",
+        "steps",
+        "checked calls",
+        "not comparable",
+        "explained by rounding",
+        "alarms",
+    ):
+        table.add_column(column)
+    for one in outcomes:
+        numbers = (one.steps, one.checks, one.kinds["not_comparable"], one.explained, one.alarms)
+        table.add_row(one.program, one.device, *map(str, numbers))
+    return table
+
+
+def power_table(outcomes: list[Outcome]) -> Table:
+    table = Table(title="planted errors: share of the checked calls in which the error was found")
+    for column in ("program", "device", "op", *(f"{size} ulp" for size in SIZES)):
+        table.add_column(column)
+    for name, device in dict.fromkeys((one.program, one.device) for one in outcomes):
+        mine = {one.planted_ulp: one for one in outcomes if (one.program, one.device) == (name, device)}
+        found = [mine.get(size) for size in SIZES]
+        shares = ["–" if one is None else f"{one.alarms / max(one.checks, 1):.0%}" for one in found]
+        table.add_row(name, device, next(iter(mine.values())).planted_in, *shares)
+    return table
+
+
+def outcomes_of(name: str, options: argparse.Namespace) -> Iterator[Outcome]:
+    """Train one program, healthy and with each size of planted error."""
+    for steps, ulp in [(options.steps, 0.0), *((options.planted_steps, float(size)) for size in SIZES)]:
+        if steps:
+            yield train(name, options.device, steps, ulp)
+
+
+def outcomes_in_process(name: str, options: argparse.Namespace) -> list[Outcome]:
+    """Do the same in a process of its own, with one thread: several run at a time."""
+    with tempfile.TemporaryDirectory() as directory:
+        found = Path(directory) / "outcomes.jsonl"
+        words = ["--programs", name, "--json", str(found), "--device", options.device, "--jobs", "1"]
+        sizes = ["--steps", str(options.steps), "--planted-steps", str(options.planted_steps)]
+        command = [sys.executable, "-m", "benchmarks.false_alarms", *words, *sizes]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if not found.exists():
+            raise SystemExit(f"{name} failed:\n{ended.stderr[-2000:]}")
+        return [msgspec.json.decode(line, type=Outcome) for line in found.read_text().splitlines()]
+
+
+def say(outcome: Outcome) -> None:
+    """Print an outcome in a line, and what the healthy program was accused of."""
+    what = f"{outcome.planted_ulp:g} ulp in {outcome.planted_in}" if outcome.planted_ulp else "healthy"
+    checked = f"{outcome.alarms} alarms in {outcome.checks} checked calls"
+    counts = f"{checked}, {outcome.explained} explained by rounding"
+    lines = [f"{outcome.program}, {what}: {counts}, {outcome.seconds:.0f} s"]
+    lines += [f"    {example}" for example in outcome.examples if not outcome.planted_ulp]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.false_alarms", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--programs", help=f"a list with commas of {', '.join(PROGRAMS)}")
+    parser.add_argument("--steps", type=int, default=300, help="of healthy training")
+    parser.add_argument("--planted-steps", type=int, default=10, help="with a planted error; 0: none planted")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="programs at a time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="one line of JSON an outcome")
+    options = parser.parse_args()
+    names = options.programs.split(",") if options.programs else list(PROGRAMS)
+    if unknown := set(names) - PROGRAMS.keys():
+        parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+
+    found: list[Outcome] = []
+
+    def keep(outcome: Outcome) -> None:
+        found.append(outcome)
+        say(outcome)
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(msgspec.json.encode(outcome).decode() + "\n")
+
+    if options.jobs == 1 or len(names) == 1:
+        for name in names:
+            for outcome in outcomes_of(name, options):
+                keep(outcome)
+    else:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            waiting = [pool.submit(outcomes_in_process, name, options) for name in names]
+            for done in as_completed(waiting):
+                for outcome in done.result():
+                    keep(outcome)
+    console = Console()
+    healthy = [one for one in found if not one.planted_ulp]
+    wrong = [one for one in found if one.planted_ulp]
+    for outcomes, table in ((healthy, health_table), (wrong, power_table)):
+        if outcomes:
+            console.print(table(outcomes))
+    return 1 if any(one.alarms for one in healthy) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,62 @@
+"""Plant an error of some units in the last place into one op in the middle of what inductor compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch._inductor.config as inductor_config
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+
+def computes(node: Node) -> bool:
+    """Return whether an op rounds: it has one floating result, and is neither a view nor a copy."""
+    value, target = node.meta.get("val"), node.target
+    if not (isinstance(target, torch._ops.OpOverload) and isinstance(value, torch.Tensor)):
+        return False
+    copies = {"clone", "copy", "_to_copy", "full", "empty", "zeros", "where", "relu", "index", "slice", "cat"}
+    return value.is_floating_point() and not target.is_view and target.overloadpacket.__name__ not in copies
+
+
+def plant(graph: Graph, ulp: float) -> Node | None:
+    """Multiply the result of the middle op by `1 ± ulp * eps`, with a sign that depends on the element.
+
+    One sign for all would be a scale, which a normalisation behind it removes.
+    """
+    nodes = [node for node in graph.nodes if node.op == "call_function" and computes(node)]
+    if not nodes:
+        return None
+    chosen = nodes[len(nodes) // 2]
+    readers = list(chosen.users)
+    eps = torch.finfo(chosen.meta["val"].dtype).eps
+    made = chosen
+    for target, *others in (
+        (aten.mul.Scalar, 1e4),
+        (aten.sin.default,),
+        (aten.sign.default,),
+        (aten.mul.Scalar, ulp * eps),
+        (aten.add.Scalar, 1.0),
+        (aten.mul.Tensor, chosen),
+    ):
+        with graph.inserting_after(made):
+            made = graph.call_function(target, (made, *others))
+        made.meta = dict(chosen.meta)
+    for reader in readers:
+        reader.replace_input_with(chosen, made)
+    return chosen
+
+
+@contextmanager
+def planted(ulp: float) -> Iterator[list[str]]:
+    """Plant the error into the first graph that is compiled in the body; yield the names of the ops."""
+    names: list[str] = []
+
+    def plant_once(graph: Graph) -> None:
+        if not names and (chosen := plant(graph, ulp)) is not None:
+            names.append(str(chosen.target))
+
+    with inductor_config.patch(post_grad_custom_pre_pass=plant_once, force_disable_caches=True):
+        yield names
