@@ -57,6 +57,9 @@ DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 """Turn `__torch_dispatch__` off."""
 
+no_torch_function: Any = torch._C._disabled_torch_function_impl
+"""The `__torch_function__` of a class that overrides nothing."""
+
 function_mode_depth = torch._C._len_torch_function_stack
 """How many torch function modes are on."""
 
@@ -83,6 +86,16 @@ def runs_in_plain_python() -> bool:
 def inside_transform() -> bool:
     """Return whether vmap, grad or another transform is active (`_are_functorch_transforms_active`)."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+@contextmanager
+def no_saved_tensors_hooks() -> Iterator[None]:
+    """Do not run the user's hooks of saved tensors in the body (`_saved_tensors_hooks_set_tracing`)."""
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
 def dispatch_mode_depth() -> int:

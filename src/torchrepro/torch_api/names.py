@@ -25,6 +25,8 @@ DYNAMO_ERRORS = "torch._dynamo.exc"
 """Errors of capture."""
 INDUCTOR_ERRORS = "torch._inductor.exc"
 """Errors of inductor."""
+WRAPPER_MARKS = {EVAL_FRAME: "_torchdynamo_orig_callable", "torch.jit._trace": "__original_fn"}
+"""Modules whose wrappers of functions have the wrapped one in an attribute, and its name."""
 MUTATION_GUARD = "torch._dynamo.mutation_guard"
 """Wraps the `__setattr__` of modules."""
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"

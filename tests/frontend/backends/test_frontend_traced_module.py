@@ -117,3 +117,35 @@ def test_converting_the_wrapper_converts_the_original() -> None:
     traced.to(torch.float64)
     out, _ = traced(torch.ones(2, 1, 4, dtype=torch.float64))
     assert out.dtype == torch.float64
+
+
+class Table(nn.ModuleDict):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self["first"](x)
+
+
+def test_it_has_the_special_methods_of_the_original() -> None:
+    layers = nn.Sequential(nn.ReLU(), nn.Tanh())
+    layers.mark = 1
+    traced = trace(layers, backend="eager")
+    assert len(traced) == 2
+    assert traced[1] is layers[1]
+    assert list(traced) == list(layers)
+    assert "mark" in dir(traced)
+    assert not trace(nn.Sequential(), backend="eager")
+    traced[0] = nn.Sigmoid()
+    assert type(layers[0]) is nn.Sigmoid
+    table = trace(Table({"first": nn.ReLU()}), backend="eager")
+    assert "first" in table
+    assert "second" not in table
+    del table["first"]
+    assert len(table) == 0
+
+
+def test_it_has_no_special_methods_that_the_original_lacks() -> None:
+    traced = trace(Mlp(), backend="eager")
+    assert not hasattr(traced, "__len__")
+    assert bool(traced)
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(traced)
+    assert isinstance(copy.deepcopy(traced), type(traced))

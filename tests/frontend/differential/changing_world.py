@@ -118,6 +118,8 @@ class Base(Root, metaclass=Meta):
         return f"B{self.v}{spec}"
     def __str__(self):
         return f"str{self.v}"
+    def __hash__(self):  # one by address would make it chance whether a dict finds it
+        return hash(self.v)
 
 class Sub(Base):
     def m(self):
@@ -137,8 +139,6 @@ class Other(Base):
     k = 9
     def m(self):
         return -1
-    def __hash__(self):  # one by address would make it chance whether a dict finds it
-        return hash(self.v)
 
 class Getter:
     def __init__(self):

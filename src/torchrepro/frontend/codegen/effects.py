@@ -15,7 +15,7 @@ from torchrepro.frontend.codegen.objects import (
     Shadow,
     ShadowKind,
     attributes,
-    dict_items,
+    dict_copy,
     elements,
     is_full,
     slot_descriptors,
@@ -109,8 +109,8 @@ class Effects:
                 lines.append(f"{member}.__set__({self._target(shadow)}, {self._r.expression(factory)})")
         return lines + self._items(
             shadow,
-            dict(dict_items(shadow.original)),
-            dict(dict_items(shadow.stand_in)),
+            dict_copy(shadow.original),
+            dict_copy(shadow.stand_in),
             put=lambda at, key, value: f"{self._r.held(kind)}.__setitem__({at}, {key}, {value})",
             drop=lambda at, key: f"{self._r.held(kind)}.__delitem__({at}, {key})",
         )

@@ -67,6 +67,13 @@ def dict_items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
 
 
+def dict_copy(value: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a copy in the same order; keys keep their hashes, unless a subclass overrides `__iter__`."""
+    if type(value) is OrderedDict:
+        return value.copy()
+    return dict.copy(value) if type(value).__iter__ is dict.__iter__ else dict(dict_items(value))
+
+
 def slot_descriptors(cls: type) -> dict[str, Any]:
     """Return descriptors of slots by name. Of builtin classes only errors have settable ones (not groups)."""
     return {

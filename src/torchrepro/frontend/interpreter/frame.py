@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FunctionType
 from typing import Any, cast
 
-from torchrepro.frontend.bytecode.program import Program, program_of
+from torchrepro.frontend.bytecode.program import Handler, Program, program_of
 from torchrepro.frontend.graph_breaks import Where
 
 
@@ -49,6 +49,15 @@ class Frame:
     @property
     def where(self) -> Where:
         return where_of(self.program, self.index)
+
+    def handlers(self, index: int) -> Iterator[Handler]:
+        """Yield the handlers of the user's (`except`, `finally`, `with`) around an instruction."""
+        handler = self.program.instructions[index].handler
+        while handler is not None:
+            first = self.program.instructions[handler.target]
+            if first.name == "PUSH_EXC_INFO":
+                yield handler
+            handler = first.handler
 
     def handle(self, error: BaseException) -> bool:
         """Jump to the handler for what the current instruction raised; return whether there is one."""

@@ -28,11 +28,18 @@ class SteppedGenerator:
 
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
         self.frame = frame
-        self._driver = _drive(interpreter, frame)
+        self._driver: Any = _drive(interpreter, frame)
         # Not our own methods, which would be interpreted.
         self.send = self._driver.send
         self.throw = self._driver.throw
         self.close = self._driver.close
+        interpreter.generators.add(self)
+
+    @property
+    def must_be_closed(self) -> bool:
+        """Whether a handler (`finally`, `with`) runs when it is dropped: it is suspended inside of one."""
+        suspended = self.frame.index > 0 and self._driver.gi_frame is not None
+        return suspended and any(True for _ in self.frame.handlers(self.frame.index - 1))
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -53,6 +60,7 @@ class SteppedGenerator:
 
 
 def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
+    closing = False
     try:
         while interpreter.proceed(frame) is Signal.YIELD:
             frame.parent = None  # the next caller becomes its parent
@@ -68,11 +76,16 @@ def _drive(interpreter: Interpreter, frame: Frame) -> Generator[Any, Any, Any]:
                     frame.stack.append(sent)
                     break
                 # Outside of `except`: what the frame does next is not done while handling the error.
+                closing = closing or isinstance(thrown, GeneratorExit)
                 try:
                     yielded = _throw(interpreter, frame, thrown)
                 finally:
                     del thrown
         return frame.stack.pop()
+    except Control as control:
+        if not closing:
+            raise
+        interpreter.escaped = control  # CPython would drop it where a collected generator is closed
     finally:
         frame.locals.clear()  # a generator that has ended keeps nothing alive
         frame.cells.clear()

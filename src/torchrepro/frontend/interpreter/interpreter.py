@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from inspect import CO_GENERATOR
 from typing import Any
+from weakref import WeakSet
 
 from torchrepro.frontend.graph_breaks import Control
 from torchrepro.frontend.interpreter.frame import Frame, Signal
@@ -28,9 +29,14 @@ class Interpreter:
     calls: Calls
     frame: Frame | None = None
     """The innermost frame that is running."""
+    generators: WeakSet[SteppedGenerator]
+    """Those that are alive."""
+    escaped: Control | None = None
+    """Raised while a generator was closed, where it cannot propagate."""
 
     def __init__(self) -> None:
         self.calls = Calls(self)
+        self.generators = WeakSet[SteppedGenerator]()
 
     def run(self, frame: Frame) -> Any:
         """Run a frame until it returns; return its value."""

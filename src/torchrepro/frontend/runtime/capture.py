@@ -24,6 +24,7 @@ from torchrepro.frontend.runtime.cache import Sources
 from torchrepro.frontend.runtime.faults import with_faults
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
+from torchrepro.frontend.trace.fakes import backward_reason_of
 from torchrepro.frontend.trace.recorder import Captured
 from torchrepro.frontend.trace.tracer import (
     Diverged,
@@ -148,7 +149,14 @@ class Capture:
         ranks, graph = self.settings.ranks, captured.graph_module
         if ranks and not ranks.agree_on(self.log, self.function, self.index, graph, finish=self.finish):
             return None
-        return self.compile_subgraph(tracer, outcome, rebuilder, result, captured)
+        try:
+            return self.compile_subgraph(tracer, outcome, rebuilder, result, captured)
+        except Exception as error:
+            reason = backward_reason_of(error)
+            if reason is None:
+                raise
+            self._give_up(reason)
+            return None
 
     # Breaks
 
@@ -196,6 +204,8 @@ class Capture:
 
     def _rebuild(self, tracer: Tracer, outcome: Returned | Stopped) -> tuple[Rebuilder, str]:
         """Write the code for what is live at the end and what was changed; return also the result's text."""
+        if any(generator.must_be_closed for generator in tracer.generators):
+            raise CannotRebuild("a generator that has begun, and must be closed")
         writer = Writer(tracer.values.kept)
         rebuilder = Rebuilder(tracer.values, writer)
         effects = Effects(rebuilder)

@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class WrappedFunction:
         functools.update_wrapper(self, original)
         setattr(self, ORIGINAL, original)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
@@ -72,7 +72,7 @@ class TracedFunction(WrappedFunction):
         self._function = function
         self._settings = settings
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         function = self._function
         why = why_python_runs(function)
         if why and self._settings.fullgraph:
@@ -116,7 +116,11 @@ def untraced(function: Any) -> Any:
     if isinstance(function, types.MethodType):
         inner = untraced(function.__func__)
         return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
-    found = original_of(function) or getattr(function, ORIGINAL, None)
+    found = original_of(function)
+    if isinstance(
+        function, WrappedFunction | TracedModule
+    ):  # `functools.wraps` copies the attribute to others
+        found = getattr(function, ORIGINAL)
     return function if found is None else untraced(found)
 
 
@@ -158,6 +162,15 @@ class TracedModule(torch.nn.Module):
     A copy wraps a copy of the original, and shares the captured regions where their guards hold.
     """
 
+    def __new__(cls, module: torch.nn.Module, settings: Settings) -> TracedModule:
+        """Return one of a class with the special methods of the module's: `len`, subscripts, operators."""
+        bases = [base for base in type(module).__mro__ if not issubclass(torch.nn.Module, base)]
+        names = {name for base in bases for name in vars(base) if name.startswith("__")} - _NOT_FORWARDED
+        made: TracedModule = super().__new__(
+            _with_methods(frozenset(name for name in names if callable(getattr(type(module), name))))
+        )
+        return made
+
     def __init__(self, module: torch.nn.Module, settings: Settings) -> None:
         super().__init__()
         del self.__dict__["training"]  # read from the original
@@ -165,7 +178,7 @@ class TracedModule(torch.nn.Module):
         self.__dict__["_settings"] = settings
         before_load_state_dict(self, _rename_keys)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return traced_callable(self._inner, self._settings)(*args, **kwargs)
 
     @property
@@ -194,10 +207,28 @@ class TracedModule(torch.nn.Module):
         return self._inner.load_state_dict(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
-        return type(self)(copy.deepcopy(self._inner, memo), self._settings)
+        return TracedModule(copy.deepcopy(self._inner, memo), self._settings)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._inner)
 
     def __reduce__(self) -> Any:
-        return type(self), (self._inner, self._settings)
+        return TracedModule, (self._inner, self._settings)
+
+
+_NOT_FORWARDED = frozenset(
+    {*vars(TracedModule), "__class__", "__call__", "__class_getitem__", "__init_subclass__"}
+)
+
+
+@functools.cache
+def _with_methods(names: frozenset[str]) -> type[TracedModule]:
+    methods = {name: _forwarded(name) for name in names}
+    return type(TracedModule.__name__, (TracedModule,), methods) if methods else TracedModule
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    return lambda self, /, *args, **kwargs: getattr(type(self._inner), name)(self._inner, *args, **kwargs)
 
 
 def _rename_keys(state: dict[str, Any], prefix: str, *_: Any) -> None:

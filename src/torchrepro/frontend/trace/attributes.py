@@ -114,6 +114,7 @@ class TracedAttributes(Attributes):
             return self.bind(inside, MISSING, value, name) if a_class else inside
         if found is not MISSING:
             return self.bind(found, value, kind, name)
+        self.classes.guard_lack(value if a_class else kind, name)
         if a_class:
             return getattr(value, name)  # raises, unless C computes the attribute
         raise _lacks(value, name)
@@ -264,6 +265,7 @@ class TracedAttributes(Attributes):
         """Read an attribute of a tensor: torch's through the recorder, the user's from the real tensor."""
         if name == "__class__":
             return self.recorder.real_type_of(value)
+        self.values.require_known(value)  # methods of a subclass may be replaced
         origin = self.recorder.origin_of(value)
         if origin is None:
             return self.recorder.attribute(value, name)

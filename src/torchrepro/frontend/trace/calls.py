@@ -6,6 +6,7 @@ import datetime
 import enum
 import functools
 import operator
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
@@ -15,8 +16,8 @@ import torch
 from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
-from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, NoHooks
+from torchrepro.frontend.guards.constants import is_constant, same
+from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, Length, NoHooks
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import CALL, Calls, call_from, super_of
@@ -32,7 +33,7 @@ from torchrepro.frontend.trace.classes import (
     is_trusted_space,
     static_lookup,
 )
-from torchrepro.frontend.trace.fakes import outside_of_trace
+from torchrepro.frontend.trace.fakes import outside_of_trace, tensors_in
 from torchrepro.frontend.trace.foreign import SteppedCallable, SteppedIterator, has_objects, no_foreign_code
 from torchrepro.frontend.trace.handlers import GETTERS, HANDLERS, call_getter
 from torchrepro.frontend.trace.rules import Action
@@ -48,6 +49,8 @@ ORIGINAL = "_torchrepro_original"
 """The attribute in which our wrappers store the wrapped callable."""
 
 _MAX_DEPTH = 180
+_NOT_SHARED = 2
+"""What `sys.getrefcount` gives for an object that one variable refers to."""
 _PURE_IN_C = (*GETTERS, datetime.date, datetime.time, datetime.timedelta)
 _ALLOCATORS = (object, tuple, list, dict, set, frozenset, int, float, str, bytes, BaseException)
 
@@ -87,8 +90,11 @@ class TracedCalls(Calls):
         if is_python_class(kind) and not is_trusted_class(kind) and not is_a(function, torch.nn.Module):
             return self._call_object(function, args, kwargs)  # before any `getattr` on it
         original = torch_rules.original_of(function) or getattr(function, ORIGINAL, None)
-        if original is not None:
+        a_module = is_a(function, torch.nn.Module)
+        if original is not None and not (a_module and torch_rules.has_hooks(function)):
             self.values.pin(function)
+            if a_module:
+                self.values.guards.add(NoHooks(self.values.home_of(function)))
             return self.call(original, args, kwargs)
         if is_a(function, torch.nn.Module):
             return self._call_module(function, args, kwargs)
@@ -159,19 +165,19 @@ class TracedCalls(Calls):
             return bind_arguments(function, args, kwargs)
         source = self.values.home_of(function)
         defaults, kwdefaults = Attribute(source, "__defaults__"), Attribute(source, "__kwdefaults__")
+        places = [Item.at(defaults, index) for index in range(len(function.__defaults__ or ()))]
         bound = bind_arguments(
             function,
             args,
             kwargs,
-            defaults=tuple(
-                Pending(value, Item.at(defaults, index))
-                for index, value in enumerate(function.__defaults__ or ())
-            ),
+            defaults=tuple(map(Pending, function.__defaults__ or (), places)),
             kwdefaults={
                 name: Pending(value, Item.at(kwdefaults, name))
                 for name, value in (function.__kwdefaults__ or {}).items()
             },
         )
+        if any(self.values.source_of(value) in places for value in bound.values()):
+            self.values.guards.add(Length(defaults, len(places)))  # the last parameters have them
         return {name: self.tracer.settled(value) for name, value in bound.items()}
 
     def _know_cells(self, function: types.FunctionType) -> None:
@@ -196,8 +202,7 @@ class TracedCalls(Calls):
         if not (is_constant(result) or is_single(result)):
             raise Break(BreakKind.OPAQUE, f"{name} keeps its results, and gave an object")
         # Guarded, as the cache may have been cleared by the next call.
-        asked = self.values.kept.hold(function)
-        self.values.guards.add(Answers(asked, tuple(args), result, tuple(kwargs.items())))
+        self._guard_answer(function, args, kwargs, result)
         return result
 
     # Objects and modules
@@ -302,10 +307,16 @@ class TracedCalls(Calls):
         """Return the result of a torch query about constants, modes or the process, guarded if needed."""
         answer = torch_rules.answer(function, args, kwargs)
         if torch_rules.needs_guard(function):
-            if kwargs or not all(map(is_constant, (*args, answer))):
-                raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
-            self.values.guards.add(Answers(self.values.kept.hold(function), tuple(args), answer))
+            self._guard_answer(function, args, kwargs, answer)
         return answer
+
+    def _guard_answer(self, function: Any, args: Args, kwargs: Kwargs, answer: Any) -> None:
+        with outside_of_trace():
+            seen = function(*args, **kwargs)
+        if not all(map(is_constant, (*args, *kwargs.values(), answer))) or not same(seen, answer):
+            raise Break(BreakKind.OPAQUE, f"what {function.__name__} answers cannot be guarded")
+        asked = self.values.kept.hold(function)
+        self.values.guards.add(Answers(asked, tuple(args), answer, tuple(kwargs.items())))
 
     def _call_leaf(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a function of torch, which the recorder records. A generator is exhausted now."""
@@ -316,16 +327,32 @@ class TracedCalls(Calls):
     def _call_library(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a function of Python's library as if it were written in C. A generator is exhausted now."""
         for value in (*args, *kwargs.values()):
-            kind: Any = type(value)
-            if is_python_class(kind) and is_trusted_class(kind):
-                self.values.pin(value)  # for example a fraction: what is read from it is not guarded
+            self._guard_all(function, value)
         self.dicts.complete_all((*args, *kwargs.values()))
         if rules.makes_classes(function):
             return self._make_class(function, args, kwargs)
         call = types.FunctionType(CALL, self.tracer.innermost.globals)  # from outside of the watched code
         with no_foreign_code(function.__qualname__, library=True):
             result = call(function, args, kwargs)
-            return iter(list(result)) if type(result) is types.GeneratorType else result
+            if type(result) is types.GeneratorType:
+                return iter(list(result))
+        new = is_python_class(type(result)) and sys.getrefcount(result) == _NOT_SHARED
+        return self.values.mark_fresh(result) if new else result
+
+    def _guard_all(self, function: Any, value: Any) -> None:
+        """Guard what a function of a library may read from an argument; a graph break where that fails."""
+        kind: Any = type(value)
+        if kind is types.MethodType:
+            self._guard_all(function, value.__func__)
+        elif kind is types.FunctionType:
+            parts = ("__defaults__", "__kwdefaults__", "__dict__")
+            self.dicts.complete_all([self.tracer.attributes.load(value, part) for part in parts])
+        elif is_python_class(kind) and not self.values.is_fresh(value):
+            if is_trusted_class(kind):
+                self.values.pin(value)  # for example a fraction: what is read from it is not guarded
+            elif function.__module__ != "typing" and not is_a(value, type | enum.Enum):
+                told = f"{function.__qualname__} reads a {kind.__qualname__}, which no guard covers"
+                raise Break(BreakKind.OPAQUE, told)
 
     def _make_class(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         made = call_from(self.tracer.innermost, function, args, kwargs)
@@ -349,6 +376,8 @@ class TracedCalls(Calls):
         if plain is object.__eq__ or plain is object.__ne__:
             return function(*args)
         result = self._run(function, plain, owner, args, kwargs)
+        if rules.asks_torch(function) and next(tensors_in((args, kwargs)), None) is None:
+            self._guard_answer(function, args, kwargs, result)
         if getattr(plain, "__name__", "") == "__new__" or function is types.SimpleNamespace:
             return self.values.mark_fresh(result)
         return result

@@ -145,12 +145,14 @@ class Classes:
     def lookup(self, kind: Any, name: str) -> Any:
         """Return what a class and its bases define under a name, or `MISSING`."""
         found = static_lookup(kind, name)
-        if (kind, name) not in self._looked_up:
+        if (kind, name) in self._looked_up:
+            return found
+        if not is_trusted_class(kind):
             self._looked_up.add((kind, name))
-            if not is_trusted_class(kind):
-                self._guard_lookup(kind, name, found)
-            elif is_a(found, types.FunctionType) and issubclass(kind, torch.nn.Module):
-                self.values.guards.add(Is(Attribute(self.values.kept.hold(kind, kind.__name__), name), found))
+            self._guard_lookup(kind, name, found)
+        elif is_a(found, types.FunctionType) and self._may_be_replaced(kind):
+            self._looked_up.add((kind, name))
+            self.values.guards.add(Is(Attribute(self.values.kept.hold(kind, kind.__name__), name), found))
         return found
 
     def _guard_lookup(self, kind: Any, name: str, found: Any) -> None:
@@ -213,13 +215,21 @@ class Classes:
 
     def is_data_descriptor(self, found: Any) -> bool:
         kind = type(found)
+        if self.lookup(kind, "__get__") is MISSING:
+            return False  # then the instance comes first, as without a descriptor
         return self.lookup(kind, "__set__") is not MISSING or self.lookup(kind, "__delete__") is not MISSING
 
     def guard_entry(self, space: Mapping[str, Any], label: str, name: str) -> None:
         """Guard a module's entry that user code, or a layer of torch, reads: it may be monkeypatched."""
-        reader = {} if self.tracer.frame is None else self.tracer.frame.globals
-        if not is_trusted_space(reader) or str(reader.get("__name__")).startswith("torch.nn.modules."):
+        if self._may_be_replaced():
             self.values.guards.add(Is(Item.at(self.values.kept.hold(space, label), name), space[name]))
+
+    def _may_be_replaced(self, kind: type = object) -> bool:
+        """Return whether a layer is read, or user code or a layer reads: that may be monkeypatched."""
+        if issubclass(kind, torch.nn.Module):
+            return True
+        reader = {} if self.tracer.frame is None else self.tracer.frame.globals
+        return not is_trusted_space(reader) or str(reader.get("__name__")).startswith("torch.nn.modules.")
 
     def python_method(self, value: Any, name: str) -> Any:
         """Return the special method of an object where its class defines it in Python; None otherwise."""

@@ -13,7 +13,7 @@ from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode, fake_errors
-from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode
+from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, no_saved_tensors_hooks
 from torchrepro.torch_api.modes import disable_current_modes as _disable_current_modes
 from torchrepro.torch_api.names import FAKE_TENSOR_LOG
 from torchrepro.torch_api.ops import schema_of
@@ -118,16 +118,25 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
     return None
 
 
+def backward_reason_of(error: BaseException | None) -> BreakReason | None:
+    """Return why a compiler cannot trace the backward of a graph; None where the error is another one."""
+    if is_a(error, fake_errors.DynamicOutputShapeException):
+        told = "the shape of what the backward of an operation gives depends on the values of a tensor"
+        return BreakReason(BreakKind.DATA, told, "torch.where or a product with the mask keeps the shape")
+    return None if error is None else backward_reason_of(error.__cause__)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop logged errors of operations on fakes: the user sees them once, from the real tensors.
+    """Drop logged errors of operations on fakes, and run no hooks of saved tensors: they get the real ones.
 
     Checked on torch 2.11 to 2.15 (the name of the logger).
     """
     logger = logging.getLogger(FAKE_TENSOR_LOG)
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with no_saved_tensors_hooks():
+            yield
     finally:
         logger.disabled = before
 

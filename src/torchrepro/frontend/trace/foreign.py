@@ -30,7 +30,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 _READ_MODULE = frozenset({"collections", "enum", "typing", "typing_extensions"})
 """Libraries that look at the frame of their caller for the name of its module, and for nothing else."""
-_HARMLESS = frozenset({id, compile, exec, eval, globals, locals})
+_HARMLESS = frozenset({id, compile, exec, eval, globals, locals, sys.getrecursionlimit})
 """They affect the library alone: it generates a class from text, or marks what it has seen."""
 
 
@@ -129,7 +129,7 @@ class SteppedCallable:
         self.interpreter = interpreter
         self.function = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.interpreter.calls.call(self.function, args, kwargs)
 
 

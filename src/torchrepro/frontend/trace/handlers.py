@@ -31,6 +31,7 @@ from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.trace.items import TracedItems
 from torchrepro.frontend.trace.operators import checked_length
 from torchrepro.torch_api.fake import FakeTensor
+from torchrepro.torch_api.modes import no_torch_function
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -268,6 +269,13 @@ def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapp
     return found[0] if len(found) == 1 else tuple(found)
 
 
+def _overrides_torch(tracer: Tracer, *values: Any) -> bool:
+    """Do what `has_torch_function` does where no mode is active: the recorder is one."""
+    kinds = [_type(tracer, value) for value in values]
+    found = [tracer.classes.lookup(kind, "__torch_function__") for kind in kinds if kind is not torch.Tensor]
+    return any(each not in (MISSING, no_torch_function) for each in found)
+
+
 def _storage_offset(tracer: Tracer, value: Any) -> Any:
     with unseen():
         for each in tracer.recorder.inputs_in_memory_of(value):
@@ -324,6 +332,9 @@ _TABLE: Mapping[Any, Callable[..., Any]] = {
     list.sort: _sort,
     reversed: _reversed,
     torch.Tensor.storage_offset: _storage_offset,
+    torch.overrides.has_torch_function: lambda tracer, values: _overrides_torch(tracer, *values),
+    torch.overrides.has_torch_function_unary: _overrides_torch,
+    torch.overrides.has_torch_function_variadic: _overrides_torch,
 }
 HANDLERS: dict[Any, Handler] = {function: _fitting(function, handler) for function, handler in _TABLE.items()}
 """By the function itself. A handler returns `NotImplemented` to have the function called like any other."""

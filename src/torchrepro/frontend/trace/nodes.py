@@ -8,6 +8,7 @@ torch's own captured graphs, which every backend takes.
 from __future__ import annotations
 
 import enum
+import keyword
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.trace.fakes import is_fake, tensors_in
+from torchrepro.torch_api.function_names import OF_AUTOGRAD, REFUSED
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_functional, is_in_transform
 
@@ -29,30 +31,6 @@ _READS_VALUES = {
     "tolist": "numbers of Python are made of the values of a tensor",
 }
 """Methods for which fakes return a value, or raise an error of another kind."""
-
-_OF_AUTOGRAD = "gradients are computed outside of graphs"
-_REFUSALS = {
-    _OF_AUTOGRAD: """
-        backward grad retain_grad register_hook grad_fn register_post_accumulate_grad_hook _backward_hooks
-        _grad _grad_fn _post_accumulate_grad_hooks
-    """,
-    "a graph has no memory of its own to look at": """
-        data_ptr untyped_storage storage _typed_storage storage_type share_memory_ is_shared is_set_to
-        is_pinned _is_view _version _base _cdata
-    """,
-    "it changes what a tensor is, not what it holds": """
-        set_ resize_ resize_as_ resize resize_as detach_ as_subclass _make_subclass rename_ swap_tensors
-    """,
-    "it runs code that the graph cannot hold": """
-        apply_ map_ map2_ __deepcopy__ __reduce_ex__ __setstate__ from_file save from_dlpack frombuffer
-        set_printoptions
-    """,
-    "a fake of what it gives would not be quantized": """
-        quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel
-    """,
-}
-REFUSED: Mapping[str, str] = {name: reason for reason, names in _REFUSALS.items() for name in names.split()}
-"""Functions, methods and attributes by name, with the reason."""
 
 
 def why_not_in_graph(tensor: torch.Tensor) -> str | None:
@@ -99,7 +77,7 @@ def check_operation(
         raise Break(BreakKind.UNSUPPORTED, f"assignment to the attribute {name} of a tensor")
     if name in ("grad", "grad_fn") and getattr(function, "__name__", "") == "__get__":
         if function(*args) is not None:
-            raise Break(BreakKind.UNSUPPORTED, f"{name} of a tensor: {_OF_AUTOGRAD}")
+            raise Break(BreakKind.UNSUPPORTED, f"{name} of a tensor: {OF_AUTOGRAD}")
         return
     if name in RECURRENT and torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args)):
         raise Break(BreakKind.UNSUPPORTED, f"the backward of {name} is more than AOT compilers can follow")
@@ -111,6 +89,10 @@ def check_operation(
             raise Break(BreakKind.UNSUPPORTED, "requires_grad_ changes which gradients exist")
     elif kwargs.get("requires_grad"):
         raise Break(BreakKind.UNSUPPORTED, f"{name} makes a new leaf (requires_grad=True)")
+    if any(map(keyword.iskeyword, kwargs)):
+        raise Break(
+            BreakKind.UNSUPPORTED, f"{name} has a keyword of Python as a parameter", "give it by place"
+        )
     if kwargs.get("generator") is not None:
         raise Break(
             BreakKind.UNSUPPORTED,

@@ -166,7 +166,7 @@ _PURE_MODULES = _words(
     numbers types copyreg
     """
 )
-_QUESTIONS = frozenset(_of(sys, "exc_info exception intern getrecursionlimit getdefaultencoding"))
+_QUESTIONS = frozenset(_of(sys, "exc_info exception intern getdefaultencoding"))
 _QUESTION_OF_TORCH = ("get_", "is_", "has_", "len_")
 _LOOKERS = frozenset({"_getframe", "_getframemodulename", "_current_frames"})
 _OUTSIDE_IN_C = frozenset({"time", "_random", "random", "posix", "_io", "io", "_thread", "sys"})
@@ -275,6 +275,13 @@ def looks_at_frames(function: Any) -> bool:
     return function.__name__ in _LOOKERS and function.__module__ == "sys"
 
 
+def asks_torch(function: Any) -> bool:
+    """Return whether it is a query in C about the state of torch, by its name."""
+    module = str(getattr(function, "__module__", None) or "")
+    named = getattr(function, "__name__", "").lstrip("_").startswith(_QUESTION_OF_TORCH)
+    return named and module.partition(".")[0] == "torch" and not torch_rules.is_leaf(function)
+
+
 def why_not_native(function: Any) -> BreakReason | None:
     """Return why a function in C cannot be called while tracing; None where it can."""
     name = getattr(function, "__name__", repr(function))
@@ -304,8 +311,7 @@ def why_not_native(function: Any) -> BreakReason | None:
         if name in _UNGUARDED:
             return BreakReason(BreakKind.UNSUPPORTED, f"{name}() depends on what cannot be guarded")
         return None
-    asks_torch = module.partition(".")[0] == "torch" and name.lstrip("_").startswith(_QUESTION_OF_TORCH)
-    if asks_torch or module in _PURE_MODULES or torch_rules.is_leaf(function):
+    if asks_torch(function) or module in _PURE_MODULES or torch_rules.is_leaf(function):
         return None
     if looks_at_frames(function):
         return BreakReason(BreakKind.OUTSIDE, f"{name}() looks at the frames of the program", frames=True)

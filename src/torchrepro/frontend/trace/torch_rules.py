@@ -15,8 +15,16 @@ import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.guards.kinds import HOOKS
+from torchrepro.torch_api.function_names import MODE_SWITCHES, QUERIES, QUERIES_OF_PROCESS, SETTINGS, WAITING
 from torchrepro.torch_api.modules import compiled_module
-from torchrepro.torch_api.names import C_MODULE, FUNCTION_HOMES, MUTATION_GUARD, SWAPPED_HOMES, TENSOR
+from torchrepro.torch_api.names import (
+    C_MODULE,
+    FUNCTION_HOMES,
+    MUTATION_GUARD,
+    SWAPPED_HOMES,
+    TENSOR,
+    WRAPPER_MARKS,
+)
 from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _C_KINDS = (
@@ -37,36 +45,8 @@ _ANSWERS = {
     "_dynamo.is_compiling": True,
     "_utils.is_compiling": True,
     # The recorder is such a mode; without it the result would be False.
-    "overrides.has_torch_function": False,
-    "overrides.has_torch_function_unary": False,
-    "overrides.has_torch_function_variadic": False,
     "_C._is_torch_function_mode_enabled": False,
 }
-_QUESTIONS = """
-    is_tensor is_storage finfo iinfo promote_types can_cast broadcast_shapes typename Size device
-    is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device is_warn_always_enabled
-    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_cpu_dtype
-    get_autocast_gpu_dtype is_autocast_cache_enabled amp.autocast_mode.is_autocast_available
-    are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled
-    get_deterministic_debug_mode get_float32_matmul_precision compiler.is_exporting
-    jit.is_scripting jit.is_tracing jit.annotate jit.isinstance _jit_internal.is_scripting
-    _C._get_tracing_state _C._is_tracing _C._log_api_usage_once _C._is_any_autocast_enabled
-    _C._is_autocast_available _C._get_privateuse1_backend_name _C._infer_size
-"""
-"""Their results depend on the arguments and on modes that are guarded anyway."""
-_QUESTIONS_OF_PROCESS = """
-    get_num_threads get_num_interop_threads cuda.is_available cuda.device_count cuda.current_device
-    cuda.get_device_capability cuda.get_device_name cuda.is_bf16_supported cuda.is_initialized
-    cpu.is_available xpu.is_available mps.is_available accelerator.is_available accelerator.device_count
-    accelerator.current_accelerator backends.mps.is_available backends.mps.is_built backends.cuda.is_built
-    backends.cudnn.version backends.cudnn.is_available backends.cudnn.is_acceptable
-    backends.mkldnn.is_available backends.mkl.is_available backends.openmp.is_available
-    backends.cuda.flash_sdp_enabled backends.cuda.math_sdp_enabled backends.cuda.cudnn_sdp_enabled
-    backends.cuda.mem_efficient_sdp_enabled backends.mha.get_fastpath_enabled _C._get_cudnn_enabled
-    _C._get_mkldnn_enabled distributed.is_available distributed.is_initialized distributed.get_rank
-    distributed.get_world_size
-"""
-"""Their results can change between calls, and no guarded mode covers them."""
 
 
 class _Rule(NamedTuple):
@@ -78,23 +58,6 @@ class _Rule(NamedTuple):
     modules: str = ""
 
 
-_MODES = """
-    overrides.TorchFunctionMode.__enter__ overrides.TorchFunctionMode.__exit__
-    overrides._push_mode overrides._pop_mode
-    utils._python_dispatch.TorchDispatchMode.__enter__ utils._python_dispatch.TorchDispatchMode.__exit__
-    utils._python_dispatch._push_mode utils._python_dispatch._pop_mode
-    _C._push_on_torch_function_stack _C._pop_torch_function_stack
-    _C._push_on_torch_dispatch_stack _C._pop_torch_dispatch_stack
-    _C._set_dispatch_mode _C._unset_dispatch_mode
-"""
-_SETTINGS = """
-    set_default_dtype set_default_device set_default_tensor_type set_warn_always set_num_threads
-    use_deterministic_algorithms set_deterministic_debug_mode set_float32_matmul_precision
-    set_flush_denormal inference_mode _C._InferenceMode backends.cudnn.flags backends.cuda.sdp_kernel
-"""
-_WAITING = """
-    cuda.synchronize cpu.synchronize mps.synchronize xpu.synchronize accelerator.synchronize cuda.stream
-"""
 _UNSEEN = "from_numpy frombuffer from_dlpack from_file Tensor nn.Parameter nn.Buffer"
 
 _REQUESTED, _OUTSIDE, _UNSUPPORTED = BreakKind.REQUESTED, BreakKind.OUTSIDE, BreakKind.UNSUPPORTED
@@ -108,9 +71,9 @@ _RULES = (
     ),
     _Rule(_OUTSIDE, "it reads, writes or prints", "set_printoptions", "serialization hub _tensor_str"),
     _Rule(_OUTSIDE, "other processes take part in it", modules="distributed multiprocessing"),
-    _Rule(_OUTSIDE, "it waits for a device", _WAITING, "cuda.streams cuda.graphs"),
+    _Rule(_OUTSIDE, "it waits for a device", WAITING, "cuda.streams cuda.graphs"),
     _Rule(_OUTSIDE, "it profiles", modules="profiler autograd.profiler cuda.nvtx cuda.profiler"),
-    _Rule(_UNSUPPORTED, "a mode sees each operation as it runs", _MODES),
+    _Rule(_UNSUPPORTED, "a mode sees each operation as it runs", MODE_SWITCHES),
     _Rule(
         _UNSUPPORTED,
         "function transforms are not traced",
@@ -124,7 +87,7 @@ _RULES = (
         "compile compiler.disable compiler.reset",
         "export jit onnx fx _dynamo _inductor",
     ),
-    _Rule(_UNSUPPORTED, "it changes a setting of the process", _SETTINGS, "nn.attention"),
+    _Rule(_UNSUPPORTED, "it changes a setting of the process", SETTINGS, "nn.attention"),
     _Rule(_UNSUPPORTED, "the recorder does not see the tensor that it makes", _UNSEEN),
 )
 _INLINED = frozenset(SWAPPED_HOMES)
@@ -170,13 +133,14 @@ def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
         # Dynamo, once used, wraps methods of modules to track new modules; trace the wrapped method.
         cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
         return next((inner for inner in cells if isinstance(inner, types.FunctionType)), None)
-    members = getattr(function, "__dict__", {})
     if getattr(function, "_torchdynamo_disable", False) is True:
         return None
     if isinstance(function, torch.jit.ScriptFunction):
         found = getattr(function, "_torchdynamo_inline", None)
     else:
-        found = members.get("_torchdynamo_orig_callable") or members.get("__original_fn")
+        # By the code: `functools.wraps` copies the attributes to a decorator's own function.
+        home = getattr(function, "__globals__", {}).get("__name__")
+        found = getattr(function, WRAPPER_MARKS[home], None) if home in WRAPPER_MARKS else None
     return found if callable(found) else None
 
 
@@ -274,8 +238,8 @@ def _modules() -> Mapping[str, _Rule]:
 def _questions() -> Mapping[int, tuple[bool, bool | None]]:
     """Return by `id` whether a query needs a guard of its own, and its fixed result if it has one."""
     named = {
-        **dict.fromkeys(_QUESTIONS.split(), (False, None)),
-        **dict.fromkeys(_QUESTIONS_OF_PROCESS.split(), (True, None)),
+        **dict.fromkeys(QUERIES.split(), (False, None)),
+        **dict.fromkeys(QUERIES_OF_PROCESS.split(), (True, None)),
         **{name: (False, fixed) for name, fixed in _ANSWERS.items()},
     }
     return {key: named[name] for key, name in _found(named)}

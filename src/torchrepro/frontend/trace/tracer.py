@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from bytecode.instr import InstrLocation
@@ -160,6 +161,7 @@ class TracedVariables(Variables):
             if value is NULL:
                 return self.load_builtin(frame, name)
             if is_constant(value) or is_single(value) or is_a(value, types.FunctionType):
+                self.tracer.classes.guard_entry(space, str(space.get("__name__")), name)
                 return value
         value = self.dicts.get(self.world.globals_of(space), name)
         return self.load_builtin(frame, name) if value is MISSING else value
@@ -229,6 +231,7 @@ class Tracer(Interpreter):
         self.calls = TracedCalls(self)
         self.variables = TracedVariables(self)
         self.attributes = TracedAttributes(self)
+        self.generators = WeakSet()
         self.operators = TracedOperators(self)
         self.items = TracedItems(self)
         self.values.guards.add(AmbientIs(self.values.kept.hold(torch, "torch"), AmbientFacts.now()))
@@ -248,6 +251,7 @@ class Tracer(Interpreter):
         frame = self.root = self._entered(index, state)
         try:
             value = self.run(frame)
+            self._leave(frame)
         except Reached:
             return Stopped(frame, self.log.failures[self.log.current])
         except Break as found:
@@ -259,6 +263,14 @@ class Tracer(Interpreter):
             text = f"{type(error).__name__}: {error}".splitlines()[0] + notes
             return Failed(self._failure(BreakReason(BreakKind.RAISES, text)))
         return Returned(self.settled(value))
+
+    def _leave(self, frame: Frame) -> None:
+        """Drop the variables as a return does: generators that are not kept elsewhere are closed."""
+        for name in frame.program.code.co_varnames:
+            frame.locals.pop(name, None)
+        frame.cells.clear()
+        if self.escaped is not None:
+            raise self.escaped
 
     def _entered(self, index: int, state: FrameState) -> Frame:
         frame = Frame(
@@ -317,7 +329,10 @@ class Tracer(Interpreter):
             if frame.program.instructions[frame.index].name not in _MOVERS:
                 self._settle(frame)
         try:
-            return super().step(frame)
+            signal = super().step(frame)
+            if self.escaped is not None:
+                raise self.escaped
+            return signal
         except BaseException as error:
             if error is not self._raised and not _is_own(frame):
                 self._raised = error  # further out, the frames that it passed through are gone
@@ -372,14 +387,7 @@ def _is_protected(frame: Frame) -> bool:
 
     A `with` block of torch's own modes does not count: the modes are restored anyway.
     """
-    instructions = frame.program.instructions
-    handler = instructions[frame.index].handler
-    while handler is not None:
-        first = instructions[handler.target]
-        if first.name == "PUSH_EXC_INFO" and not _leaves_mode(frame, handler):
-            return True
-        handler = first.handler
-    return False
+    return any(not _leaves_mode(frame, handler) for handler in frame.handlers(frame.index))
 
 
 def _leaves_mode(frame: Frame, handler: Handler) -> bool:

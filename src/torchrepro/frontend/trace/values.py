@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, elements
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_copy, elements
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
@@ -132,7 +132,7 @@ class Values:
         self, source: Source, original: Any, stand_in: dict[Any, Any], kind: ShadowKind
     ) -> dict[Any, Any]:
         """Register a copy whose changes are to be written back; return its contents before them."""
-        before = self.before[id(stand_in)] = dict(dict_items(stand_in))
+        before = self.before[id(stand_in)] = dict_copy(stand_in)
         self.shadows.append(Shadow(source, original, stand_in, kind, before))
         return before
 
@@ -270,7 +270,9 @@ class Dicts:
             self.values.guards.add(Length(partial.source, len(keys)))
             for index, key in enumerate(keys):
                 self.guard_key(key, KeyOf(partial.source, index))
-        for key in dict.fromkeys(dict.keys(copy)):
+        for key in list(dict.keys(copy)):
+            if not dict.__contains__(copy, key):
+                raise Break(BreakKind.UNSUPPORTED, "a key of a dict has another hash than when it was stored")
             if key in partial.unread:
                 dict.__setitem__(copy, key, self.adopt(dict.__getitem__(copy, key), partial.child(key)))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_items, is_full, slots
+from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_copy, is_full, slots
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards import kinds
 from torchrepro.frontend.guards.constants import is_constant
@@ -165,12 +165,12 @@ class World:
             copy = value.copy()
         elif is_a(value, collections.OrderedDict):
             copy = collections.OrderedDict.__new__(kind)
-            collections.OrderedDict.update(copy, dict_items(value))
+            collections.OrderedDict.update(copy, dict_copy(value))
         else:
             copy = dict.__new__(kind)
             if is_a(value, collections.defaultdict):
                 collections.defaultdict.__init__(copy, value.default_factory)
-            dict.update(copy, dict_items(value))
+            dict.update(copy, dict_copy(value))
         if is_a(value, collections.defaultdict):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self.values.register(value, copy, source)
