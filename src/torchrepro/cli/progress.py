@@ -23,6 +23,7 @@ _PHASES = {
     "compile": "compiling",
     "run": "running the compiled function",
     "compare": "comparing",
+    "rounding": "running eager with rounding noise",
     "record": "recording the graphs",
     "capture": "capturing",
     "search": "searching",

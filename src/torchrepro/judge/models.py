@@ -7,10 +7,9 @@ last, because it may crash, hang or exhaust the memory.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from torchrepro.judge.execute import (
     run_fwd_maybe_bwd,
     verdict_of,
 )
+from torchrepro.judge.explain_rounding import explain_differences
 from torchrepro.judge.op_forms import Draws, RecordRandom, ReplayRandom
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.upcast import Upcast
@@ -174,8 +174,20 @@ def judge(
         rule = replace(rule, blind_dtype=recorder.coarsest_dtype)
         verdict = verdict_of_comparison(compare_runs(eager, compiled, truth, rule=rule)).with_notes(*notes)
         if verdict.fails and recorder.is_random:
-            return _if_draws_agree(verdict, subject, eager, compiled)
-        return verdict
+            verdict = _if_draws_agree(verdict, subject, eager, compiled)
+        if not verdict.fails or verdict.comparison is None:
+            return verdict
+        phase("rounding")
+        explained = explain_differences(
+            verdict.comparison,
+            eager,
+            rule,
+            lambda noise: subject.eager(_starting_from(start, without_compilers(), noise)),
+            lambda run, rule: compare_runs(run, compiled, truth, rule=rule),
+        )
+        if explained.comparison is verdict.comparison:
+            return verdict.with_notes(*explained.notes)
+        return verdict_of_comparison(explained.comparison).with_notes(*verdict.notes, *explained.notes)
 
 
 def _attempt(run: Callable[[], Run]) -> Run | Exception:
@@ -288,7 +300,7 @@ def run_in_fp64(
     """
     with _reference_run(draws, precision) as run:
         value = fn()
-    return Reference(_with_current_values(value, run), run.notes)
+    return Reference(run.current_values(value), run.notes)
 
 
 def run_graph_in_fp64(
@@ -309,28 +321,7 @@ def run_graph_in_fp64(
         value = gm(*given)
     wide = {i: run.known(tensor) for i, tensor in tensors.items()}
     mutated = {i: tensor for i, tensor in wide.items() if tensor is not None}
-    return Reference(_with_current_values(value, run), notes + run.notes, mutated)
-
-
-def _with_current_values(value: Any, run: Upcast) -> Any:
-    """Return the result with narrow tensors (a returned closure variable) replaced by their wide values."""
-    if isinstance(value, torch.Tensor):
-        return run.current(value)
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_with_current_values(item, run) for item in value)
-    if type(value) in (list, tuple):
-        return type(value)(_with_current_values(item, run) for item in value)
-    if isinstance(value, dict):
-        made: Any = copy.copy(value)
-        for name, part in value.items():
-            made[name] = _with_current_values(part, run)
-        return made
-    if is_dataclass(value) and not isinstance(value, type):
-        made = copy.copy(value)
-        for each in fields(value):
-            object.__setattr__(made, each.name, _with_current_values(getattr(value, each.name), run))
-        return made
-    return value
+    return Reference(run.current_values(value), notes + run.notes, mutated)
 
 
 @contextmanager

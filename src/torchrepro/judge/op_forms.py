@@ -268,7 +268,9 @@ class RecordRandom(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         if draws_now(func, args, kwargs):
-            kept = tuple(tensor.detach().clone() for tensor in _drawn(func, args, kwargs, result))
+            kept = tuple(
+                tensor.detach().clone() for tensor in written_or_returned(func, args, kwargs, result)
+            )
             self._draws.append(Draw(func.name(), kept))
         return result
 
@@ -296,7 +298,7 @@ class ReplayRandom:
         if {"dropout_p", "dropout"} & set(_argument_names(func)):
             raise ReferenceUnavailable(f"{draw.op} draws inside a fused kernel: its mask cannot be replayed")
         result = func(*args, **kwargs)
-        targets = _drawn(func, args, kwargs, result)
+        targets = written_or_returned(func, args, kwargs, result)
         shapes = [tuple(tensor.shape) for tensor in targets]
         recorded = [tuple(tensor.shape) for tensor in draw.results]
         if shapes != recorded:
@@ -369,12 +371,13 @@ def _argument_names(func: Any) -> tuple[str, ...]:
     return tuple(item.name for item in schema_of(func).arguments)
 
 
-def _drawn(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
-    """Return the tensors that hold what was drawn: the results, then written arguments not among them."""
+def written_or_returned(func: Any, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
+    """Return the tensors that hold what an op gave: the results, then written arguments not among them."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     for position, item in enumerate(schema_of(func).arguments):
         if item.alias_info is not None and item.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(item.name)
-            if not any(value is known for known in results):
-                results.append(value)
+            for written in value if isinstance(value, (tuple, list)) else (value,):
+                if not any(written is known for known in results):
+                    results.append(written)
     return [item for item in results if isinstance(item, torch.Tensor)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,6 +41,9 @@ _STRATUM = 64
 _CANCELLATION = 8.0
 
 
+Visit = Callable[[str, torch.Tensor, torch.Tensor, torch.Tensor | None], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What counts as the same. The defaults are the rule of docs/judging.md."""
@@ -57,6 +61,13 @@ class Rule:
     check_device: bool = True
     blind_dtype: torch.dtype | None = None
     """The coarsest dtype that the computation went through: without a truth, its digits are all there are."""
+    visit: Visit | None = None
+    """Called with path, eager, compiled and truth of each plain tensor that is compared."""
+
+    @property
+    def asks_about_rounding(self) -> bool:
+        """Whether a difference may be explained by rounding; not where the caller says what is the same."""
+        return self.tol is None and not self.strict and not self.cos_similarity
 
     @property
     def cosine_limit(self) -> float:
@@ -225,20 +236,7 @@ def judge_floating(
     """Compare two strided tensors of one shape, as far as the truth (of that shape too) allows."""
     if rule.tol is not None or rule.cos_similarity:
         truth = None
-    stream = Stream(ref, res, truth, precision)
-    if rule.tol is not None and not rule.cos_similarity:
-        envelope = Envelope(rule.tol, rule.tol)
-    elif truth is None:
-        envelope = Envelope.blind(stream.sample()[1], precision)
-    else:
-        envelope = Envelope.measured(*stream.sample(), precision, ref.numel())
-
-    found = stream.survey(envelope, everything=rule.cos_similarity)
-    limits = _Limits.of(found, envelope, rule, precision, blind=truth is None)
-    if found.cosine is None and _remarkable(found, limits, rule):
-        found = stream.survey(envelope, everything=True)
-        limits = _Limits.of(found, envelope, rule, precision, blind=truth is None)
-
+    stream, found, limits, envelope = _measured(ref, res, truth, rule, precision)
     leaf = LeafComparison(
         path=path,
         elements=ref.numel(),
@@ -257,6 +255,43 @@ def judge_floating(
     values = f"compiled {compiled}, eager {eager}" + (f", float64 {told}" if told else "")
     detail = f"{leaf.detail} ({values})"
     return replace(leaf, ref_value=eager, res_value=compiled, truth_value=told, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What the rule grants a floating leaf: an element `element + relative * |truth|`, the whole `rms`."""
+
+    element: float
+    relative: float
+    rms: float
+
+
+def granted(
+    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, rule: Rule, precision: DtypeLimits
+) -> Granted:
+    """Return how far from the truth (from eager without one) the rule lets the compiled side be."""
+    _, _, limits, envelope = _measured(ref, res, truth, rule, precision)
+    return Granted(limits.element, envelope.relative, limits.rms)
+
+
+def _measured(
+    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, rule: Rule, precision: DtypeLimits
+) -> tuple[Stream, Statistics, _Limits, Envelope]:
+    """Measure two tensors as closely as the decision needs."""
+    stream = Stream(ref, res, truth, precision)
+    if rule.tol is not None and not rule.cos_similarity:
+        envelope = Envelope(rule.tol, rule.tol)
+    elif truth is None:
+        envelope = Envelope.blind(stream.sample()[1], precision)
+    else:
+        envelope = Envelope.measured(*stream.sample(), precision, ref.numel())
+
+    found = stream.survey(envelope, everything=rule.cos_similarity)
+    limits = _Limits.of(found, envelope, rule, precision, blind=truth is None)
+    if found.cosine is None and _remarkable(found, limits, rule):
+        found = stream.survey(envelope, everything=True)
+        limits = _Limits.of(found, envelope, rule, precision, blind=truth is None)
+    return stream, found, limits, envelope
 
 
 def _remarkable(found: Statistics, limits: _Limits, rule: Rule) -> bool:

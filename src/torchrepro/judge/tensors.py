@@ -15,8 +15,11 @@ from torchrepro.judge.metrics import Walk
 from torchrepro.judge.rule import (
     PACKED_DTYPES,
     UNREADABLE_DTYPES,
+    DtypeLimits,
+    Granted,
     Rule,
     coarser,
+    granted,
     judge_floating,
     precision_of,
     value_at,
@@ -146,7 +149,7 @@ def _metadata(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> tuple[Differe
     nested = ref.is_nested and res.is_nested
     if not nested and tuple(ref.shape) != tuple(res.shape):
         return Difference.SHAPE, tuple(ref.shape), tuple(res.shape)
-    comparable = all(_is_floating(dtype) for dtype in (ref.dtype, res.dtype))
+    comparable = all(is_floating(dtype) for dtype in (ref.dtype, res.dtype))
     if ref.dtype != res.dtype and (rule.exact_dtype or not comparable):
         return Difference.DTYPE, ref.dtype, res.dtype
     if ref.device != res.device and (rule.check_device or ref.is_meta or res.is_meta):
@@ -191,7 +194,9 @@ def _parts(
 def _plain(
     ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
 ) -> LeafComparison:
-    if not _is_floating(ref.dtype):
+    if rule.visit is not None:
+        rule.visit(path, ref, res, truth)
+    if not is_floating(ref.dtype):
         return _excused_by_rounding(_exact(ref, res, path, rule), ref, res, truth, rule)
     return _values(ref, res, _usable(truth, ref), path, rule, coarser(ref.dtype, res.dtype))
 
@@ -208,13 +213,24 @@ def _values(
         return _exact(ref, res, path, rule)
     if ref.numel() == 0:
         return LeafComparison(path=path)
-    if truth is None and rule.blind_dtype is not None:
-        dtype = coarser(dtype, rule.blind_dtype)
-    return judge_floating(path, ref, res, truth, rule, precision_of(dtype))
+    return judge_floating(path, ref, res, truth, rule, _precision(dtype, rule, blind=truth is None))
+
+
+def _precision(dtype: torch.dtype, rule: Rule, *, blind: bool) -> DtypeLimits:
+    return precision_of(coarser(dtype, rule.blind_dtype) if blind and rule.blind_dtype is not None else dtype)
+
+
+def granted_to(
+    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, rule: Rule
+) -> tuple[Granted, torch.Tensor]:
+    """Return what the rule grants a floating leaf, and the tensor that it is measured against."""
+    target = _usable(truth, ref)
+    precision = _precision(coarser(ref.dtype, res.dtype), rule, blind=target is None)
+    return granted(ref, res, target, rule, precision), ref if target is None else target
 
 
 def _exact(ref: torch.Tensor, res: torch.Tensor, path: str, rule: Rule) -> LeafComparison:
-    floating = _is_floating(ref.dtype)
+    floating = is_floating(ref.dtype)
     if rule.ignore_non_fp and not floating:
         return LeafComparison(path=path, elements=ref.numel(), detail="not floating: ignored")
     found = unequal(ref, res, bits=floating)
@@ -274,7 +290,7 @@ def _bare(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _is_floating(dtype: torch.dtype) -> bool:
+def is_floating(dtype: torch.dtype) -> bool:
     return (dtype.is_floating_point or dtype.is_complex) and dtype not in PACKED_DTYPES
 
 

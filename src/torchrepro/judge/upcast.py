@@ -14,10 +14,11 @@ in a backward pass it is alone, because autograd's engine runs without function 
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -33,6 +34,7 @@ from torchrepro.judge.op_forms import (
     is_composite,
     is_random_op,
     run_plainly,
+    written_or_returned,
 )
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import (
@@ -209,6 +211,26 @@ class Upcast:
         """Return the wide value that a tensor has now: its stand-in, else a wide copy that is not kept."""
         known = self.known(tensor)
         return known if known is not None else self.precision.widen(tensor)
+
+    def current_values(self, value: Any) -> Any:
+        """Return a result with narrow tensors (a returned closure variable) replaced by their wide values."""
+        if isinstance(value, torch.Tensor):
+            return self.current(value)
+        if isinstance(value, tuple) and hasattr(value, "_make"):
+            return value._make(self.current_values(item) for item in value)
+        if type(value) in (list, tuple):
+            return type(value)(self.current_values(item) for item in value)
+        if isinstance(value, dict):
+            made: Any = copy.copy(value)
+            for name, part in value.items():
+                made[name] = self.current_values(part)
+            return made
+        if is_dataclass(value) and not isinstance(value, type):
+            made = copy.copy(value)
+            for each in fields(value):
+                object.__setattr__(made, each.name, self.current_values(getattr(value, each.name)))
+            return made
+        return value
 
     def refuse(self, error: ReferenceUnavailable) -> ReferenceUnavailable:
         self.unavailable = self.unavailable or error
@@ -401,3 +423,27 @@ def _rounded_to(
         return tensor
     pairs.append((tensor, tensor.to(dtype)))
     return pairs[-1][1]
+
+
+def exact_results(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+    """Return the results of one op on these operands, computed in float64; none where that is impossible.
+
+    In the order of `written_or_returned`; None for one that is not floating. Nothing is written to.
+    """
+    run, plan = Upcast(autograd=False), plan_of(func)
+
+    def spared(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if run.is_narrow(tensor) else tensor.clone()
+
+    args = [map_tensors(item, spared) if i in plan.writes else item for i, item in enumerate(args)]
+    kwargs = {key: map_tensors(item, spared) if key in plan.writes else item for key, item in kwargs.items()}
+    try:
+        with _WidenOps(run):
+            result = func(*args, **kwargs)
+    except (RuntimeError, TypeError, NotImplementedError, ReferenceUnavailable):
+        return []
+    if run.rounded:
+        return []
+    targets = written_or_returned(func, args, kwargs, result)
+    exact = [run.current(tensor) if run.is_narrow(tensor) else tensor for tensor in targets]
+    return [tensor if tensor.is_floating_point() or tensor.is_complex() else None for tensor in exact]

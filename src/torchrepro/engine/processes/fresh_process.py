@@ -48,6 +48,7 @@ _DOING = {
     "compile": "compiling",
     "run": "running the compiled function",
     "compare": "comparing",
+    "rounding": "running eager with rounding noise",
 }
 
 

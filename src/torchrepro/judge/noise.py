@@ -1,0 +1,287 @@
+"""Run eager with rounding noise on each op's result: what another correct implementation could have given.
+
+For each op, the exact result on the same operands is computed in float64. An element that equals it carries
+no rounding and stays as it is: views, `relu`, `where`, masks of 0 and 1, `x * 2`. Others get noise around the
+exact result: one unit in the last place of the dtype at most (half a unit RMS), and for ops that accumulate,
+where terms may cancel, the size of the error that eager itself makes there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchrepro.judge.clone import has_its_own_dispatch
+from torchrepro.judge.kinks import SideRecorder, is_discontinuous
+from torchrepro.judge.op_forms import run_plainly, written_or_returned
+from torchrepro.judge.upcast import OpPlan, exact_results, map_tensors, plan_of
+from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
+from torchrepro.torch_api.ops import HigherOrderOperator, op_name, schema_of
+
+_ROW = 16
+"""From this length on, a row's noise is measured from its own elements."""
+_PAD = 64
+"""No vector of a CPU has more elements than this."""
+_LAYOUT_LIMIT = 1 << 22
+_LAYOUT_ULP = 64.0
+
+
+class RoundingNoise(TorchDispatchMode):
+    """Adds noise of `amplitude` roundings to each op's result; `sign` -1 gives the opposite noise of a seed.
+
+    `layout` 1 or 2 runs elementwise ops in another layout in place of adding noise: strided, so that their
+    scalar code runs, or padded, so that their vector code does.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        amplitude: float,
+        seed: int,
+        sign: float = 1.0,
+        *,
+        layout: int = 0,
+        compare_layouts: bool = False,
+        sides: SideRecorder | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._amplitude = amplitude
+        self._seed = seed
+        self._sign = sign
+        self._layout = layout
+        self._compares_layouts = compare_layouts or layout > 0
+        self._sides = sides
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self.discontinuous = False
+        """Whether an op was met at which a rounding can make the result jump."""
+        self.inconsistent: Counter[str] = Counter()
+        """Elements whose result depends on the layout, by op, as far as layouts were compared."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with DisableTorchFunction():
+            return self._dispatched(func, types, args, kwargs or {})
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return run_plainly(func, args, kwargs)
+        if any(has_its_own_dispatch(kind) for kind in types):
+            return NotImplemented  # the subclass decomposes the op first, and the parts are dispatched here
+        plan = plan_of(func)
+        if plan.composite:
+            with self:
+                return func.decompose(*args, **kwargs)
+        if plan.untouched:
+            return func(*args, **kwargs)
+        noisy = bool(self._amplitude) and not plan.random and not self._layout and _computes(func)
+        with disable_current_modes():  # the caller's modes see the op, and nothing of what is done here
+            exact = self._exact(func, plan, args, kwargs) if noisy else []
+            others = self._other_layouts(func, plan, args, kwargs) if self._compares_layouts else []
+        result = func(*args, **kwargs)
+        with disable_current_modes():
+            self.discontinuous = self.discontinuous or is_discontinuous(func, args, kwargs, result)
+            self._compare_layouts(func, result, others)
+            if noisy:
+                targets = written_or_returned(func, args, kwargs, result)
+                for target, true in zip(targets, exact or [None] * len(targets), strict=False):
+                    self._add_noise(func, target, true)
+            if self._sides is not None:
+                self._sides.see(func, args, kwargs, result)
+        return result
+
+    def _exact(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> list[_Exact | None]:
+        """Return for each result the exact value and the error that eager makes, where they are known."""
+        wide = any(dtype in (torch.float64, torch.complex128) for dtype in _dtypes((args, kwargs)))
+        if not wide:
+            return [None if true is None else (true, 1.0) for true in exact_results(func, args, kwargs)]
+        # Float64 has no wider type: the op's error is measured in float32 and scaled.
+        narrow_args, narrow_kwargs = _narrowed(args), _narrowed(kwargs)
+        true = exact_results(func, narrow_args, narrow_kwargs)
+        try:
+            result = func(*narrow_args, **narrow_kwargs)
+        except (RuntimeError, TypeError, NotImplementedError):
+            return []
+        got = written_or_returned(func, narrow_args, narrow_kwargs, result)
+        scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        return [
+            None if one is None or one.shape != rounded.shape else (rounded.to(one.dtype) - one, scale)
+            for one, rounded in zip(true, got, strict=False)
+        ]
+
+    def _add_noise(self, func: Any, target: torch.Tensor, exact: _Exact | None) -> None:
+        if not (target.is_floating_point() or target.is_complex()) or target.layout is not torch.strided:
+            return
+        if target.is_quantized or target.dtype.itemsize == 1 or not target.numel():
+            return
+        if target.is_complex():
+            real = torch.view_as_real(target)
+            parts = None if exact is None else (torch.view_as_real(exact[0].resolve_conj()), exact[1])
+            self._add_noise(func, real, parts)
+            return
+        info = torch.finfo(target.dtype)
+        wide = target.to(torch.float64)
+        if exact is None or exact[0].shape != target.shape:
+            base, error = wide, torch.zeros_like(wide)
+            # Integers are likely to be exact.
+            inexact = wide.isfinite() & ((wide != wide.round()) | (wide.abs() > 1.0 / info.eps))
+        elif exact[1] == 1.0:
+            base, error = exact[0], wide - exact[0]
+            inexact = base.isfinite() & (wide != base)
+        else:
+            base, error = wide, exact[0] * exact[1]
+            inexact = wide.isfinite() & (error != 0) & (wide != wide.round())
+        if not bool(inexact.any()):
+            return
+        spacing = base.abs() * info.eps
+        local, half = error.abs(), info.eps > 1e-5
+        if half or is_elementwise(func):
+            # What rounding the exact result does not explain: half types accumulate in float32.
+            local = (local - spacing).clamp_(min=0.0)
+        local.nan_to_num_(0.0, 0.0, 0.0)
+        if not is_elementwise(func):
+            local = _row_rms(local)
+        amplitude = self._sign * (self._amplitude**0.5 if half else self._amplitude)
+        generator = self._generator(target.device)
+        uniform = torch.rand(base.shape, generator=generator, dtype=torch.float64, device=base.device)
+        normal = torch.randn(base.shape, generator=generator, dtype=torch.float64, device=base.device)
+        noise = (uniform.mul_(2.0).sub_(1.0) * spacing + normal.clamp_(-4.0, 4.0) * local) * amplitude
+        target.copy_(torch.where(inexact, (base + noise).to(target.dtype), target))
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        found = self._generators.get(device)
+        if found is None:
+            found = self._generators[device] = torch.Generator(device=device).manual_seed(self._seed)
+        return found
+
+    def _other_layouts(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """Return what an elementwise op gives for strided and for padded copies of its operands."""
+        if plan.writes or plan.random or not is_elementwise(func):
+            return []
+        tensors = list(_tensors((args, kwargs)))
+        shaped = [tensor for tensor in tensors if tensor.dim()]
+        plain = all(tensor.layout is torch.strided and tensor.device.type == "cpu" for tensor in tensors)
+        if not shaped or not plain or any(tensor.is_quantized for tensor in tensors):
+            return []
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in shaped))
+        count = shape.numel()
+        if not 0 < count <= _LAYOUT_LIMIT:
+            return []
+
+        def strided(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.dim():
+                return tensor
+            return tensor.new_empty(2 * count)[::2].copy_(tensor.expand(shape).reshape(-1))
+
+        def padded(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.dim():
+                return tensor
+            flat = tensor.expand(shape).reshape(-1)
+            return torch.cat([flat, flat[:1].expand(2 * _PAD - count % _PAD)])
+
+        found = []
+        for change in (strided, padded):
+            try:
+                result = func(*map_tensors(args, change), **map_tensors(kwargs, change))
+            except (RuntimeError, TypeError, NotImplementedError):
+                return []
+            if not isinstance(result, torch.Tensor) or result.dim() != 1:
+                return []
+            found.append(result[:count].reshape(shape))
+        return found
+
+    def _compare_layouts(self, func: Any, result: Any, others: list[torch.Tensor]) -> None:
+        if not isinstance(result, torch.Tensor):
+            return
+        for number, other in enumerate(others, 1):
+            if other.shape != result.shape or other.dtype is not result.dtype:
+                continue
+            differs = _differ(result, other)
+            count = int(differs.sum())
+            if count:
+                name = op_name(func)
+                self.inconsistent[name] = max(self.inconsistent[name], count)
+                if number == self._layout:
+                    result.copy_(torch.where(differs, other, result))
+
+
+_Exact = tuple[torch.Tensor, float]
+"""The exact result and 1.0; for float64, the error in float32 and the factor that scales it."""
+
+
+_FILLS = (
+    *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "linspace", "masked_fill"),
+    *("index_fill", "constant_pad_nd", "where", "copy", "clone"),
+)
+"""Ops that only place numbers: a constant that its dtype cannot hold is rounded alike on all sides."""
+
+
+@lru_cache(maxsize=4096)
+def _computes(func: Any) -> bool:
+    return op_name(func).removesuffix("_") not in _FILLS
+
+
+def _row_rms(values: torch.Tensor) -> torch.Tensor:
+    """Return the RMS of each row, or of the whole where rows are short."""
+    squares = values.square()
+    rows = values.dim() > 1 and values.shape[-1] >= _ROW
+    return (squares.mean(-1, keepdim=True) if rows else squares.mean()).sqrt()
+
+
+def _differ(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return where two results of one op differ by more than rounding."""
+    if not first.is_floating_point():
+        return first != second
+    agree = (first == second) | (first.isnan() & second.isnan())
+    scale = torch.maximum(first.abs(), second.abs()) * (_LAYOUT_ULP * torch.finfo(first.dtype).eps)
+    near = (first - second).abs() <= scale.clamp(min=torch.finfo(first.dtype).tiny)
+    return ~(agree | near & first.isfinite() & second.isfinite())
+
+
+_ELEMENTWISE_ARGUMENTS = ("Tensor", "number", "Scalar", "float", "bool", "str", "Optional[str]")
+
+
+@lru_cache(maxsize=4096)
+def is_elementwise(func: Any) -> bool:
+    """Return whether each element of the result depends on the same element of each operand alone.
+
+    Torch tags such ops; of their backward ops, those that take nothing but tensors and numbers.
+    """
+    if torch.Tag.pointwise in func.tags:
+        return True
+    schema = schema_of(func)
+    if func.namespace != "aten" or not schema.name.endswith("_backward") or len(schema.returns) != 1:
+        return False
+    return all(str(argument.type) in _ELEMENTWISE_ARGUMENTS for argument in schema.arguments)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _dtypes(value: Any) -> set[torch.dtype]:
+    return {tensor.dtype for tensor in _tensors(value)}
+
+
+def _narrowed(value: Any) -> Any:
+    """Return copies of an op's arguments with float32 in place of float64."""
+    dtypes = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+    if isinstance(value, torch.dtype):
+        return dtypes.get(value, value)
+    if isinstance(value, torch.Tensor):
+        return value.to(dtypes.get(value.dtype, value.dtype), copy=True)
+    if type(value) in (list, tuple):
+        return type(value)(_narrowed(item) for item in value)
+    if type(value) is dict:
+        return {key: _narrowed(item) for key, item in value.items()}
+    return value
