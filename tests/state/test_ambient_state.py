@@ -76,12 +76,15 @@ def test_an_exception_inside_leaves_the_old_state() -> None:
         assert torch.get_default_dtype() is before
 
 
-def test_a_config_that_is_a_function_is_named_and_left_out() -> None:
+def test_a_config_that_is_a_function_is_kept_as_the_live_object() -> None:
     import torch._inductor.config as config
 
-    with config.patch(post_grad_custom_post_pass=lambda graph: None):
+    def own_pass(graph: torch.fx.Graph) -> None:
+        pass
+
+    with config.patch(post_grad_custom_post_pass=own_pass):
         seen = capture_ambient()
-    assert "inductor.post_grad_custom_post_pass" in seen.left_out
+    assert seen.configs["inductor"]["post_grad_custom_post_pass"] is own_pass
 
 
 def test_random_states_come_back() -> None:

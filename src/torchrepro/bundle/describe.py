@@ -16,7 +16,7 @@ from torchrepro.bundle.manifest import (
     ValueEntry,
     ZeroTensorEntry,
 )
-from torchrepro.nouns.repro import CustomOpEntry
+from torchrepro.nouns.repro import CustomOpEntry, UserSetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ def describe_bundle(manifest: Manifest) -> Description:
         "machine": ", ".join(part for part in (environment.cpu, *environment.gpus) if part),
         "needs trust": ", ".join(manifest.needs_trust),
         "operators": "; ".join(_operator(entry) for entry in manifest.custom_ops),
+        "code settings": "; ".join(map(_setting, manifest.user_settings)),
         "kernels": ", ".join(f"{name} (Triton, source in the bundle)" for name in manifest.kernels),
     }
     inputs = tuple(
@@ -71,6 +72,12 @@ def describe_bundle(manifest: Manifest) -> Description:
         notes=manifest.notes,
         verdict=manifest.verdict,
     )
+
+
+def _setting(entry: UserSetting) -> str:
+    """Return a setting that is code of the user, and where the code comes from."""
+    places = [entry.reference, "source in the bundle" if entry.source else ""]
+    return f"{entry}={entry.shown} ({', '.join(place for place in places if place)})"
 
 
 def _operator(entry: CustomOpEntry) -> str:

@@ -21,6 +21,7 @@ from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro
 from torchrepro.user_code.closure import load_source
 from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
 from torchrepro.user_code.operators import require_registered, run_kernels, run_registrations
+from torchrepro.user_code.settings import load_settings, with_settings
 
 
 def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
@@ -48,7 +49,10 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
     constants = _under(values, "constant.")
     source = _source(path, source_text, constants, trusted) if source_text else None
     compiler, ambient, refused = _safe_state(manifest, trusted)
+    settings, missing = load_settings(manifest.user_settings, source, trusted, path)
+    ambient = replace(ambient, left_out=(*ambient.left_out, *missing))
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
+    notes += tuple(f"the setting {name} is not applied: {why}" for name, why in missing.items())
     try:
         inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
         calls = [_under(values, f"earlier.{call}.input.") for call in range(manifest.earlier)]
@@ -60,7 +64,7 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
     if manifest.custom_ops:
         require_registered(manifest.custom_ops, trusted, lambda: run_registrations(operators), path)
     kernels = run_kernels(operators) if manifest.kernels and SOURCE_TRUST in trusted else {}
-    return Repro(
+    repro = Repro(
         graph=read_graph(text, constants, trusted=trusted, kernels=kernels, source=source),
         inputs=inputs,
         place=manifest.place,
@@ -75,6 +79,7 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
         origin=manifest.origin,
         notes=notes,
     )
+    return with_settings(repro, settings)
 
 
 def _source(path: Path, text: str, constants: dict[str, object], trusted: Collection[str]) -> ModuleType:

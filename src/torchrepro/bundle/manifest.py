@@ -13,7 +13,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import Ambient, Compiler, CustomOpEntry, Environment, Origin, Place, Symbol
+from torchrepro.nouns.repro import (
+    Ambient,
+    Compiler,
+    CustomOpEntry,
+    Environment,
+    Origin,
+    Place,
+    Symbol,
+    UserSetting,
+)
 from torchrepro.nouns.verdict import Signature
 
 FORMAT = 1
@@ -346,6 +355,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     custom_ops: tuple[CustomOpEntry, ...] = ()
     kernels: tuple[str, ...] = ()
     """Triton kernels of the user that the graph calls: their source is in `operators.py`."""
+    user_settings: tuple[UserSetting, ...] = ()
+    """Settings of the compilers that are code of the user."""
     ops: int = 0
     elements: int = 0
     """Elements of all input tensors together."""

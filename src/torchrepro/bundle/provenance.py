@@ -133,6 +133,7 @@ def names_it_runs(manifest: Manifest) -> tuple[str, ...]:
         *(name for entry in manifest.custom_ops for name in (entry.module, entry.library) if name),
         *((SOURCE_TRUST,) if in_source else ()),
         *((compiler.partition(":")[0],) if ":" in compiler else ()),
+        *(entry.reference.partition(":")[0] for entry in manifest.user_settings if not entry.source),
     )
 
 

@@ -217,8 +217,8 @@ class PendingBundle:
     def _without_inputs(self) -> tuple[Repro, GraphText]:
         """The repro without inputs: it is cached, and must not keep the user's tensors alive."""
         repro = self._snapshot.repro(())
-        written, compiler = write_with_source(repro)
-        return replace(repro, compiler=compiler), written
+        written, plain = write_with_source(repro)
+        return plain, written
 
     def _rewrite_all(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
         plain, written = self._without_inputs

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchrepro.edit.cost import asks_for_gradients
-from torchrepro.nouns.repro import Ambient, Compiler, Repro
+from torchrepro.nouns.repro import Ambient, Compiler, Repro, shown_setting
 
 _STATE = ("grad_enabled", "inference_mode", "default_dtype", "matmul_precision", "deterministic", "threads")
 _GONE: Any = object()
@@ -69,10 +69,13 @@ def state_settings(repro: Repro) -> list[Setting]:
 
 
 def config_settings(repro: Repro) -> list[Setting]:
-    """Return the settings of Dynamo, AOT and inductor."""
+    """Return the settings of Dynamo, AOT and inductor, and what the user has registered for operators."""
+    ambient = repro.ambient
+    held = [("configs", ambient.configs), ("registered", ambient.registered)]
     return [
-        Setting(f"{module}.{name}", _at("ambient", "configs", module, name), str(value))
-        for module, values in repro.ambient.configs.items()
+        Setting(f"{table}.{name}", _at("ambient", field, table, name), str(shown_setting(value)))
+        for field, tables in held
+        for table, values in tables.items()
         for name, value in values.items()
     ]
 
@@ -93,7 +96,7 @@ def compiler_settings(repro: Repro) -> list[Setting]:
         if (value := getattr(plain, name)) != getattr(compiler, name)
     ]
     return found + [
-        Setting(name, _at("compiler", "options", name), str(value))
+        Setting(name, _at("compiler", "options", name), str(shown_setting(value)))
         for name, value in compiler.options.items()
     ]
 

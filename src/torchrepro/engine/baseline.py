@@ -110,14 +110,19 @@ def establish(repro: Repro, oracle: Oracle) -> Original:
     seen_before = recorded is not None and recorded.matches(Signature.of(verdicts[0]))
     if not (seen_before and verdicts[0].seconds > _LONG):
         verdicts += _run(repro, oracle, RUNS - 1)
-    if not _agree(verdicts, recorded):
+    # A failure that needs what the bundle could not keep is not flaky: it is not there.
+    lost = repro.ambient.left_out if not any(verdict.fails for verdict in verdicts) else ()
+    if not lost and not _agree(verdicts, recorded):
         verdicts += _run(repro, oracle, _MORE_RUNS)
     failures = [verdict for verdict in verdicts if verdict.fails]
     if not failures:
         passes = any(verdict.kind is Kind.PASS for verdict in verdicts)
+        missing = f"; the bundle could not keep the setting {', '.join(lost)}, which is code" if lost else ""
         raise (DoesNotFail if passes else TorchReproError)(
-            f"it does not fail here, in {len(verdicts)} runs: {verdicts[0]}",
-            next_step="run it where it fails, or check the versions with torchrepro show",
+            f"it does not fail here, in {len(verdicts)} runs: {verdicts[0]}{missing}",
+            next_step="define that code at the top level of a module, and catch the failure again"
+            if lost
+            else "run it where it fails, or check the versions with torchrepro show",
         )
     wanted = _wanted(failures, recorded)
     same = [verdict for verdict in failures if wanted.matches(Signature.of(verdict))]

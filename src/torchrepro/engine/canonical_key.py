@@ -16,7 +16,7 @@ import types
 import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ from torchrepro.graph_text.annotations import Note, SymbolNote, TensorNote, note
 from torchrepro.graph_text.literals import LiteralWriter
 from torchrepro.graph_text.triton_kernels import calls_kernel, with_places
 from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Compiler, Registered, Repro, is_data
 from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.tensors import is_fake, storage_identity
 
@@ -250,9 +250,25 @@ def _around(repro: Repro) -> list[Any]:
         if name not in ("rng", "left_out")
     }
     return [
-        msgspec.to_builtins(each, enc_hook=token_of, str_keys=True, order="sorted")
+        msgspec.to_builtins(_with_tokens(each), enc_hook=token_of, str_keys=True, order="sorted")
         for each in (fields, ambient)
     ]
+
+
+def _with_tokens(value: Any) -> Any:
+    """Return settings with a token for each that is code: a function by its name and its bytecode."""
+    if isinstance(value, Registered):
+        return [_with_tokens(value.function), value.arguments]
+    if isinstance(value, Compiler):
+        value = {name: getattr(value, name) for name in value.__slots__}
+    if isinstance(value, Mapping):
+        return {key: _with_tokens(item) for key, item in value.items()}
+    if isinstance(value, types.FunctionType) and not value.__closure__:
+        digest = hashlib.sha256(marshal.dumps(value.__code__)).hexdigest()[:16]
+        return f"{value.__module__}:{value.__qualname__}#{digest}"
+    if isinstance(value, list | tuple) and not is_data(value):
+        return [_with_tokens(item) for item in value]
+    return token_of(value) if callable(value) else value
 
 
 class _Contents(StorageTable):

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 from torchrepro.execute.compilers import known_compilers
-from torchrepro.nouns.repro import Compiler, Place, Repro, is_data
+from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.verdict import Stage
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modules import wrapped_backend
+from torchrepro.user_code.closure import is_installed_module
 
 WATCHES = "_torchrepro_watches"
 """Marks a backend of ours, which does its own watching."""
@@ -94,35 +96,36 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
     Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper.config`, `_TorchCompileWrapper.kwargs`,
     `_torchdynamo_orig_backend`, `DDPOptimizer.backend_compile_fn`).
     """
-    backend, notes = _unwrapped(backend)
+    users, backend, notes = _unwrapped(backend)
     dynamic = getattr(backend, "dynamic", None)
     if isinstance(getattr(backend, "compiler", None), Compiler):  # watching: names its compiler
         return backend.compiler, notes
     if isinstance(backend, dynamo.InductorWrapper):
-        options, left_out = _data(backend.config)
-        return Compiler("inductor", options=options, dynamic=dynamic), (*notes, *left_out)
+        return Compiler("inductor", options=dict(backend.config), dynamic=dynamic), notes
     if isinstance(backend, dynamo.BackendWrapper):
         named, more = compiler_of(backend.compiler_fn)
-        options, left_out = _data(backend.kwargs.get("options") or {})
-        mode = backend.kwargs.get("mode")
+        options, mode = dict(backend.kwargs.get("options") or {}), backend.kwargs.get("mode")
         known = isinstance(backend.compiler_name, str) and backend.compiler_name in known_compilers()
-        name = backend.compiler_name if known else named.name
-        return Compiler(name, mode=mode, options=options, dynamic=dynamic), (*notes, *more, *left_out)
+        if known and named.function is None:
+            named = Compiler(backend.compiler_name)
+        return replace(named, mode=mode, options=options, dynamic=dynamic), (*notes, *more)
     if isinstance(backend, str):
         return Compiler(backend), notes
-    return Compiler(_name_of(backend)), notes
+    name = _name_of(backend)
+    return Compiler(name, function=users if ":" in name and not _is_found(name, users) else None), notes
 
 
 def watches_itself(backend: Any) -> bool:
     """Return whether a backend is one of ours, which does its own watching."""
-    backend, _ = _unwrapped(backend)
+    _, backend, _ = _unwrapped(backend)
     inner = getattr(backend, "compiler_fn", None) if isinstance(backend, dynamo.BackendWrapper) else backend
-    return bool(getattr(_unwrapped(inner)[0], WATCHES, False))
+    return bool(getattr(_unwrapped(inner)[1], WATCHES, False))
 
 
-def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return what stands inside the wrappers that torch, DDP or a partial put around a backend."""
+def _unwrapped(backend: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return a backend out of the wrappers of torch and DDP, the function in its partials, and notes."""
     notes: tuple[str, ...] = ()
+    users = None
     for _ in range(20):
         owner: Any = getattr(backend, "__self__", None)
         if hasattr(owner, "backend_compile_fn"):
@@ -131,22 +134,31 @@ def _unwrapped(backend: Any) -> tuple[Any, tuple[str, ...]]:
         elif (inner := wrapped_backend(backend)) is not None:
             backend = inner
         elif isinstance(backend, functools.partial):
+            users = users or backend
             backend = backend.func
         else:
             break
-    return backend, notes
+    return users or backend, backend, notes
 
 
 def _name_of(backend: Callable[..., Any]) -> str:
-    """Return a registered name, else `package.module:function`."""
+    """Return a name that torch or a package registers, else `package.module:function`."""
     for name in known_compilers():
-        if dynamo.registered_backends.get(name) is backend:
+        if dynamo.registered_backends.get(name) is backend and is_installed_module(_home(backend)):
             return name
     qualified = getattr(backend, "__qualname__", None) or type(backend).__qualname__
-    return f"{getattr(backend, '__module__', None) or type(backend).__module__}:{qualified}"
+    return f"{_home(backend)}:{qualified}"
 
 
-def _data(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    kept = {name: value for name, value in options.items() if is_data(value)}
-    notes = tuple(f"the option {name} is not data and was left out" for name in options if name not in kept)
-    return kept, notes
+def _home(backend: Callable[..., Any]) -> str:
+    return getattr(backend, "__module__", None) or type(backend).__module__
+
+
+def _is_found(name: str, backend: Any) -> bool:
+    """Return whether an import in any process finds this very object: it is a package's own."""
+    if not is_installed_module(name.partition(":")[0]):
+        return False
+    try:
+        return resolve_name(name) is backend
+    except (ImportError, AttributeError, ValueError):
+        return False

@@ -6,6 +6,7 @@ Effect tokens: outputs of a graph that only keep effects in order, and that no c
 from __future__ import annotations
 
 import difflib
+import functools
 import operator
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +105,8 @@ def known_compilers() -> list[str]:
 
 def require_known(compiler: Compiler) -> None:
     """Raise early, and with the nearest name, for a compiler that does not exist."""
+    if compiler.function is not None:
+        return
     if ":" in compiler.name:
         _imported(compiler.name)
         return
@@ -123,8 +126,8 @@ def backend_function(compiler: Compiler) -> CompilerFn:
     Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper`, `lookup_backend`).
     """
     require_known(compiler)
-    if ":" in compiler.name:
-        return _imported(compiler.name)
+    if compiler.function is not None or ":" in compiler.name:
+        return _with_options(compiler, compiler.function or _imported(compiler.name))
     if compiler.name == AOT_INDUCTOR:
         return _aot_inductor(compiler)
     if compiler.name == "inductor":
@@ -141,7 +144,16 @@ def _backend_for_public_api(compiler: Compiler) -> str | CompilerFn:
             f"{AOT_INDUCTOR} compiles exported programs, not models",
             next_step="export the model with torch.export.export and save a repro of that",
         )
+    if compiler.function is not None:
+        return compiler.function
     return _imported(compiler.name) if ":" in compiler.name else compiler.name
+
+
+def _with_options(compiler: Compiler, function: CompilerFn) -> CompilerFn:
+    """Return the function with the mode and options that `torch.compile` passes to a backend."""
+    given: dict[str, Any] = {"mode": compiler.mode} if compiler.mode else {}
+    given |= {"options": dict(compiler.options)} if compiler.options else {}
+    return functools.partial(function, **given) if given else function
 
 
 def _aot_level(compiler: Compiler) -> CompilerFn:

@@ -25,6 +25,7 @@ from torchrepro.state.snapshot import python_state
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.user_code.closure import forget_source
 from torchrepro.user_code.graph_source import read_with_source, write_with_source
+from torchrepro.user_code.settings import code_settings, without_settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ class CallTrial:
 
     @classmethod
     def of(cls, repro: Repro) -> CallTrial:
-        written, _ = write_with_source(repro)
+        # Settings that are code stay as they are: no run changes them.
+        written, _ = write_with_source(without_settings(repro, code_settings(repro).keys()))
         return cls(repro, written)
 
     @contextmanager

@@ -23,6 +23,7 @@ from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
 from torchrepro.graph_text.syntax import HEADER, INFIX, PREFIX, unused_name
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.nouns.repro import UserSetting
 from torchrepro.torch_api.fake import takes_nested_values
 from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
@@ -46,6 +47,8 @@ class GraphText:
     """The user's Triton kernels by the names that the text has for them."""
     source: str = ""
     """The user's code that the text refers to as `source.NAME`; empty where it needs none."""
+    settings: tuple[UserSetting, ...] = ()
+    """Settings of the compilers that are code of the user."""
     notes: tuple[str, ...] = ()
 
 

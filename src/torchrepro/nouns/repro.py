@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -54,6 +54,14 @@ class Autocast:
 
 
 @dataclass(frozen=True, slots=True)
+class Registered:
+    """A function that the user has registered for an operator, and the arguments of the registration."""
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Ambient:
     """What stood around the call. The defaults are torch's own; `rng` is empty where it was not kept."""
 
@@ -66,9 +74,12 @@ class Ambient:
     """`off`, `warn` or `error`: torch.use_deterministic_algorithms."""
     threads: int | None = None
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Non-default values of the compilers' configs, by module (dynamo, inductor, functorch)."""
+    """Non-default values of the compilers' configs, by module (dynamo, inductor, functorch). A value that is
+    no data (a pass of the user) is the live object; a bundle keeps it as code (`UserSetting`)."""
+    registered: Mapping[str, Mapping[str, Registered]] = field(default_factory=dict)
+    """What the user has put into the compilers' tables (`lowerings`, `decompositions`), by operator."""
     left_out: tuple[str, ...] = ()
-    """Config values that are not data (functions, classes) and so could not be kept."""
+    """Settings that could be kept neither as data nor as code."""
     environ: Mapping[str, str] = field(default_factory=dict)
     rng: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Generator states by device."""
@@ -81,8 +92,8 @@ class Ambient:
         found = {name: getattr(self, name) for name in shown if getattr(self, name) != getattr(plain, name)}
         for cast in self.autocast:
             found[f"autocast {cast.device}"] = cast.dtype if cast.enabled else "off"
-        for module, values in self.configs.items():
-            found.update({f"{module}.{name}": value for name, value in values.items()})
+        for module, values in (*self.configs.items(), *self.registered.items()):
+            found.update({f"{module}.{name}": shown_setting(value) for name, value in values.items()})
         return found
 
 
@@ -105,6 +116,22 @@ def is_data(value: object) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, str) and is_data(item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float, str)
+
+
+def name_of_code(value: object) -> str:
+    """Return the name of a function, of a bound method, or of the class of any other object."""
+    function = getattr(value, "func", value)  # of a partial
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return str(named.__qualname__).removeprefix("<locals>.").rpartition("<locals>.")[2]
+
+
+def shown_setting(value: object) -> object:
+    """Return the value of a setting for a person to read: data as it is, code by its name."""
+    if isinstance(value, list | tuple) and not is_data(value):
+        return f"[{', '.join(str(shown_setting(item)) for item in value)}]"
+    if isinstance(value, Registered):
+        return name_of_code(value.function)
+    return name_of_code(value) if callable(value) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +243,27 @@ class CustomOpEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether `operators.py` of the bundle can register it."""
 
 
+class UserSetting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A setting of a compiler that is code of the user: a pass, a partitioner, a lowering."""
+
+    table: str
+    """`inductor`, `functorch` or `dynamo` for a config, `options` for an option of `torch.compile`,
+    `lowerings` or `decompositions` for a table of operators."""
+    name: str
+    """The setting, or the operator."""
+    shown: str = ""
+    """What a person calls the code."""
+    reference: str = ""
+    """`package.module:name`, where an import finds it."""
+    source: str = ""
+    """Its name in the source text of the bundle; empty where it is not there."""
+    arguments: dict[str, Any] = {}
+    """Of the registration for an operator."""
+
+    def __str__(self) -> str:
+        return f"{self.table}.{self.name}"
+
+
 class Place(StrEnum):
     """Where in the pipeline the graph was taken."""
 
@@ -266,10 +314,16 @@ class Compiler:
     """Hand a captured graph to `torch.compile`, to be captured once more, and not straight to the backend."""
     frontend: Frontend = Frontend.DYNAMO
     """What captures a model or a whole call."""
+    function: Callable[..., Any] | None = None
+    """The backend itself, where it is code of the user in this process; a bundle keeps its source."""
 
     def __str__(self) -> str:
         extras = [f"mode={self.mode}"] if self.mode else []
-        extras += [f"{key}={value!r}" for key, value in self.options.items()]
+        extras += [
+            f"{key}={value if callable(given) else repr(value)}"
+            for key, given in self.options.items()
+            for value in (shown_setting(given),)
+        ]
         extras += [f"dynamic={self.dynamic}"] if self.dynamic is not None else []
         extras += [f"frontend={self.frontend}"] if self.frontend is not Frontend.DYNAMO else []
         return f"{self.name}({', '.join(extras)})" if extras else self.name

@@ -38,7 +38,8 @@ def settings_of(manifest: Manifest) -> dict[str, Any]:
     compiler, ambient = manifest.compiler, manifest.ambient
     chosen = {} if compiler == Compiler() else {"compiler": str(compiler)}
     threads = {} if ambient.threads is None else {"threads": ambient.threads}
-    return {**chosen, **ambient.non_default, **threads, **shareable_environ(ambient.environ)}
+    code = {str(entry): entry.shown for entry in manifest.user_settings}
+    return {**chosen, **ambient.non_default, **code, **threads, **shareable_environ(ambient.environ)}
 
 
 def other_place(against: str) -> Surrounding:

@@ -19,7 +19,7 @@ from torchrepro.bundle.read import OPERATORS, SCRIPT, TENSORS, VALUES
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler, Place, Repro
+from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.document import Script
 from torchrepro.script.expressions import Text, Unwritable, Writer
@@ -27,7 +27,6 @@ from torchrepro.script.graph_script import RAISING, GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
 from torchrepro.script.names import names_of_inputs
 from torchrepro.script.save_bundle import bundle_members
-from torchrepro.script.user_lines import source_lines
 from torchrepro.user_code.graph_source import write_with_source
 
 
@@ -83,11 +82,11 @@ class CallScript(GraphScript):
     """Writes a whole call of the user's code: the function with all that it needs in place of a graph."""
 
     @cached_property
-    def written(self) -> tuple[GraphText, Compiler]:
+    def written(self) -> tuple[GraphText, Repro]:
         return write_with_source(self.repro)
 
     def definitions(self) -> list[list[str]]:
-        return [source_lines(self.written[0], self.inputs, self.modules)]
+        return [self._code_of_the_user()]
 
     @cached_property
     def callee(self) -> str:

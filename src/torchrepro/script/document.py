@@ -6,16 +6,19 @@ import platform
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.graph_text.literals import quote
-from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro
+from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro, UserSetting
 from torchrepro.script.assertions import shortened
 from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out
+from torchrepro.torch_api.names import INDUCTOR_CONFIG
+from torchrepro.torch_api.operator_tables import TABLES, registration_line
+from torchrepro.user_code.settings import BACKEND, OPTIONS
 
 _STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
 
@@ -109,6 +112,35 @@ def setting_lines(ambient: Ambient) -> list[str]:
     for module, values in ambient.configs.items():
         lines += [f"torch._{module}.config.{name} = {_data(value)}" for name, value in values.items()]
     return lines
+
+
+def user_setting_lines(entries: Sequence[UserSetting], modules: set[str]) -> list[str]:
+    """Return the lines that apply settings which are code, below its definition; add what they import.
+
+    Inductor's caches do not know what the user has registered for an operator, so they are off then.
+    """
+    lines = []
+    for entry in entries:
+        if entry.table in TABLES:
+            modules |= {TABLES[entry.table], INDUCTOR_CONFIG}
+            lines.append(registration_line(entry.table, entry.name, _expression(entry), entry.arguments))
+        elif entry.table not in (OPTIONS, BACKEND):
+            modules.add(f"torch._{entry.table}.config")
+            lines.append(f"torch._{entry.table}.config.{entry.name} = {_expression(entry)}")
+        if not entry.source:
+            modules.add(entry.reference.partition(":")[0])
+    registers = any(entry.table in TABLES for entry in entries)
+    return [*([f"{INDUCTOR_CONFIG}.force_disable_caches = True"] if registers else []), *lines]
+
+
+def with_code_options(compiler: Compiler, entries: Sequence[UserSetting]) -> Compiler:
+    """Return the compiler with the options that are code, as the expressions of a script."""
+    code = {entry.name: Text(_expression(entry)) for entry in entries if entry.table == OPTIONS}
+    return replace(compiler, options={**compiler.options, **code}) if code else compiler
+
+
+def _expression(entry: UserSetting) -> str:
+    return entry.source or entry.reference.replace(":", ".")
 
 
 def contexts(ambient: Ambient) -> list[str]:

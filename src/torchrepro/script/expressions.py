@@ -65,6 +65,8 @@ class Writer:
     def write(self, value: Any) -> Text:
         if isinstance(value, Node):
             return self.nodes[value]
+        if isinstance(value, Text):
+            return value
         if isinstance(value, tuple | list):
             if hasattr(value, "_fields"):
                 raise Unwritable(f"a {type(value).__name__} among the arguments")

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.compare import tensors_in, weights_like
-from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Place, Repro
+from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
 from torchrepro.nouns.verdict import Kind, LeafComparison, LeafPath, Verdict
 from torchrepro.script import document as parts
 from torchrepro.script.assertions import Compared, assertion, raised_comment, sentence, worst_leaf
@@ -30,6 +30,7 @@ from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.closure import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
 from torchrepro.user_code.operators import Operators, operators_of
+from torchrepro.user_code.settings import code_settings
 
 RAISING = (Kind.COMPILE_ERROR, Kind.RUN_ERROR, Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
 """Failures that the call itself shows: nothing is compared."""
@@ -54,8 +55,9 @@ class GraphScript:
 
     def __post_init__(self) -> None:
         self.inputs = Inputs(Surroundings(default_dtype=getattr(torch, self.repro.ambient.default_dtype)))
-        self.settings = parts.setting_lines(self.repro.ambient)
         self.modules: set[str] = set()
+        plain = self.written[1] if self.written else self.repro
+        self.settings = parts.setting_lines(plain.ambient)
 
     def script(self) -> parts.Script:
         """Return the script; `Unwritable` where there is none."""
@@ -64,7 +66,7 @@ class GraphScript:
         repro, said = self.repro, sentence(self.repro.compiler, self.verdict)
         text = parts.document(
             parts.docstring(said, [parts.seen_with(repro), *self.header]),
-            compiler=repro.compiler,
+            compiler=self.written[1].compiler if self.written else repro.compiler,
             environ=repro.ambient.environ,
             modules=self.modules | ({"Path"} if self.inputs.kept else set()),
             settings=self.settings,
@@ -135,7 +137,9 @@ class GraphScript:
     @cached_property
     def _given(self) -> str:
         """The arguments of `torch.compile` after the function."""
-        compiler = self.written[1] if self.written else self.repro.compiler
+        compiler = self.repro.compiler
+        if self.written:
+            compiler = parts.with_code_options(self.written[1].compiler, self.written[0].settings)
         return parts.compile_arguments(compiler, dynamic=bool(self.repro.symbols) and not self._marks)
 
     def _ahead_of_time(self, arguments: str) -> tuple[list[str], str]:
@@ -241,16 +245,23 @@ class GraphScript:
         return operators_of(overloads_of(targets), {})
 
     @cached_property
-    def written(self) -> tuple[GraphText, Compiler] | None:
-        """The compiler as the script finds it: one that a script of the user defines is taken along."""
-        return write_with_source(self.repro) if ":" in self.repro.compiler.name else None
+    def written(self) -> tuple[GraphText, Repro] | None:
+        """The repro as the script finds it: a backend and passes of the user are taken along as source."""
+        own = ":" in self.repro.compiler.name or self.repro.compiler.function is not None
+        return write_with_source(self.repro) if own or code_settings(self.repro) else None
 
     def _source(self) -> list[str]:
-        lines = []
-        if self.written and self.written[0].source:
-            lines = source_lines(self.written[0], self.inputs, self.modules)
+        lines = self._code_of_the_user() if self.written else []
         registering = operator_lines(self.operators, self.modules)
         return [*lines, *(["", ""] if lines and registering else []), *registering]
+
+    def _code_of_the_user(self) -> list[str]:
+        """Return the functions of the user with all that they need, and the settings that they are."""
+        assert self.written is not None
+        written = self.written[0]
+        lines = source_lines(written, self.inputs, self.modules) if written.source else []
+        applied = parts.user_setting_lines(written.settings, self.modules)
+        return [*lines, *(["", ""] if lines and applied else []), *applied]
 
     # The function.
 

@@ -68,8 +68,7 @@ def bundle_members(
     script: bool = True,
 ) -> dict[str, Content]:
     """Return the files of a bundle by name."""
-    written, compiler = write_with_source(repro)
-    repro = replace(repro, compiler=compiler)
+    written, repro = write_with_source(repro)
     values = values_of(repro, written)
     packed = pack_values(values, size_cap=size_cap)
     manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
@@ -136,7 +135,10 @@ def manifest_of(
     run_id: str = "",
 ) -> Manifest:
     """Return the manifest of a repro whose graph and values have been turned into data."""
-    left_out = tuple(f"the setting {name} is not data and was left out" for name in repro.ambient.left_out)
+    left_out = tuple(
+        f"the setting {name} is neither data nor code that can be kept, and was left out"
+        for name in repro.ambient.left_out
+    )
     operators = operators_of(written.custom_ops, written.kernels)
     return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -155,6 +157,7 @@ def manifest_of(
         needs_trust=written.needs_trust,
         custom_ops=operators.entries,
         kernels=tuple(written.kernels),
+        user_settings=written.settings,
         ops=repro.ops,
         elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
         expected=repro.expected,

@@ -97,8 +97,11 @@ class _Standalone:
             for name, entry in manifest.values.items()
         ]
         source = self.source.rstrip("\n").split("\n")
+        modules: set[str] = set()
+        applied = parts.user_setting_lines(manifest.user_settings, modules)
         own = [
             *([["source = sys.modules[__name__]", "", *source]] if self.source else []),
+            *([applied] if applied else []),
             *self.graph.classes(self.graph.syntax),
             self._compiled_from(),
             self._run(),
@@ -109,7 +112,10 @@ class _Standalone:
             compiler=manifest.compiler,
             # Caches of whole graphs are off: a hit would hide the failure.
             environ={**manifest.ambient.environ, **dict.fromkeys(_CACHES, "0")},
-            modules={"json", "math", "operator", "os", "sys", "Path"} | self.graph.imports | operators,
+            modules={"json", "math", "operator", "os", "sys", "Path"}
+            | self.graph.imports
+            | operators
+            | modules,
             settings=settings,
             definitions=[
                 ["inf, nan = math.inf, math.nan", "HERE = Path(__file__).resolve().parent", *loading],
@@ -162,6 +168,7 @@ class _Standalone:
                 f"return {private.LOAD_PACKAGE}(package)",
             ]
         else:
+            compiler = parts.with_code_options(compiler, manifest.user_settings)
             plain = replace(compiler, fullgraph=compiler.fullgraph and self.whole_call)
             given = parts.compile_arguments(plain, dynamic=bool(manifest.symbols))
             mark = f"{private.DYNAMO}.maybe_mark_dynamic"

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
-from torchrepro.nouns.repro import Ambient, Autocast, is_data, telling_environment
+from torchrepro.nouns.repro import Ambient, Autocast, Registered, telling_environment
 from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config
 from torchrepro.torch_api.generators import accelerators, capture_rng_state
+from torchrepro.torch_api.operator_tables import TABLES, registered_as, registered_in
+from torchrepro.user_code.closure import is_installed_module
 
 # Set by every judging process for itself (`engine/processes/fresh_process.py`): not part of the user's state.
 _SET_BY_THE_JUDGE = frozenset(
@@ -22,7 +24,6 @@ _DETERMINISTIC = ("off", "warn", "error")
 
 def capture_ambient() -> Ambient:
     """Return the current state of this process and thread."""
-    configs, left_out = _non_default_configs()
     return Ambient(
         grad_enabled=torch.is_grad_enabled(),
         inference_mode=torch.is_inference_mode_enabled(),
@@ -31,8 +32,8 @@ def capture_ambient() -> Ambient:
         matmul_precision=torch.get_float32_matmul_precision(),
         deterministic=_DETERMINISTIC[torch.get_deterministic_debug_mode()],
         threads=torch.get_num_threads(),
-        configs=configs,
-        left_out=left_out,
+        configs=_non_default_configs(),
+        registered=_registered_by_the_user(),
         environ=telling_environment(),
         rng=capture_rng_state().devices,
     )
@@ -64,6 +65,9 @@ def applied_settings(ambient: Ambient) -> Iterator[None]:
                 set_(value)
         for name, values in ambient.configs.items():
             stack.enter_context(patched_config(name, dict(values)))
+        for table, entries in ambient.registered.items():
+            for operator, entry in entries.items():
+                stack.enter_context(registered_as(table, operator, entry))
         yield
 
 
@@ -98,18 +102,30 @@ def _current_autocast() -> tuple[Autocast, ...]:
     return tuple(found)
 
 
-def _non_default_configs() -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, ...]]:
+def _non_default_configs() -> dict[str, Mapping[str, Any]]:
     configs: dict[str, Mapping[str, Any]] = {}
-    left_out: list[str] = []
     for short in CONFIG_MODULES:
-        kept = {}
-        for name, value in changed_config(short).items():
-            if f"{short}.{name}" in _SET_BY_THE_JUDGE:
-                continue
-            if is_data(value):
-                kept[name] = value
-            else:
-                left_out.append(f"{short}.{name}")
+        changed = changed_config(short)
+        kept = {name: value for name, value in changed.items() if f"{short}.{name}" not in _SET_BY_THE_JUDGE}
         if kept:
             configs[short] = kept
-    return configs, tuple(left_out)
+    return configs
+
+
+def _registered_by_the_user() -> dict[str, dict[str, Registered]]:
+    """Return lowerings and decompositions that come neither from torch nor with the operators of a package.
+
+    A package registers what belongs to its own operators when it is imported, which a replay does.
+    """
+
+    def is_users(operator: str, registered: Registered) -> bool:
+        home = getattr(registered.function, "__module__", None) or "__main__"
+        if home.partition(".")[0] in ("torch", "torchrepro"):
+            return False
+        return operator.startswith(("aten.", "prims.")) or not is_installed_module(home)
+
+    found = {
+        table: {name: entry for name, entry in registered_in(table).items() if is_users(name, entry)}
+        for table in TABLES
+    }
+    return {table: entries for table, entries in found.items() if entries}

@@ -15,26 +15,32 @@ CONFIG_MODULES = {
 
 
 def changed_config(short: str) -> dict[str, Any]:
-    """Return the config values that the user has changed from torch's defaults.
+    """Return the config values that the user has changed from torch's defaults, the live objects.
 
-    Torch sets some configs to their defaults while it starts, for which `_is_default` is false.
-    Checked on torch 2.11 to 2.15 (`get_config_copy`, `_is_default`, `_config`).
+    Not by `get_config_copy`, which copies values deeply: a pass must stay the user's own, and one that holds
+    a lock cannot be copied. Torch sets some configs to their defaults while it starts, for which
+    `_is_default` is false. Checked on torch 2.11 to 2.15 (`_is_default`, `_config`, `alias`).
     """
     module: Any = import_module(CONFIG_MODULES[short])
-    return {
-        name: value
-        for name, value in module.get_config_copy().items()
-        if not module._is_default(name) and value != module._config[name].default
-    }
+    changed = [
+        name for name, entry in module._config.items() if entry.alias is None and not module._is_default(name)
+    ]
+    values = {name: getattr(module, name) for name in changed}
+    return {name: value for name, value in values.items() if value != module._config[name].default}
+
+
+def default_of(short: str, name: str) -> Any:
+    """Return torch's own value of a setting. Checked on torch 2.11 to 2.15 (`_config`)."""
+    module: Any = import_module(CONFIG_MODULES[short])
+    return module._config[name].default
 
 
 @contextmanager
 def patched_config(short: str, values: dict[str, Any]) -> Iterator[None]:
     """Set config values in the body; names that this version of torch does not have are ignored.
 
-    Checked on torch 2.11 to 2.15 (`patch`).
+    Checked on torch 2.11 to 2.15 (`patch`, `_config`).
     """
     module: Any = import_module(CONFIG_MODULES[short])
-    known = module.get_config_copy()
-    with module.patch({name: value for name, value in values.items() if name in known}):
+    with module.patch({name: value for name, value in values.items() if name in module._config}):
         yield

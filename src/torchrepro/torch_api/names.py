@@ -56,6 +56,8 @@ SWAPPED_HOMES = ("torch.autograd.grad_mode", "torch.func.functional_call", "torc
 
 DRAW_AS_EAGER = "torch._inductor.config.fallback_random = True  # draw as eager does"
 """The line of a script that makes inductor draw from eager's generators."""
+INDUCTOR_CONFIG = "torch._inductor.config"
+"""Settings of inductor."""
 INDUCTOR = "torch._inductor"
 """The module that a script imports to compile ahead of time."""
 COMPILE_AHEAD = "torch._inductor.aoti_compile_and_package"

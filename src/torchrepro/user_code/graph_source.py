@@ -17,21 +17,28 @@ from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Place, Repro
 from torchrepro.user_code.closure import fresh_source, is_installed_module, is_source_module, source_closure
+from torchrepro.user_code.settings import (
+    BACKEND,
+    code_of,
+    code_settings,
+    describe_setting,
+    why_no_source,
+    without_settings,
+)
 
 SOURCE_PREFIX = "source."
 """Of the constants that belong to the source text, and of names in it as the graph's text writes them."""
 
 
-def write_with_source(repro: Repro) -> tuple[GraphText, Compiler]:
-    """Write a repro's graph with the source text that it needs; return the compiler as a reader finds it.
+def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
+    """Write a repro's graph with the source text that it needs; return the repro as a reader finds it.
 
     A call before capture includes all of the user's code. Other graphs name the functions of modules that
-    can be imported, and include only what no import finds: what was defined in a script.
+    can be imported, and include only what no import finds: what was defined in a script. A backend and
+    settings that are code of the user are always included, under their names in the text.
     """
-    graph, compiler = repro.graph, repro.compiler
     wanted: dict[int, Any] = {}
     is_code = _everything if repro.place is Place.BEFORE_CAPTURE else _not_importable
-    backend = _backend_in_a_script(compiler)
 
     def collect(value: Any) -> str | None:
         if not is_code(value):
@@ -39,25 +46,42 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Compiler]:
         wanted[id(value)] = value
         return f"pending_{len(wanted)}"
 
-    written = write_graph(graph, collect)
-    if backend is not None:
-        wanted[id(backend)] = backend
-    if not wanted:
-        return written, compiler
-    closure = source_closure(list(wanted.values()))
-    names = dict(zip(wanted, closure.names, strict=True))
-    written = write_graph(graph, lambda value: names.get(id(value)))
-    tensors = {SOURCE_PREFIX + name: tensor for name, tensor in closure.tensors.items()}
-    if backend is not None:
+    written = write_graph(repro.graph, collect)
+    backend, settings = _backend_of_the_user(repro.compiler), code_settings(repro)
+    reasons = {place: why_no_source(code_of(value)) for place, value in settings.items()}
+    around = [code_of(value) for place, value in settings.items() if not reasons[place]]
+    no_backend = "" if backend is None else why_no_source(backend)
+    around += [] if backend is None or no_backend else [backend]
+    wanted |= {id(value): value for value in around}
+    names: dict[int, str] = {}
+    if wanted:
+        closure = source_closure(list(wanted.values()))
+        names = dict(zip(wanted, closure.names, strict=True))
+        written = write_graph(repro.graph, lambda value: names.get(id(value)))
+        tensors = {SOURCE_PREFIX + name: tensor for name, tensor in closure.tensors.items()}
+        written = replace(
+            written,
+            constants={**written.constants, **tensors},
+            needs_trust=(*written.needs_trust, *(SOURCE_PREFIX + name for name in closure.names)),
+            source=closure.text,
+            notes=closure.notes,
+        )
+    entries = [
+        describe_setting(place, value, names.get(id(code_of(value)), "")) for place, value in settings.items()
+    ]
+    compiler = replace(repro.compiler, function=None)
+    if id(backend) in names:
         compiler = replace(compiler, name=f"{SOURCE_TRUST}:{names[id(backend)]}")
-    written = replace(
-        written,
-        constants={**written.constants, **tensors},
-        needs_trust=(*written.needs_trust, *(SOURCE_PREFIX + name for name in closure.names)),
-        source=closure.text,
-        notes=closure.notes,
-    )
-    return written, compiler
+        entries.append(describe_setting((BACKEND, repro.compiler.name), backend, names[id(backend)]))
+    missing = {str(entry): reasons[entry.table, entry.name] for entry in entries if not entry.source}
+    notes = [f"the source of the setting {name} was not kept: {why}" for name, why in missing.items()]
+    notes += [f"the source of the backend {compiler.name} was not kept: {no_backend}"] if no_backend else []
+    lost = [str(entry) for entry in entries if not entry.source and not entry.reference]
+    plain = without_settings(replace(repro, compiler=compiler), settings.keys())
+    ambient = replace(plain.ambient, left_out=tuple(dict.fromkeys((*plain.ambient.left_out, *lost))))
+    kept = tuple(entry for entry in entries if entry.source or entry.reference)
+    written = replace(written, settings=kept, notes=(*written.notes, *notes))
+    return written, replace(plain, ambient=ambient)
 
 
 def compiler_in(compiler: Compiler, source: types.ModuleType) -> Compiler:
@@ -83,8 +107,10 @@ def tensors_of_source(constants: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
-def _backend_in_a_script(compiler: Compiler) -> Any:
-    """Return the compiler function that a script or a source text defines; None for all others."""
+def _backend_of_the_user(compiler: Compiler) -> Any:
+    """Return the compiler function that is code of the user; None for all others."""
+    if compiler.function is not None:
+        return compiler.function
     place, _, name = compiler.name.partition(":")
     if place != "__main__" and not is_source_module(place):
         return None

@@ -8,12 +8,15 @@ its own, known to `sys.modules` and `linecache` as a file would be.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import itertools
 import linecache
+import os
 import sys
 import sysconfig
+import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +93,7 @@ def _run(text: str, name: str, tensors: Mapping[str, torch.Tensor]) -> types.Mod
     # Without a modification time linecache never looks for the file on the disk.
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     module = types.ModuleType(name)
-    module.__file__ = path
+    module.__file__ = _file_with(text) if "__file__" in text else path
     module.__dict__["_tensor"] = tensors.__getitem__
     sys.modules[name] = module
     try:
@@ -102,6 +105,16 @@ def _run(text: str, name: str, tensors: Mapping[str, torch.Tensor]) -> types.Mod
             next_step="install what its imports name; torchrepro show --source prints it",
         ) from failure
     return module
+
+
+def _file_with(text: str) -> str:
+    """Write a text whose code reads its own file, as the `uuid` of an inductor pass does, until exit."""
+    descriptor, path = tempfile.mkstemp(prefix="torchrepro-source-", suffix=".py")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    owner = os.getpid()
+    atexit.register(lambda: Path(path).unlink(missing_ok=True) if os.getpid() == owner else None)
+    return path
 
 
 # Where code comes from: installed with Python and its packages, or written by the user.
