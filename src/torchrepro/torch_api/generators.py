@@ -81,7 +81,7 @@ def quick_rng_state() -> dict[str, torch.Tensor]:
 
     states = {"cpu": torch.default_generator.get_state()}
     for kind, module in _modules_at_start():
-        if module.is_initialized() and not is_capturing():
+        if module.is_initialized() and not (kind == "cuda" and module.is_current_stream_capturing()):
             index = module.current_device()
             states[f"{kind}:{index}"] = module.default_generators[index].get_state()
     return states
