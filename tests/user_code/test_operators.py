@@ -21,7 +21,8 @@ from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.printer import write_graph
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.repro import CustomOpEntry
-from torchrepro.user_code.operators import describe_op, functions_of, require_registered
+from torchrepro.user_code.operators import describe_op, require_registered
+from torchrepro.user_code.registrations import functions_of
 
 # A user's program that registers operators in each of the ways there are and saves a graph that calls them.
 PROGRAM = """

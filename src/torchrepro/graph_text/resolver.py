@@ -128,13 +128,18 @@ def is_method(name: str) -> bool:
     return any(callable(getattr(owner, name, None)) for owner in _METHOD_OWNERS)
 
 
+def comes_with_torch(op: OpOverload | OpOverloadPacket) -> bool:
+    """Return whether an operator is one of torch's own, and not one of a user's library."""
+    name = op.name() if isinstance(op, OpOverload) else qualified_name(op)
+    return name.partition("::")[0] in _TORCH_NAMESPACES
+
+
 def needs_trust(target: Callable[..., Any]) -> str | None:
     """Return what must be trusted to call this: a user function, or an operator of a user's library."""
     if isinstance(target, HigherOrderOperator):
         return None
     if isinstance(target, OpOverload | OpOverloadPacket):
-        path = _operator_path(target)
-        return None if path.split(".")[2] in _TORCH_NAMESPACES else path
+        return None if comes_with_torch(target) else _operator_path(target)
     return None if path_of(target) is not None else trusted_path_of(target).replace(":", ".")
 
 

@@ -18,7 +18,7 @@ from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.repro import SOURCE_TRUST
 from torchrepro.torch_api.ops import HigherOrderOperator, kernel_side_table
 
-_WRAPPERS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
+KERNEL_WRAPPERS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
 _KERNEL, _CONSTANTS = "kernel_idx", "constant_args_idx"
 
 
@@ -37,7 +37,7 @@ class ConstantsPlace:
 
 
 def calls_kernel(node: Node) -> bool:
-    return isinstance(node.target, HigherOrderOperator) and node.target.name() in _WRAPPERS
+    return isinstance(node.target, HigherOrderOperator) and node.target.name() in KERNEL_WRAPPERS
 
 
 def with_places(node: Node) -> dict[str, Any]:
@@ -52,6 +52,11 @@ def with_places(node: Node) -> dict[str, Any]:
             next_step="save the graph in the process that captured it",
         ) from failure
     return {**node.kwargs, _KERNEL: KernelPlace(kernel), _CONSTANTS: ConstantsPlace(constants)}
+
+
+def kernel_of(kwargs: Mapping[str, Any]) -> Any:
+    """Return the kernel that a call of the wrapping operator launches."""
+    return kernel_side_table().get_kernel(kwargs[_KERNEL])
 
 
 def place_of_kernel(name: str, kernels: Mapping[str, Any]) -> int:

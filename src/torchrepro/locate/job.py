@@ -25,6 +25,7 @@ from torchrepro.engine.store import Store, store_knowing
 from torchrepro.locate.component import Found, find_part
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.kernels import find_kernel
+from torchrepro.locate.operators import check_operators, find_operator, rung_of
 from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
@@ -34,7 +35,7 @@ from torchrepro.locate.workaround import find_workaround
 from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
 from torchrepro.nouns.repro import Place
-from torchrepro.nouns.results import Confidence, Located, Way
+from torchrepro.nouns.results import Confidence, Located, Rung, Way
 from torchrepro.nouns.verdict import Kind, Stage
 
 
@@ -95,6 +96,8 @@ class Case:
     directory: LocateDirectory
     trusted: tuple[str, ...] = ()
     part: Found | None = None
+    fakes: Rung | None = None
+    """What comparing fake with real results has shown."""
 
     @cached_property
     def watching(self) -> Watching | None:
@@ -105,8 +108,32 @@ Answer = dict[str, Any]
 """Fields of `Located` that a step has found."""
 
 
+def _operators(case: Case, found: Located) -> Answer:
+    """Blame a custom operator before any compiler; then no further step is needed."""
+    checks = check_operators(case.inquiry)
+    case.inquiry.notes.extend(checks.skipped)
+    case.fakes = rung_of(checks)
+    answer: Answer = {"violations": checks.violations}
+    if not checks.violations:
+        return answer
+    # In a whole call the operator is left out of the graph that fails.
+    answer |= _graph(case, found)
+    graph = case.inquiry.repro.place is not Place.BEFORE_CAPTURE
+    accused = find_operator(case.inquiry, case.watching if graph else None, checks)
+    if accused is not None:
+        answer |= {**accused._asdict(), "rungs": (case.fakes,) if case.fakes else ()}
+    return answer
+
+
+def _stage(case: Case, found: Located) -> Answer:
+    ladder = find_stage(case.inquiry)
+    return {**ladder._asdict(), "rungs": (*([case.fakes] if case.fakes else []), *ladder.rungs)}
+
+
 def _graph(case: Case, found: Located) -> Answer:
     inquiry = case.inquiry
+    if found.graph is not None:
+        return {}
     if inquiry.repro.place is not Place.BEFORE_CAPTURE:
         return {"graph": graph_of(inquiry, found.bundle)}
     if found.stage is Stage.CAPTURE:
@@ -134,7 +161,8 @@ def _part(case: Case, found: Located) -> Answer:
 
 
 def _workaround(case: Case, found: Located) -> Answer:
-    return {"workaround": find_workaround(case.inquiry, Ladder(found.rungs, found.stage), case.part)}
+    backends = tuple(rung for rung in found.rungs if rung is not case.fakes)
+    return {"workaround": find_workaround(case.inquiry, Ladder(backends, found.stage), case.part)}
 
 
 def _sensitivity(case: Case, found: Located) -> Answer:
@@ -149,7 +177,8 @@ def _kernel(case: Case, found: Located) -> Answer:
 
 Steps = Mapping[str, Callable[[Case, Located], Answer]]
 STEPS: Steps = {
-    "which stage fails first": lambda case, _: find_stage(case.inquiry)._asdict(),
+    "which operators do not do what they declare": _operators,
+    "which stage fails first": _stage,
     "which graph fails": _graph,
     "which op is the first that is wrong": lambda case, _: {"op": find_op(case.inquiry, case.watching)},
     "what inside the stage is the culprit": _part,
@@ -168,6 +197,8 @@ def answered(steps: Steps, case: Case, found: Located) -> Located:
         case.inquiry.on_step(question)
         try:
             found = replace(found, **answer(case, found))
+            if found.blamed:
+                return found  # the other questions are about the compiler
         except SearchStopped as stopped:
             return replace(found, stopped=str(stopped))
         except Exception as exc:
@@ -178,8 +209,8 @@ def answered(steps: Steps, case: Case, found: Located) -> Located:
 
 def confidence_in(found: Located) -> Confidence:
     """Return `VERIFIED` if the failure goes away with a part turned off, or shows with the op alone."""
-    if not found.found:
-        return Confidence.UNKNOWN
+    if found.blamed or not found.found:
+        return found.confidence
     gone = found.part is not None or bool(found.workaround and found.workaround.verified)
     alone = found.op is not None and found.op.way is Way.WINDOW
     return Confidence.VERIFIED if gone or alone else Confidence.LIKELY

@@ -241,6 +241,8 @@ class CustomOpEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A shared object that `torch.ops.load_library` loads."""
     in_source: bool = False
     """Whether `operators.py` of the bundle can register it."""
+    lines: dict[str, str] = {}
+    """Where its `kernel`, `fake` and `backward` are in the program: `fastops.py:11`."""
 
 
 class UserSetting(msgspec.Struct, frozen=True, omit_defaults=True):

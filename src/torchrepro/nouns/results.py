@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from torchrepro.nouns.contracts import Violation
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Stage, as_data
 
@@ -31,6 +32,8 @@ class Way(StrEnum):
     """Its value was returned from the compiled graph: wrong, while all that it reads is right."""
     WINDOW = "window"
     """It fails alone, on recorded values."""
+    CONTRACT = "contract"
+    """A custom operator that does not do what it declares, and without which the failure goes away."""
     PIECE = "piece"
     """No op fails alone: of the graph cut shorter and shorter, the one with which the failure goes."""
 
@@ -156,6 +159,10 @@ class Located:
     directory: str = ""
     """Where the answer is kept, with the generated code."""
     stage: Stage = Stage.NONE
+    blamed: str = ""
+    """`operator mylib::foo` where the user's operator is the culprit; empty where a compiler is."""
+    violations: tuple[Violation, ...] = ()
+    """What custom operators declare and do not do, whether it explains the failure or not."""
     part: Part | None = None
     graph: GuiltyGraph | None = None
     op: GuiltyOp | None = None
@@ -175,7 +182,7 @@ class Located:
 
     @property
     def found(self) -> bool:
-        return self.stage is not Stage.NONE
+        return self.stage is not Stage.NONE or bool(self.blamed)
 
     @property
     def exit_code(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchrepro.nouns.verdict import Kind, Stage
 
 if TYPE_CHECKING:
+    from torchrepro.nouns.contracts import Violation
     from torchrepro.nouns.results import Explanation, Located, Minified
     from torchrepro.nouns.verdict import Comparison, LeafComparison, Verdict
 
@@ -205,7 +206,9 @@ def of_located(located: Located, *, sentence: bool = False) -> Section:
     """Show the culprit, the workaround, the evidence, and what it cost."""
     from torchrepro.nouns.sentences import STAGES, culprit_of
 
-    if located.found:
+    if located.blamed:
+        title, tone = f"blamed: {located.blamed}, not the compiler", Tone.GOOD
+    elif located.found:
         title, tone = f"the failing stage is {STAGES[located.stage]}", Tone.GOOD
     elif located.kind is Kind.PASS:
         title, tone = "no culprit: it does not fail here", Tone.WARNING
@@ -223,6 +226,7 @@ def culprit_facts(located: Located) -> Iterator[tuple[str, object]]:
 
     if located.stopped:
         yield "stopped", f"{located.stopped}; the search is incomplete, the same command searches again"
+    yield from violation_facts(located.violations)
     if located.part is not None:
         yield located.part.kind, located.part.name
         yield "", located.part.detail
@@ -254,6 +258,17 @@ def culprit_facts(located: Located) -> Iterator[tuple[str, object]]:
         yield "confidence", located.confidence.value
     if located.compiles:
         yield "cost", f"{located.compiles} compiles in {located.seconds:.1f} s"
+
+
+def violation_facts(violations: Iterable[Violation]) -> Iterator[tuple[str, object]]:
+    """Yield what custom operators declare and do not do, where they are registered, and what they should."""
+    for one in violations:
+        yield "operator", f"{one.op} breaks its contract ({one.contract.value})"
+        yield "declared", f"{one.subject}: {one.declared}"
+        yield "seen", one.seen
+        yield "registered", one.registered
+        yield "called", one.source
+        yield "remedy", one.remedy
 
 
 def ladder_table(located: Located) -> Table:

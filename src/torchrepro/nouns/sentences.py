@@ -43,6 +43,7 @@ WAYS = {
     Way.ERROR: "the exception names it",
     Way.OUTPUTS: "its value is wrong while all its operands are right",
     Way.WINDOW: "it fails alone, on its recorded operands",
+    Way.CONTRACT: "it does not do what it declares, on its recorded operands",
     Way.PIECE: "the failure appears with it: the graph without it passes, and so does the op alone",
 }
 CONFIDENCES = {
@@ -53,8 +54,12 @@ CONFIDENCES = {
 _MESSAGE = 100
 
 
-def title_of(verdict: Verdict | None, *, compiler: str, op: str, devices: frozenset[str]) -> str:
+def title_of(
+    verdict: Verdict | None, *, compiler: str, op: str, devices: frozenset[str], blamed: str = ""
+) -> str:
     """Write the title of an issue in plain characters: it is pasted where nothing is escaped."""
+    if blamed:
+        return plain(f"{blamed}: does not do what it declares, so compiled code fails")
     way = "torch.compile" if compiler == "inductor" else f"torch.compile(backend={compiler})"
     if verdict is None or not verdict.fails:
         return plain(f"{way}: no failure recorded")
@@ -109,6 +114,8 @@ def culprit_of(located: Located | None) -> str:
     if not located.found:
         reason = f": {located.notes[0]}" if located.notes else ""
         return f"The culprit is unknown{reason}."
+    if located.blamed:
+        return _operator(located)
     said = [f"The failing stage is {STAGES[located.stage]}{_part(located)}."]
     graph, op = located.graph, located.op
     if graph is not None and graph.count > 1:
@@ -126,6 +133,17 @@ def culprit_of(located: Located | None) -> str:
     if located.stopped:
         said.append(f"The search is incomplete: {located.stopped}.")
     return " ".join(said)
+
+
+def _operator(located: Located) -> str:
+    """Say that a custom operator is the culprit, what it promised, and what it should have said."""
+    said = [f"The culprit is the custom {located.blamed}, not the compiler."]
+    for one in located.violations:
+        where = f" (registered at {one.registered})" if one.registered else ""
+        said.append(f"{one.op}{where}: {one}. To fix it: {one.remedy}.")
+    proof = ": without it, on its recorded results, the failure goes away"
+    verified = located.confidence is Confidence.VERIFIED
+    return " ".join([*said, f"{CONFIDENCES[located.confidence]}{proof if verified else ''}."])
 
 
 def _part(located: Located) -> str:

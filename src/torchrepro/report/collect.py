@@ -73,7 +73,13 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
     op = located.op.op if located is not None and located.op is not None else op
     return shareable(
         Contents(
-            title=title_of(verdict, compiler=compiler, op=op, devices=devices_of(manifest)),
+            title=title_of(
+                verdict,
+                compiler=compiler,
+                op=op,
+                devices=devices_of(manifest),
+                blamed=located.blamed if located is not None else "",
+            ),
             sentence=sentence_of(verdict, compiler=compiler),
             bundle=shown,
             verdict=verdict,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torchrepro.nouns.results import Located, Way
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, counted, of_verdict
+from torchrepro.nouns.sentences import culprit_of
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of, settings_lines
@@ -69,11 +70,13 @@ def _table(table: Table) -> str:
 def github_issue(contents: Contents) -> str:
     """Render an issue in the order of PyTorch's template; the first line is the title.
 
+    If a custom operator is the culprit, it is an issue for whoever maintains the operator, and says so.
     It has only versions, hardware and torch's switches of the user's machine (`privacy.py`).
     """
     versions = {**lines_of(contents.environment), **settings_lines(contents.settings)}
     sections = [
         contents.title,
+        *(_not_for_pytorch(contents.located) if contents.located is not None else ()),
         "### 🐛 Describe the bug",
         prose(contents.sentence),
         _culprit(contents.located),
@@ -88,9 +91,19 @@ def github_issue(contents: Contents) -> str:
     return "\n\n".join(part for part in sections if part).replace("\n\n- ", "\n- ") + "\n"
 
 
+def _not_for_pytorch(located: Located) -> Iterator[str]:
+    if located.blamed:
+        yield (
+            f"> This is no bug of PyTorch: the custom {prose(located.blamed)} does not do what it declares. "
+            "Please report it where that operator is maintained, not at pytorch/pytorch."
+        )
+
+
 def _culprit(located: Located | None) -> str:
     if located is None or not located.found:
         return ""
+    if located.blamed:
+        return prose(culprit_of(located))
     found = [f"First stage that fails: {code(located.stage.value)}"]
     if located.part is not None:
         found[0] += f", {prose(located.part.kind)} {code(located.part.name)}"
@@ -146,7 +159,9 @@ def _tail(text: str) -> list[str]:
 
 
 def _labels(contents: Contents) -> str:
-    """Suggest labels, as a comment."""
+    """Suggest labels of PyTorch's tracker, as a comment; none if it does not belong there."""
+    if contents.located is not None and contents.located.blamed:
+        return ""
     compiler = str((contents.settings or {}).get("compiler", "inductor")).partition("(")[0]
     stage = contents.located.stage.value if contents.located is not None else ""
     kind = contents.verdict.kind if contents.verdict is not None else None

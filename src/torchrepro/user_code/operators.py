@@ -10,14 +10,10 @@ the functions with all that they need, then a table of what registers each opera
 from __future__ import annotations
 
 import importlib
-import inspect
-import mmap
 import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -30,26 +26,25 @@ from torchrepro.nouns.repro import SOURCE_TRUST, CustomOpEntry
 from torchrepro.torch_api.names import EFFECT_TYPE
 from torchrepro.torch_api.ops import (
     OpOverload,
-    body_of,
     custom_op_definition,
-    device_bodies,
-    is_traced_into,
     parse_schema,
-    registered_functions,
     registered_schema,
-    registrations_of,
     registry_entry,
     schema_of,
 )
 from torchrepro.user_code.closure import is_installed_module, load_source, source_closure
+from torchrepro.user_code.registrations import (
+    Role,
+    functions_of,
+    native_origin,
+    origin_of,
+    registered_at,
+    remember_lines,
+)
 
 Registrations = Callable[[], dict[str, Callable[[], Any]]]
 """Runs the bundle's own source and returns what registers an operator, by the operator's name."""
 
-_REGISTERED_AT = re.compile(r"^debug: registered at (.*):\d+$", re.MULTILINE)
-_TORCH = Path(torch.__file__).parent
-_REGISTRATION = (b"5torch7Library", b"torch_library_init", b"aoti_torch_library")
-"""Symbols in what registers operators: `torch::Library`, and the two forms of the stable C interface."""
 OPERATORS = "torchrepro_operators"
 KERNELS = "torchrepro_kernels"
 
@@ -133,31 +128,14 @@ def _kernels(kernels: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
 def describe_op(op: OpOverload) -> CustomOpEntry:
     """Describe where an operator comes from. Checked on torch 2.11 to 2.15 (`_schema`)."""
     name = op.name()
-    module, file = _origin(name)
+    module, file = origin_of(name)
     library = ""
     if not module and custom_op_definition(name) is None:
-        module, library = _native_origin(op)
-    return CustomOpEntry(op=name, schema=str(schema_of(op)), module=module, file=file, library=library)
-
-
-def functions_of(name: str) -> dict[str, Callable[..., Any]]:
-    """Return the user's functions behind a `torch.library.custom_op`, by role; none for any other operator.
-
-    Roles: `kernel` for every device or `kernel DEVICE`, `triton` for a `triton_op`, `fake`, `backward`,
-    `setup_context`.
-    """
-    definition = custom_op_definition(name)
-    if definition is None:
-        return {}
-    others = registered_functions(definition)
-    if is_traced_into(definition):
-        found = {"triton": body_of(definition)}
-        del others["fake"]  # it is its own fake form
-    else:
-        kernels = device_bodies(definition).items()
-        found = {f"kernel {device or ''}".strip(): function for device, function in kernels}
-    found |= others
-    return {role: _users_own(function) for role, function in found.items() if function is not None}
+        module, library = native_origin(name)
+    roles: tuple[Role, ...] = ("kernel", "fake", "backward")
+    lines: dict[str, str] = {role: line for role in roles if (line := registered_at(name, role))}
+    schema = str(schema_of(op))
+    return CustomOpEntry(op=name, schema=schema, module=module, file=file, library=library, lines=lines)
 
 
 def registration_text(entry: CustomOpEntry, names: dict[str, str]) -> str:
@@ -198,6 +176,7 @@ def require_registered(
 ) -> None:
     """Register every missing operator of a bundle; BundleError if that fails or a schema differs."""
     for entry in entries:
+        remember_lines(entry)
         qualified, _, overload = entry.op.partition(".")
         module = f"the module {entry.module}" + (f" ({entry.file})" if entry.file else "")
         registrar = module if entry.module else "an unknown module"
@@ -254,70 +233,3 @@ def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
     if entry.module == "__main__" or not (entry.module or entry.library):
         return f"move what registers it into a module, and allow that with {command} MODULE"
     return f"if you trust it, allow it with {command} {entry.library or entry.module}"
-
-
-def _users_own(function: Any) -> Callable[..., Any]:
-    """Return the function that the user wrote, inside those that torch put around it."""
-    while str(getattr(function, "__module__", None)).partition(".")[0] == "torch":
-        inner = inspect.unwrap(function)
-        if not inspect.isfunction(inner):
-            break  # an operator or a builtin of torch's, which the user has registered unchanged
-        held = inspect.getclosurevars(inner).nonlocals
-        if "fn" not in held:
-            break
-        function = held["fn"]
-    found: Callable[..., Any] = function
-    return found
-
-
-def _origin(name: str) -> tuple[str, str]:
-    """Return module and file of the Python code that registered an operator, as far as torch can tell."""
-    definition = custom_op_definition(name)
-    if definition is not None:
-        function: Any = _users_own(body_of(definition))
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            return function.__module__ or "", code.co_filename
-    # Files that defined the operator or its fake form; checked on torch 2.11 to 2.15 (`_dispatch_dump`).
-    recorded = _REGISTERED_AT.findall(registrations_of(name))
-    recorded += [kernel.source.rpartition(":")[0] for kernel in registry_entry(name).fake_impl.kernels]
-    files = [file for file in recorded if not Path(file).is_relative_to(_TORCH)]
-    modules = {file: module for module, file in reversed(list(_files(".py")))}
-    for file in files:
-        if file in modules:
-            return modules[file], file
-    if files:
-        return "", files[0]  # C++
-    # `torch.library.define` leaves no trace of its caller.
-    mentioning = ((module, file) for module, file in _files(".py") if _holds(file, name.encode()))
-    return next(mentioning, ("", ""))
-
-
-def _native_origin(op: OpOverload) -> tuple[str, str]:
-    """Return the extension module or the library of `load_library` that holds the operator's name."""
-    namespace, _, name = op.name().partition(".")[0].encode().partition(b"::")
-    for library in sorted(torch.ops.loaded_libraries):
-        if _holds(library, name):
-            return "", library
-    for module, file in _files(".so"):
-        # numpy's extensions hold many short names; one that registers operators also names torch's library.
-        if _holds(file, name, namespace) and any(_holds(file, symbol) for symbol in _REGISTRATION):
-            return module, ""
-    return "", ""
-
-
-def _files(suffix: str) -> Iterator[tuple[str, str]]:
-    """Yield loaded modules that come from a file of this kind, torch's own left out."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        if isinstance(file, str) and file.endswith(suffix) and not Path(file).is_relative_to(_TORCH):
-            yield name, file
-
-
-def _holds(path: str, *wanted: bytes) -> bool:
-    """Return whether a file contains all these bytes; False for one that cannot be read."""
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return all(data.find(one) >= 0 for one in wanted)
-    except (OSError, ValueError):
-        return False

@@ -1,0 +1,125 @@
+"""Operator contracts: every broken promise is found with its line, and no healthy operator is accused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import contract_operators as ops
+import pytest
+import torch
+
+from torchrepro.execute.operator_calls import Calls
+from torchrepro.execute.operator_contracts import check_operators, read_checks
+from torchrepro.nouns.contracts import Contract, OperatorChecks
+
+OPERATORS = torch.ops.contracts
+
+
+def checks(function: Callable[[], Any], tmp_path: Path) -> OperatorChecks:
+    def eager(calls: Calls) -> None:
+        with calls:
+            function()
+
+    tmp_path.mkdir(exist_ok=True)
+    log = tmp_path / "log"
+    check_operators(eager, log)
+    return read_checks(log)
+
+
+def called(name: str, tmp_path: Path) -> OperatorChecks:
+    x = torch.randn(3, 4, requires_grad=name.startswith(("backward", "narrow", "straight", "positive")))
+    return checks(lambda: getattr(OPERATORS, name)(x * 1 if x.requires_grad else x), tmp_path)
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    return f"contract_operators.py:{inspect.getsourcelines(function)[1]}"
+
+
+@pytest.mark.parametrize(
+    ("name", "contract", "subject", "wrong"),
+    [
+        ("stride", Contract.STRIDE, "result", ops.same),
+        ("shape", Contract.SHAPE, "result", ops.fake_of_another_shape),
+        ("dtype", Contract.DTYPE, "result", ops.fake_of_another_dtype),
+        ("device", Contract.DEVICE, "result", ops.fake_on_another_device),
+        ("outputs", Contract.OUTPUTS, "results", None),
+        ("fake", Contract.FAKE, "fake kernel", ops.fake_that_raises),
+        ("mutation", Contract.MUTATION, "argument x", None),
+        ("alias", Contract.ALIAS, "result", None),
+        ("two_results", Contract.ALIAS, "result[1]", None),
+        ("determinism", Contract.DETERMINISM, "result", ops.counts_its_calls),
+        ("backward", Contract.BACKWARD, "gradient of x", ops.wrong_backward),
+        ("narrow", Contract.BACKWARD, "gradient of x", ops.wrong_backward),
+    ],
+)
+def test_a_broken_promise_is_found_with_its_line_and_its_twin_is_not_accused(
+    name: str, contract: Contract, subject: str, wrong: Callable[..., Any] | None, tmp_path: Path
+) -> None:
+    found = called(name, tmp_path)
+    assert found.operators == (f"contracts::{name}",)
+    assert [(one.contract, one.subject) for one in found.violations] == [(contract, subject)]
+    (violation,) = found.violations
+    assert violation.registered.startswith("contract_operators.py:")
+    if wrong is not None:
+        assert violation.registered == line_of(wrong)
+    assert violation.remedy
+    assert "test_operator_contracts.py" in violation.source
+    assert called(f"{name}_healthy", tmp_path / "twin").violations == ()
+
+
+def test_what_is_declared_and_does_not_happen_is_no_violation(tmp_path: Path) -> None:
+    assert called("declared_healthy", tmp_path).violations == ()
+
+
+def test_a_gradient_that_differs_by_a_factor_says_the_factor(tmp_path: Path) -> None:
+    (violation,) = called("backward", tmp_path).violations
+    assert violation.remedy.endswith("which is 2 times what it returns")
+    assert "float64" in violation.seen
+    (narrow,) = called("narrow", tmp_path / "narrow").violations
+    assert "float32" in narrow.seen
+
+
+def test_a_surrogate_gradient_and_a_kink_are_not_called_wrong(tmp_path: Path) -> None:
+    found = called("straight_through", tmp_path)
+    assert found.violations == ()
+    assert found.skipped == (
+        "contracts::straight_through: backward not checked: it is piecewise constant, "
+        "so its gradient is a surrogate by intent",
+    )
+    x = torch.randn(64).relu().requires_grad_()  # half of it lies on the kink
+    on_the_kink = checks(lambda: OPERATORS.positive(x * 1), tmp_path / "kink")
+    assert on_the_kink.violations == ()
+    assert on_the_kink.skipped == ()
+
+
+def test_each_form_of_a_call_is_checked_and_the_operators_of_torch_are_not_blamed(tmp_path: Path) -> None:
+    x = torch.randn(4, 4)
+
+    def program() -> None:
+        OPERATORS.stride(x[:1])  # one row: every stride is right
+        OPERATORS.stride(x)
+        torch.nn.functional.scaled_dot_product_attention(*(x[None, None],) * 3)
+        torch.nn.functional.conv2d(x[None, None].contiguous(memory_format=torch.channels_last), x[None, None])
+        x.nonzero()
+        torch.cond(x.sum() > 0, lambda y: OPERATORS.shape(y), lambda y: OPERATORS.shape(y), (x,))
+
+    found = checks(program, tmp_path)
+    assert [(one.op, one.contract) for one in found.violations] == [
+        ("contracts::stride", Contract.STRIDE),
+        ("contracts::shape", Contract.SHAPE),
+    ]
+    assert not any(one.counts for one in found.differences)
+
+
+def test_what_was_found_before_a_crash_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    called("stride", tmp_path)
+    lines = log.read_text().splitlines(keepends=True)
+    died = next(place for place, line in enumerate(lines) if "determinism" in line)
+    log.write_text("".join(lines[: died + 1]) + '{"viol')
+    found = read_checks(log)
+    assert len(found.violations) == 1
+    assert found.skipped == ("contracts::stride: determinism not checked: the process died in it",)
