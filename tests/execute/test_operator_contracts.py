@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from torchrepro.execute.operator_calls import Calls
-from torchrepro.execute.operator_contracts import check_operators, read_checks
-from torchrepro.nouns.contracts import Contract, OperatorChecks
+from torchrepro.execute.operator_contracts import check_operators
+from torchrepro.nouns.contracts import Contract, OperatorChecks, read_checks
 
 OPERATORS = torch.ops.contracts
 

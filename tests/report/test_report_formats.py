@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside
 
 import torchrepro
-from torchrepro.nouns.results import Area, Explanation, Fact
+from torchrepro.nouns.contracts import Contract, Violation
+from torchrepro.nouns.results import Area, Confidence, Explanation, Fact, Located
+from torchrepro.nouns.verdict import Kind
 from torchrepro.report.collect import collect
 from torchrepro.report.contents import Contents
 from torchrepro.report.formats import Format, rendered
@@ -106,3 +109,34 @@ def test_what_matters_shows_itself_in_a_notebook() -> None:
     fact = Fact(Area.SIZES, "x", "any size >= 16 fails", matters=True, failing=("16", "17"), passing=("<b>",))
     shown = Explanation(facts=(fact,), queries=3)._repr_html_()
     assert "<td>any size &gt;= 16 fails</td><td>yes</td><td>16, 17</td><td>&lt;b&gt;</td>" in shown
+
+
+def test_a_report_on_a_custom_operator_is_not_addressed_to_pytorch(tmp_path: Path) -> None:
+    bundle = failing_bundle(tmp_path / "operator")
+    violation = Violation(
+        "fastops::gram",
+        Contract.STRIDE,
+        "result",
+        "its fake kernel says stride (64, 8, 1)",
+        "it computes stride (64, 1, 8)",
+        "its fake kernel should return torch.empty_strided((2, 8, 8), (64, 1, 8))",
+        "fastops.py:11",
+    )
+    located = Located(
+        bundle=str(bundle),
+        kind=Kind.MISMATCH,
+        blamed="operator fastops::gram",
+        violations=(violation,),
+        confidence=Confidence.VERIFIED,
+    )
+    located_in(bundle, located)
+    contents = collect(bundle)
+    issue = rendered(contents, Format.GITHUB)
+    assert issue.splitlines()[0].startswith("operator fastops::gram: ")
+    assert "This is no bug of PyTorch" in issue
+    assert "labels" not in issue
+    assert "First stage that fails" not in issue
+    for format in Format:
+        text = rendered(contents, format)
+        for said in ("fastops::gram", "fastops.py:11", "(64, 1, 8)"):
+            assert said in html.unescape(text).replace("\\", ""), (format, said)

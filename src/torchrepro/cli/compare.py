@@ -51,6 +51,10 @@ def compare(
     strict: Strict = False,
     tol: Tolerance = None,
     stride: Annotated[bool, typer.Option("--stride", help="Compare the strides of outputs too.")] = False,
+    check_ops: Annotated[
+        bool,
+        typer.Option("--check-ops", help="Check first what the custom operators promise that it calls."),
+    ] = False,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Save the failing graph as a bundle there.")
     ] = None,
@@ -66,10 +70,12 @@ def compare(
     FUNCTION takes no arguments and returns model, (model, inputs) or (model, args, kwargs).
     Exit code: 0 the same, 1 they differ or the compiled one fails, 125 it cannot be tested.
     """
+    import msgspec
+
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
     from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
-    from torchrepro.nouns.sections import of_verdict
+    from torchrepro.nouns.sections import of_operators, of_verdict
     from torchrepro.nouns.verdict import as_data
     from torchrepro.report.text import print_section
 
@@ -87,9 +93,14 @@ def compare(
         )
         with progress(quiet=json_) as shown:
             compared = pipeline.compare_model(
-                request, save_to=save, size_cap=size_cap << 20, time_limit=time_limit, on_phase=shown.phase
+                request,
+                save_to=save,
+                size_cap=size_cap << 20,
+                time_limit=time_limit,
+                check_ops=check_ops,
+                on_phase=shown.phase,
             )
-        if not json_:
+        if not json_ and not compared.operators.violations:
             compared.verdict.require_testable()
     verdict = compared.verdict
     if json_:
@@ -97,16 +108,20 @@ def compare(
             "verdict": verdict.kind.value,
             "signature": str(compared.signature),
             "worst_error": as_data(verdict.worst_error),
-            "blamed": verdict.blamed.value,
+            "blamed": compared.blamed,
             "bundle": None if compared.bundle is None else str(compared.bundle),
             "seconds": round(verdict.seconds, 3),
-            "notes": list(compared.notes),
+            "notes": [*compared.notes, *compared.operators.skipped],
+            "operators": as_data(msgspec.to_builtins(compared.operators)),
             "details": as_data(verdict.to_dict()),
         }
         print(json.dumps(answer))
     else:
-        facts = [("blamed", verdict.blamed.value), ("signature", compared.signature)]
-        print_section(of_verdict(verdict.with_notes(*compared.notes), facts))
+        facts = [("blamed", compared.blamed), ("signature", compared.signature)]
+        notes = (*compared.notes, *compared.operators.skipped)
+        print_section(of_verdict(verdict.with_notes(*notes), facts))
+        if check_ops:
+            print_section(of_operators(compared.operators))
         if traceback and verdict.raised is not None:
             print(verdict.raised.traceback)
         if compared.bundle is not None:

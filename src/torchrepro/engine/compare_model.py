@@ -19,6 +19,7 @@ from torchrepro.engine.processes.fresh_process import (
     result_in_isolation,
     run_isolated,
 )
+from torchrepro.nouns.contracts import OperatorChecks, read_checks
 from torchrepro.nouns.repro import Compared, ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Signature, Verdict
 
@@ -31,13 +32,18 @@ def compare_model(
     save_to: Path | None = None,
     size_cap: int = _SIZE_CAP,
     time_limit: float = 300.0,
+    check_ops: bool = False,
     on_phase: OnPhase = lambda phase: None,
 ) -> Compared:
     """Judge a user's model; if it fails and `save_to` is given, save the failing graph as a bundle.
 
-    Tensors beyond `size_cap` bytes in total are kept as recipes, and the bundle says which.
+    Tensors beyond `size_cap` bytes in total are kept as recipes, and the bundle says which. `check_ops` looks
+    first at what the custom operators promise that it calls.
     """
     request = replace(request, environ=telling_environment())
+    operators = OperatorChecks()
+    if check_ops:
+        operators = check_operators(request, time_limit=time_limit, on_phase=on_phase)
     verdict = judged_in_isolation(
         "torchrepro.execute.user_model:compare",
         msgspec.to_builtins(request),
@@ -45,13 +51,28 @@ def compare_model(
         environ=compiler_environment(),
         on_phase=on_phase,
     )
-    compared = Compared(verdict, Signature.of(verdict))
+    compared = Compared(verdict, Signature.of(verdict), operators=operators)
     if save_to is None or not verdict.fails:
         return compared
     bundle, notes = save_failing_graph(
         request, verdict, save_to, size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
     )
     return replace(compared, bundle=bundle, notes=notes)
+
+
+def check_operators(request: ModelRequest, *, time_limit: float, on_phase: OnPhase) -> OperatorChecks:
+    """Check the custom operators that a user's model calls, in a process of its own: one may crash."""
+    with tempfile.TemporaryDirectory(prefix="torchrepro-operators-") as directory:
+        log = Path(directory) / "checks.jsonl"
+        outcome = run_isolated(
+            "torchrepro.execute.operator_contracts:check_model",
+            {"request": msgspec.to_builtins(request), "log": str(log)},
+            time_limit=time_limit,
+            environ=compiler_environment(),
+            on_phase=on_phase,
+        )
+        raise_reported(outcome)
+        return read_checks(log)
 
 
 def save_failing_graph(

@@ -30,7 +30,7 @@ from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase
 from torchrepro.judge.op_forms import is_composite
 from torchrepro.judge.tensors import unequal
-from torchrepro.nouns.contracts import Contract, FakeDifference, OperatorChecks, Violation, distinct
+from torchrepro.nouns.contracts import Contract, FakeDifference, Violation
 from torchrepro.nouns.repro import ModelRequest, Place, Repro
 from torchrepro.state.ambient import applied_settings
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
@@ -122,26 +122,6 @@ def check_operators(eager: Eager, log: Path) -> None:
                 except NotChecked as reason:
                     write(skipped=f"{call.name}: {what} not checked: {reason}")
         write(checking="")
-
-
-def read_checks(log: Path) -> OperatorChecks:
-    """Return what `check_operators` wrote, also where it did not finish."""
-    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-    rows = [msgspec.json.decode(line) for line in lines if line.endswith("\n")]  # the last may be half a line
-
-    def of(name: str, kind: Any) -> list[Any]:
-        return list(dict.fromkeys(msgspec.convert(row[name], kind) for row in rows if name in row))
-
-    skipped = of("skipped", str)
-    last = next((row["checking"] for row in reversed(rows) if "checking" in row), "")
-    if last:
-        skipped.append(f"{last} not checked: the process died in it")
-    return OperatorChecks(
-        tuple(of("operator", str)),
-        distinct(of("violation", Violation)),
-        tuple(of("difference", FakeDifference)),
-        tuple(skipped),
-    )
 
 
 # Fake against real.

@@ -16,11 +16,10 @@ from torch.fx import Graph, Node
 from torchrepro.cut.subgraph import piece
 from torchrepro.cut.units import CALLS, parts_of
 from torchrepro.engine.subsets import narrow
-from torchrepro.execute.operator_contracts import read_checks
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, kernel_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import Watching, whereabouts
-from torchrepro.nouns.contracts import OperatorChecks, blame
+from torchrepro.nouns.contracts import OperatorChecks, blame, read_checks
 from torchrepro.nouns.results import Confidence, GuiltyOp, Rung, Way
 from torchrepro.nouns.verdict import Kind, Stage
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket, qualified_name
@@ -81,11 +80,12 @@ def find_operator(inquiry: Inquiry, watching: Watching | None, checks: OperatorC
         said = "; ".join(f"{one.op}: {one}" for one in checks.violations if one.op in accused)
         inquiry.notes.append(f"the failure stays without the operators that break their contract ({said})")
         return None
-    chosen = list(accused)
+    chosen = accused
     if gone is None:
         inquiry.notes.append(f"not verified: the graph could not be run without {' and '.join(accused)}")
     elif len(accused) > 1:
-        chosen = narrow(accused, lambda some: is_gone(some) is True) or chosen
+        needed = narrow(accused, lambda some: is_gone(some) is True)
+        chosen = tuple(name for name in accused if name in needed) or accused
     node = next((node for name in chosen for node in calls[name]), None)
     op = None if node is None else GuiltyOp(**whereabouts(node), way=Way.CONTRACT)
     return Accused(blame(chosen), op, Confidence.VERIFIED if gone else Confidence.LIKELY)

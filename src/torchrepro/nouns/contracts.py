@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 
 class Contract(StrEnum):
@@ -112,3 +116,23 @@ def distinct(violations: Iterable[Violation]) -> tuple[Violation, ...]:
     for one in violations:
         found.setdefault((one.op, one.contract, one.subject), one)
     return tuple(found.values())
+
+
+def read_checks(log: Path) -> OperatorChecks:
+    """Return what `check_operators` (execute/operator_contracts.py) wrote, also where it did not finish."""
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    rows = [msgspec.json.decode(line) for line in lines if line.endswith("\n")]  # the last may be half a line
+
+    def of(name: str, kind: Any) -> list[Any]:
+        return list(dict.fromkeys(msgspec.convert(row[name], kind) for row in rows if name in row))
+
+    skipped = of("skipped", str)
+    last = next((row["checking"] for row in reversed(rows) if "checking" in row), "")
+    if last:
+        skipped.append(f"{last} not checked: the process died in it")
+    return OperatorChecks(
+        tuple(of("operator", str)),
+        distinct(of("violation", Violation)),
+        tuple(of("difference", FakeDifference)),
+        tuple(skipped),
+    )

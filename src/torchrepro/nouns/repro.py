@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from torchrepro.nouns import __version__
+from torchrepro.nouns.contracts import OperatorChecks, blame
 from torchrepro.nouns.verdict import Signature, Verdict
 
 if TYPE_CHECKING:
@@ -400,10 +401,23 @@ class Compared:
     signature: Signature
     bundle: Path | None = None
     notes: tuple[str, ...] = ()
+    operators: OperatorChecks = field(default_factory=OperatorChecks)
+    """What was found about custom operators, where that was asked for."""
+
+    @property
+    def blamed(self) -> str:
+        """A side, or `operator mylib::foo` if a custom operator breaks a promise that can explain it."""
+        comparison = self.verdict.comparison
+        differing = comparison.differing if comparison is not None else ()
+        only_gradients = all(leaf.where.part == "grad" for leaf in differing)
+        accused = self.operators.accused(only_gradients=only_gradients or not self.verdict.fails)
+        return blame(accused) if accused else self.verdict.blamed.value
 
     @property
     def exit_code(self) -> int:
-        """0 same, 1 differs or fails, 125 cannot be tested."""
+        """0 same, 1 differs, fails or calls an operator that breaks a promise, 125 cannot be tested."""
+        if self.operators.violations:
+            return 1
         if not self.verdict.testable:
             return 125
         return 1 if self.verdict.fails else 0

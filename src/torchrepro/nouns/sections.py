@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchrepro.nouns.verdict import Kind, Stage
 
 if TYPE_CHECKING:
-    from torchrepro.nouns.contracts import Violation
+    from torchrepro.nouns.contracts import OperatorChecks, Violation
     from torchrepro.nouns.results import Explanation, Located, Minified
     from torchrepro.nouns.verdict import Comparison, LeafComparison, Verdict
 
@@ -258,6 +258,18 @@ def culprit_facts(located: Located) -> Iterator[tuple[str, object]]:
         yield "confidence", located.confidence.value
     if located.compiles:
         yield "cost", f"{located.compiles} compiles in {located.seconds:.1f} s"
+
+
+def of_operators(checks: OperatorChecks) -> Section:
+    """Show the custom operators that were called, and what they promise and do not do."""
+    called = ", ".join(checks.operators)
+    if not checks.operators:
+        return Section("no custom operator is called", ())
+    if not checks.violations:
+        return Section(f"the custom operators do what they declare: {called}", (), Tone.GOOD)
+    broken = dict.fromkeys(one.op for one in checks.violations)
+    title = f"{counted(len(broken), 'custom operator')} of {len(checks.operators)} breaks its contract"
+    return Section(title, (Facts.of(violation_facts(checks.violations)),), Tone.BAD)
 
 
 def violation_facts(violations: Iterable[Violation]) -> Iterator[tuple[str, object]]:
