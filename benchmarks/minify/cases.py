@@ -75,6 +75,9 @@ class Case:
         }
         if self.injected:
             found["FXBUG"] = str(self.path.parent / "inject.py")
+        # A bundle that was not written here runs in a sandbox: the bug has to get in.
+        found["TORCHREPRO_SANDBOX_ENV"] = "FXBUG"
+        found["TORCHREPRO_SANDBOX_READ"] = str(INJECTED)
         if counted is not None:
             found["COMPILES_COUNTED"] = str(counted)
         return found

@@ -43,6 +43,7 @@ _MASKED = {
     "history",
     "growth",
     "diff",
+    "sandbox",
 }
 _COSTS = {"queries", "compiles", "original_runs"}
 _ID = re.compile(r"\d{8}-\d{6}-\d+-p\d+-[0-9a-f]+")

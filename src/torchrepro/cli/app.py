@@ -32,14 +32,22 @@ app.command("show")(show.show)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"torchrepro {__version__}")
+        from torchrepro.engine.sandbox.chosen import probed
+
+        typer.echo(f"torchrepro {__version__}\nsandbox: {probed()}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version, and which sandbox runs strangers' bundles.",
+        ),
     ] = False,
 ) -> None:
     pass

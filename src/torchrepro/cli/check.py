@@ -71,12 +71,14 @@ def check(
             "reproduces": checked.reproduces,
             "seconds": round(checked.verdict.seconds, 3),
             "expected": None if checked.expected is None else str(checked.expected),
+            "sandbox": checked.sandbox,
             "details": as_data(checked.verdict.to_dict()),
         }
         print(json.dumps(answer))
     else:
         facts = [("reproduces", _IN_WORDS[code]), ("signature", checked.signature)]
         facts += [("recorded", checked.expected)] if code == 2 and checked.expected is not None else []
+        facts += [("sandbox", checked.sandbox)] if checked.sandbox else []
         print_section(of_verdict(checked.verdict, facts))
         if traceback and checked.verdict.raised is not None:
             print(checked.verdict.raised.traceback)

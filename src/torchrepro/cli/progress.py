@@ -69,9 +69,9 @@ class Status:
         self.doing = str(message.get("step", self.doing))
         if "progress" in message:
             progress = message["progress"]
-            self.start, self.best = progress["start"], progress["best"]
-            self.queries, self.known = progress["queries"], progress["known"]
-            name = progress["pass"]
+            self.start, self.best = progress.get("start"), progress.get("best")
+            self.queries, self.known = progress.get("queries", 0), progress.get("known", 0)
+            name = progress.get("pass", "")
             if name and name != self.pass_name:
                 if self.pass_name:
                     self._spent[self.pass_name] = now - self._pass_since

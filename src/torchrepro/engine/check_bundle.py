@@ -14,6 +14,8 @@ from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
     judged_in_isolation,
 )
+from torchrepro.engine.sandbox.chosen import sandbox_for
+from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Frontend, Place
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
@@ -29,6 +31,8 @@ class Checked:
     verdict: Verdict
     signature: Signature
     expected: Signature | None
+    sandbox: str = ""
+    """The sandbox in which it was run, in words; empty: none, it is the user's own or trusted."""
 
     def _repr_html_(self) -> str:
         return self.verdict._repr_html_()
@@ -79,14 +83,21 @@ def check_bundle(
         "tolerance": tolerance,
         "trusted": list(standing.trusted),
     }
-    verdict = judged_in_isolation(
-        "torchrepro.execute.judge_repro:check",
-        payload,
-        time_limit=time_limit or time_limit_of(manifest),
-        environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
-        on_phase=on_phase,
-    )
-    return Checked(verdict, Signature.of(verdict), manifest.expected)
+    seconds = time_limit or time_limit_of(manifest)
+    told: list[str] = []
+    with sandbox_for(
+        bundle, manifest, standing, seed=seed_here(), time_limit=seconds, on_phase=on_phase
+    ) as sandbox:
+        verdict = judged_in_isolation(
+            "torchrepro.execute.judge_repro:check",
+            payload,
+            time_limit=seconds,
+            environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
+            on_phase=on_phase,
+            on_message=lambda message: told.extend(filter(None, [message.get("sandbox")])),
+            sandbox=sandbox,
+        )
+    return Checked(verdict, Signature.of(verdict), manifest.expected, sandbox="".join(told[:1]))
 
 
 def first_failing(

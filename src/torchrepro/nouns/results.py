@@ -179,6 +179,8 @@ class Located:
     stopped: str = ""
     """Why it ended before everything was looked at; empty if it did not."""
     notes: tuple[str, ...] = ()
+    sandbox: str = ""
+    """The sandbox in which it was found, in words; empty: none, the bundle is the user's own or trusted."""
 
     @property
     def found(self) -> bool:
@@ -391,6 +393,8 @@ class Minified:
     """How it became smaller, an interrupted run included; empty in results of older versions."""
     scope: Mapping[str, Any] = field(default_factory=dict)
     """The settings that it was found with, as far as another choice may give another result."""
+    sandbox: str = ""
+    """The sandbox in which it was found, in words; empty: none, the bundle is the user's own or trusted."""
 
     @property
     def minimal(self) -> bool:

@@ -22,6 +22,8 @@ from torchrepro.bundle.read import (
 from torchrepro.engine.check_bundle import time_limit_of
 from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
 from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated, verdict_of
+from torchrepro.engine.sandbox.chosen import sandbox_for
+from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Adoption, Located, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
@@ -199,13 +201,17 @@ def measured(
     seconds = time_limit or time_limit_of(manifest)
 
     def ran(**more: Any) -> Outcome:
-        return run_isolated(
-            "torchrepro.report.error_map:measure",
-            {**payload, **more},
-            time_limit=seconds,
-            environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
-            on_phase=on_phase,
-        )
+        with sandbox_for(
+            bundle, manifest, standing, seed=seed_here(), time_limit=seconds, on_phase=on_phase
+        ) as sandbox:
+            return run_isolated(
+                "torchrepro.report.error_map:measure",
+                {**payload, **more},
+                time_limit=seconds,
+                environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
+                on_phase=on_phase,
+                sandbox=sandbox,
+            )
 
     try:
         outcome = run_without_reference_if_it_dies(ran)

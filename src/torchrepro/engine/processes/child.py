@@ -27,6 +27,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn, Protocol, Self
 
+import msgspec
+
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 
 OnMessage = Callable[[Mapping[str, Any]], None]
@@ -34,6 +36,8 @@ OnMessage = Callable[[Mapping[str, Any]], None]
 SignalHandler = Callable[[int, FrameType | None], None]
 
 _TAIL_BYTES = 8000
+_LONGEST_LINE = 256 << 20
+"""Bytes of a report; whoever sends more does not answer."""
 _POLL_SECONDS = 0.1
 _POLL_DYING_SECONDS = 0.005
 _TERM_SECONDS = 0.3
@@ -84,6 +88,42 @@ def signal_name(exit_code: int | None) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a search reports while it runs."""
+
+    name: str = msgspec.field(name="pass", default="")
+    start: tuple[int, int, int] | None = None
+    best: tuple[int, int, int] | None = None
+    queries: int = 0
+    known: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """An error that a process reports: see `Outcome.error`."""
+
+    kind: str
+    fact: str
+    next_step: str
+    traceback: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a process may report. Whoever else writes into its pipe, a stranger's code, can send no more."""
+
+    phase: str = ""
+    step: str = ""
+    passes: dict[str, str] = {}
+    progress: Progress | None = None
+    time_limit: float = 0.0
+    worn_out: bool = False
+    result: Any = None
+    error: Failed | None = None
+    sandbox: str = ""
+    """Which sandbox the process is in (`engine/sandbox/supervise.py`)."""
+    ended: int = 0
+    """The exit code of the process in the sandbox, negative for a signal."""
 
 
 class Reporter:
@@ -236,15 +276,22 @@ class Child(Program):
         """How many jobs it has been given."""
         self._reports, self._requests = reports, requests
         self._unread = b""
+        self._ended: int | None = None
+        """The exit code of a process in a sandbox, which the process around it reports."""
         os.set_blocking(reports, False)
 
     def fileno(self) -> int:
         return self._reports
 
     def begin(
-        self, time_limit: float, *, phase: str = "start", on_message: OnMessage = lambda message: None
+        self,
+        time_limit: float,
+        *,
+        phase: str = "start",
+        on_message: OnMessage = lambda message: None,
+        may_set_clock: bool = False,
     ) -> None:
-        """Expect an answer within this many seconds from now."""
+        """Expect an answer within this many seconds from now; the process `may_set_clock` anew, once."""
         self.jobs += 1
         if self.jobs > 1:
             os.ftruncate(self._output.fileno(), 0)
@@ -252,6 +299,7 @@ class Child(Program):
         self.phase, self.answered = phase, False
         self._answer: Mapping[str, Any] = {}
         self._on_message = on_message
+        self._may_set_clock = may_set_clock
         self._set_clock(time_limit)
 
     def ask(self, request: Mapping[str, Any]) -> None:
@@ -264,6 +312,7 @@ class Child(Program):
         """Return how the job ended; None before the deadline while it still runs."""
         exit_code = self.process.poll()  # first: what it wrote before it died is read after
         self._read()
+        exit_code = exit_code if self._ended is None else self._ended
         timed_out = exit_code is None and time.monotonic() >= self.deadline
         if not self.answered and exit_code is None and not timed_out:
             return None
@@ -298,20 +347,22 @@ class Child(Program):
                 *lines, self._unread = (self._unread + chunk).split(b"\n")
                 for line in lines:
                     self._take(line)
-                self.is_silent = not chunk
+                self.is_silent = not chunk or len(self._unread) > _LONGEST_LINE
 
     def _take(self, line: bytes) -> None:
         try:
             message = json.loads(line)
-        except ValueError:
+            told = msgspec.convert(message, Message)
+        except (ValueError, RecursionError):
             return  # the child wrote into all of its descriptors: its exit code is evaluated instead
-        if not isinstance(message, dict):
-            return
         self._on_message(message)
-        self.phase = message.get("phase", self.phase)
-        if "time_limit" in message:
-            self._set_clock(message["time_limit"])
-        self.is_worn_out = self.is_worn_out or "worn_out" in message
+        self.phase = told.phase or self.phase
+        if "time_limit" in message and self._may_set_clock:
+            self._may_set_clock = False
+            self._set_clock(told.time_limit)
+        self.is_worn_out = self.is_worn_out or told.worn_out
+        if "ended" in message:
+            self._ended = told.ended
         if "result" in message or "error" in message:
             self.answered, self._answer = True, message
 

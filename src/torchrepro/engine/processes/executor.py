@@ -47,6 +47,7 @@ from torchrepro.engine.processes.limits import (
     usable_cores,
     use_scratch,
 )
+from torchrepro.engine.sandbox.seccomp import give_up_signals
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import HarnessError
 from torchrepro.nouns.repro import Place, Repro
@@ -233,6 +234,7 @@ class Executor:
             use_scratch(str(self._scratch_of(task)))
             limit_threads(self._threads)
             limit_memory(task.memory_limit)
+            give_up_signals()
             return job(task.repro, task.payload, reporter)
 
         try:
@@ -253,7 +255,7 @@ class Executor:
             return Outcome(error=describe_error(exc), phase="load")
         worker = self._worker_for(task)
         # The time limit of a task begins with its job, after the worker has started and loaded the repro.
-        worker.begin(_START_SECONDS, phase="spawn")
+        worker.begin(_START_SECONDS, phase="spawn", may_set_clock=True)
         worker.ask({"job": "torchrepro.engine.processes.executor:run_task", "payload": request})
         return worker
 
@@ -299,6 +301,7 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
         importlib.import_module(name)
     use_scratch(request["scratch"])
     limit_threads(request["threads"])
+    give_up_signals()
     repro = load_verified(Path(request["bundle"]))
     reporter.send(phase="start", time_limit=request["time_limit"])
     limit_memory(request["memory_limit"])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import platformdirs
@@ -34,6 +34,9 @@ from torchrepro.engine.processes.child import (
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
+
+if TYPE_CHECKING:
+    from torchrepro.engine.sandbox.chosen import Sandbox
 
 _MODULE = "torchrepro.engine.processes.fresh_process"
 _COMPILED_PHASES = ("compile", "run", "compare")
@@ -91,10 +94,12 @@ def run_isolated(
     on_message: OnMessage = lambda message: None,
     on_start: Callable[[int], None] = lambda pid: None,
     pass_fds: tuple[int, ...] = (),
+    sandbox: Sandbox | None = None,
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
     `on_start` is called with its pid, `on_message` with each report, and `on_phase` with each phase's name.
+    In a `sandbox` the environment is not inherited, and only the process around it has `pass_fds`.
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -102,7 +107,7 @@ def run_isolated(
         if "phase" in message:
             on_phase(message["phase"])
 
-    with start_interpreter(environ, pass_fds) as child:
+    with start_interpreter(environ, pass_fds, sandbox) as child:
         on_start(child.process.pid)
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload})
@@ -111,18 +116,24 @@ def run_isolated(
     return outcome
 
 
-def start_interpreter(environ: Mapping[str, str] | None = None, pass_fds: tuple[int, ...] = ()) -> Child:
-    """Start a fresh process that waits for jobs."""
+def start_interpreter(
+    environ: Mapping[str, str] | None = None,
+    pass_fds: tuple[int, ...] = (),
+    sandbox: Sandbox | None = None,
+) -> Child:
+    """Start a fresh process that waits for jobs, confined if a sandbox is given."""
     reading_end, requests = os.pipe()
     try:
         with reports_and_output() as (reports, writing_end, output):
+            # -P: a file called random.py in the user's directory must not replace the standard library's.
+            command = [sys.executable, "-P", "-m", _MODULE, str(writing_end)]
+            chosen = environ or {}
             process = popen(
-                # -P: a file called random.py in the user's directory must not replace the standard library's.
-                [sys.executable, "-P", "-m", _MODULE, str(writing_end)],
+                command if sandbox is None else sandbox.command(command, reports=writing_end),
                 output,
                 stdin=reading_end,
                 pass_fds=(writing_end, *pass_fds),
-                env={**os.environ, **(environ or {})},
+                env={**os.environ, **chosen} if sandbox is None else sandbox.environment(chosen),
             )
             return Child(process, output, reports, requests)
     except BaseException:

@@ -28,14 +28,23 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with, handling, leave
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
-    cache_directory,
     compiler_environment,
     job_named,
     raise_reported,
     run_isolated,
 )
 from torchrepro.engine.processes.limits import MARK, end_leftovers
-from torchrepro.engine.search.run_directory import Identity, RunDirectory, held, minified_beside
+from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
+from torchrepro.engine.sandbox.transfer import remove
+from torchrepro.engine.search.confined import answer_outside, copy_known, copy_out, working_copy
+from torchrepro.engine.search.run_directory import (
+    Identity,
+    RunDirectory,
+    held,
+    minified_beside,
+    seed_of,
+    write_json,
+)
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Located, Minified
 
@@ -54,7 +63,9 @@ class SearchRequest:
     seed: str
     """The directory of the warm cache that the next run starts from (`engine/search/setup.py`)."""
     parent: int
-    """The pid of the parent; the search does not outlive it."""
+    """The pid of the parent, which the search does not outlive; 0: a sandbox ends it."""
+    mark: str = ""
+    """The mark of the run's processes (`engine/processes/limits.py`); empty: that of the directory."""
     known: str = ""
     """The run directory of `minify` on the same bundle, whose verdicts are used here too; empty: none."""
     warm: bool = True
@@ -63,9 +74,16 @@ class SearchRequest:
     """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
 
 
-def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message: OnMessage) -> Outcome:
+def run_search(
+    request: SearchRequest,
+    *,
+    environ: Mapping[str, str],
+    on_message: OnMessage,
+    sandbox: Sandbox | None = None,
+) -> Outcome:
     """Run a search and return its outcome; raise KeyboardInterrupt if it was stopped without a result."""
     directory = RunDirectory(Path(request.directory))
+    mark = request.mark or directory.mark
     interrupts = _Interrupts(on_message)
     with handling({signal.SIGINT: interrupts.take, signal.SIGTERM: leave}):
         try:
@@ -73,13 +91,14 @@ def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message
                 "torchrepro.engine.search.process:search",
                 msgspec.to_builtins(request),
                 time_limit=math.inf,
-                environ={**environ, MARK: directory.mark},
+                environ={**environ, MARK: mark},
                 on_message=on_message,
                 on_start=interrupts.pass_on_to,
                 pass_fds=(request.lock,),
+                sandbox=sandbox,
             )
         finally:
-            end_leftovers(directory.mark)
+            end_leftovers(mark)
             shutil.rmtree(directory.scratch, ignore_errors=True)
         if outcome.result is None and interrupts.count:
             raise KeyboardInterrupt  # stopped before there was a result
@@ -89,10 +108,11 @@ def run_search(request: SearchRequest, *, environ: Mapping[str, str], on_message
 def search(payload: Mapping[str, Any], reporter: Reporter) -> Any:
     """Run a search in this process, which is its own."""
     request = msgspec.convert(payload, SearchRequest)
-    die_with(request.parent, signal.SIGTERM)
-    # Candidates must not hold the lock of the run: it is released when this process exits.
-    os.set_inheritable(request.lock, False)
-    os.register_at_fork(after_in_child=lambda: os.close(request.lock))
+    if request.parent:
+        die_with(request.parent, signal.SIGTERM)
+        # Candidates must not hold the lock of the run: it is released when this process exits.
+        os.set_inheritable(request.lock, False)
+        os.register_at_fork(after_in_child=lambda: os.close(request.lock))
     return job_named(request.job)(request, reporter)  # imports torch
 
 
@@ -156,34 +176,71 @@ class Search:
 
     def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed
+        copy_out(self.directory)
+        remove(self.directory.scratch)
         manifest = read_manifest(self.bundle)
         standing = standing_of(self.bundle, manifest, self.settings.trusted)
-        minified = minified_beside(self.bundle)
-        counts = not self.fresh and RunDirectory(minified).is_about(identity)
+        minified = RunDirectory(minified_beside(self.bundle))
+        counts = not self.fresh and minified.is_about(identity)
         request = SearchRequest(
             job=self.job,
             bundle=str(self.bundle.resolve()),
             directory=str(self.directory.path),
             settings=msgspec.to_builtins(replace(self.settings, trusted=standing.trusted)),
-            seed=str(cache_directory() / "warm" / identity.toolchain),
-            known=str(minified) if counts else "",
+            seed=str(seed_of(identity)),
+            known=str(minified.path) if counts else "",
             parent=os.getpid(),
+            mark=self.directory.mark,
             lock=lock,
         )
         environ = {
             **compiler_environment(manifest.ambient.environ),
             **standing.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(self.directory.cache),
             "OPENBLAS_NUM_THREADS": "1",  # the search process forks, so it must have no other thread
         }
         if not devices_of(manifest):
             hide_devices(environ)
-        outcome = run_search(request, environ=environ, on_message=on_message)
+        with sandbox_for(
+            self.bundle,
+            manifest,
+            standing,
+            seed=seed_of(identity),
+            scratch=self.directory.scratch,
+            oracle=self.oracle,
+            on_phase=lambda phase: on_message({"phase": phase}),
+        ) as sandbox:
+            if sandbox is None:
+                return self._told(request, environ, on_message)
+            with working_copy(self.directory, sandbox) as inner:
+                known = copy_known(minified, sandbox) if counts else ""
+                confined = replace(request, directory=str(inner.path), known=str(known), parent=0)
+                told = self._told(confined, environ, on_message, sandbox)
+            told = answer_outside(told, self.directory, inner.path, self.bundle)
+            write_json(self.directory.result, told)
+            return told
+
+    def _told(
+        self,
+        request: SearchRequest,
+        environ: Mapping[str, str],
+        on_message: OnMessage,
+        sandbox: Sandbox | None = None,
+    ) -> Any:
+        """Run the search process, and again if it died while warming up; return its answer or raise."""
+        named: list[str] = []
+
+        def take(message: Mapping[str, Any]) -> None:
+            named.extend(filter(None, [message.get("sandbox")]))
+            on_message(message)
+
+        environ = {**environ, "TORCHINDUCTOR_CACHE_DIR": str(RunDirectory(Path(request.directory)).cache)}
+        outcome = run_search(request, environ=environ, on_message=take, sandbox=sandbox)
         if outcome.result is None and outcome.error is None and outcome.phase == "warm":
             # It died while warming up: the compiler under test may crash there.
-            outcome = run_search(replace(request, warm=False), environ=environ, on_message=on_message)
+            again = replace(request, warm=False)
+            outcome = run_search(again, environ=environ, on_message=take, sandbox=sandbox)
         if outcome.result is not None:
-            return outcome.result
+            return {**outcome.result, "sandbox": "".join(named[:1])}
         raise_reported(outcome)
         if outcome.signal == "SIGKILL":
             raise TorchReproError(

@@ -18,10 +18,11 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +32,7 @@ import msgspec
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import LOCATED, file_digest
+from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns import __version__
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import cpu_name, cxx_version, telling_environment
@@ -64,9 +66,12 @@ class Identity:
 
     @classmethod
     def of(cls, bundle: Path, *, oracle: str = "") -> Identity:
+        return replace(cls.here(), bundle=_digest(bundle), oracle=oracle)
+
+    @classmethod
+    def here(cls) -> Identity:
+        """Return what is installed, without a bundle and an oracle."""
         return cls(
-            bundle=_digest(bundle),
-            oracle=oracle,
             torchrepro=__version__,
             torch=_torch_version(),
             python=platform.python_version(),
@@ -77,8 +82,11 @@ class Identity:
 
     @property
     def toolchain(self) -> str:
-        """A digest of what compiled libraries depend on: runs with the same digest can share them."""
-        parts = (self.torch, self.python, self.machine, self.cxx)
+        """A digest of what compiled libraries depend on: runs with the same digest can share them.
+
+        With the place of the installation, because inductor's keys have the paths of torch's headers in them.
+        """
+        parts = (self.torch, self.python, self.machine, self.cxx, sys.prefix)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
     def changed_since(self, former: Identity) -> str:
@@ -87,6 +95,15 @@ class Identity:
             if getattr(self, entry.name) != getattr(former, entry.name):
                 return _IN_WORDS[entry.name]
         return ""
+
+
+def seed_here() -> Path:
+    """Return where the warm cache of this installation's compiler is kept (`engine/search/setup.py`)."""
+    return seed_of(Identity.here())
+
+
+def seed_of(identity: Identity) -> Path:
+    return cache_directory() / "warm" / identity.toolchain
 
 
 def _digest(bundle: Path) -> str:
