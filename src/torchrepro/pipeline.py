@@ -21,8 +21,8 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.check_bundle import OnPhase, check_bundle
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
-from torchrepro.nouns.errors import DoesNotFail
-from torchrepro.nouns.repro import telling_environment
+from torchrepro.nouns.errors import DoesNotFail, TorchReproError
+from torchrepro.nouns.repro import ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torchrepro.engine.processes.child import OnMessage
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
-    from torchrepro.nouns.repro import ModelRequest
     from torchrepro.nouns.results import Located, Minified
     from torchrepro.report.contents import Contents
     from torchrepro.second_opinion.explanation import Explained
@@ -42,7 +41,7 @@ __all__ += ["minify_bundle", "report_on"]
 
 
 def catch(
-    target: str,
+    target: str | ModelRequest,
     *,
     directory_for: Callable[[Path], tuple[Path, str]],
     fresh: bool = False,
@@ -56,19 +55,35 @@ def catch(
     from torchrepro.catch.target import CaughtBundle, Target
     from torchrepro.engine.search.run_directory import CAUGHT
 
-    named = Target.parse(target)
+    request = target if isinstance(target, ModelRequest) else ModelRequest(target)
+    named = Target.parse(request.target)
+    if not named.function:
+        _refuse_options(request)
     if named.is_bundle:
-        return CaughtBundle(Path(target))
+        return CaughtBundle(Path(request.target))
     directory, elsewhere = directory_for(named.path)
-    bundle = None if fresh else named.caught_before(directory)
+    bundle = None if fresh else named.caught_before(directory, request)
     if bundle is not None:
         notes = [f"this is what {named.file} left before; --fresh runs it again"]
     elif named.file is not None and not named.function:
         bundle, notes = _catch_in_program(named.file, directory / CAUGHT)
     else:
-        bundle, notes = _catch_in_function(target, directory / CAUGHT, on_phase)
-    named.remember(bundle, directory)
+        bundle, notes = _catch_in_function(request, directory / CAUGHT, on_phase)
+    named.remember(bundle, directory, request)
     return CaughtBundle(bundle, directory, (*([elsewhere] if elsewhere else []), *notes))
+
+
+def _refuse_options(request: ModelRequest) -> None:
+    """Raise if a request for a bundle or a program says how a model is run: they say so themselves."""
+    plain, given = ModelRequest(request.target), msgspec.to_builtins(request)
+    if request != plain:
+        usual = msgspec.to_builtins(plain)
+        names = [name for name, value in given["compiler"].items() if value != usual["compiler"][name]]
+        names += [name for name in given if name != "compiler" and given[name] != usual[name]]
+        raise TorchReproError(
+            f"{request.target} is no FILE.py:FUNCTION: it says itself how it is run ({', '.join(names)})",
+            next_step="leave these options out, or name the function that returns the model",
+        )
 
 
 def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
@@ -87,11 +102,8 @@ def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
     return first.path, [*notes, *(f"ignored: {other.path} ({other.signature})" for other in others)]
 
 
-def _catch_in_function(target: str, out: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
+def _catch_in_function(request: ModelRequest, out: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
     """Compare a function's model with its compiled self, and save the failing graph, or the whole call."""
-    from torchrepro.nouns.repro import ModelRequest
-
-    request = ModelRequest(target)
     compared = compare_model(request, save_to=out, on_phase=on_phase)
     compared.verdict.require_testable()
     if not compared.verdict.fails:
@@ -144,7 +156,7 @@ def explain_model(
 
 
 def locate(
-    target: str,
+    target: str | ModelRequest,
     settings: LocateSettings | None = None,
     *,
     out: Path | None = None,
@@ -152,7 +164,7 @@ def locate(
     on_phase: OnPhase = lambda phase: None,
     on_message: OnMessage = lambda message: None,
 ) -> Located:
-    """Locate the failure of a bundle, a program or a function."""
+    """Locate the failure of a bundle, a program or a function; a request says how the function is run."""
     from torchrepro.engine.search.run_directory import place_for
     from torchrepro.nouns.results import Located
 
@@ -163,7 +175,8 @@ def locate(
         caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
         located = locate_bundle(caught.bundle, settings, out=out, fresh=fresh, on_message=on_message)
     except DoesNotFail as healthy:
-        return Located(bundle=target, kind=Kind.PASS, notes=(str(healthy),))
+        named = target.target if isinstance(target, ModelRequest) else target
+        return Located(bundle=named, kind=Kind.PASS, notes=(str(healthy),))
     return replace(located, notes=(*caught.notes, *located.notes))
 
 
@@ -196,7 +209,7 @@ def locate_bundle(
 
 
 def minify(
-    target: str,
+    target: str | ModelRequest,
     settings: MinifySettings | None = None,
     *,
     out: Path | None = None,
@@ -204,7 +217,7 @@ def minify(
     on_phase: OnPhase = lambda phase: None,
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
-    """Minify the failure of a bundle, a program or a function."""
+    """Minify the failure of a bundle, a program or a function; a request says how the function is run."""
     from torchrepro.minify.run_directory import run_directory
 
     def directory_for(path: Path) -> tuple[Path, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torchrepro.catch.target import Target
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import ModelRequest
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +49,10 @@ def test_what_was_caught_is_found_again_until_the_program_changes(tmp_path: Path
     target, directory = Target.parse("train.py"), tmp_path / "train.minified"
     bundle = directory / "caught" / "1-mismatch"
     bundle.mkdir(parents=True)
-    assert target.caught_before(directory) is None
-    target.remember(bundle, directory)
-    assert target.caught_before(directory) == bundle
+    request = ModelRequest("train.py")
+    assert target.caught_before(directory, request) is None
+    target.remember(bundle, directory, request)
+    assert target.caught_before(directory, request) == bundle
+    assert target.caught_before(directory, replace(request, backward=True)) is None
     program.write_text("def build(): return 1")
-    assert target.caught_before(directory) is None
+    assert target.caught_before(directory, request) is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import keyword
+import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,11 @@ from torchrepro.bundle.values import pack_values
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 from torchrepro.torch_api.modules import compiled_function, compiled_module
+
+CALLEE = "callee"
+"""The attribute of a graph that is compiled, where it is an argument of the call and not what is called."""
+ORIGINAL = "original"
+"""The attribute that is the same object and is not compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +46,84 @@ def repro_of_call(
     *,
     compiler: Compiler,
     ambient: Ambient,
+    call: Callable[..., Any] | None = None,
+    post: Callable[..., Any] | None = None,
 ) -> Repro:
-    """Return the call `function(*args, **kwargs)` as a repro. It holds the live objects."""
-    call = _plain(UserCall(function, tuple(args), dict(kwargs)))
+    """Return the call `function(*args, **kwargs)` as a repro. It holds the live objects.
+
+    With `call` it is `call(function, args)`, and with `post` the result is `post(function, result, args)`:
+    there only the function itself is compiled, so it is an attribute (`CALLEE`) of the graph.
+    """
+    if call is not None or post is not None:
+        return _repro_of_calls(function, tuple(args), dict(kwargs), compiler, ambient, call, post)
+    plain = _plain(UserCall(function, tuple(args), dict(kwargs)))
     builder = _Builder()
-    arguments = builder.node(call.args, "arg")
-    named = {name: builder.node(value, name) for name, value in call.kwargs.items()}
-    if isinstance(call.function, torch.nn.Module):
-        builder.root.add_module("model", call.function)
+    arguments = builder.node(plain.args, "arg")
+    named = {name: builder.node(value, name) for name, value in plain.kwargs.items()}
+    if isinstance(plain.function, torch.nn.Module):
+        builder.root.add_module("model", plain.function)
         result = builder.graph.call_module("model", arguments, named)
     else:
-        result = builder.graph.call_function(_representable(call.function), arguments, named)
+        result = builder.graph.call_function(_representable(plain.function), arguments, named)
     builder.graph.output(result)
     graph = GraphModule(builder.root, builder.graph)
     return Repro(graph, tuple(builder.inputs), Place.BEFORE_CAPTURE, compiler, ambient)
+
+
+def _repro_of_calls(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    compiler: Compiler,
+    ambient: Ambient,
+    call: Callable[..., Any] | None,
+    post: Callable[..., Any] | None,
+) -> Repro:
+    builder = _Builder()
+    arguments = builder.node(args, "arg")
+    named = {name: builder.node(value, name) for name, value in kwargs.items()}
+    builder.root.__dict__[CALLEE] = builder.root.__dict__[ORIGINAL] = function
+    callee = builder.graph.create_node("get_attr", CALLEE, name=CALLEE)
+    if call is not None:
+        result = builder.graph.call_function(call, (callee, arguments))
+    else:
+        result = builder.graph.call_function(operator.call, (callee, *arguments), named)
+    if post is not None:
+        original = builder.graph.create_node("get_attr", ORIGINAL, name=ORIGINAL)
+        result = builder.graph.call_function(post, (original, result, arguments))
+    builder.graph.output(result)
+    graph = GraphModule(builder.root, builder.graph)
+    return Repro(graph, tuple(builder.inputs), Place.BEFORE_CAPTURE, compiler, ambient)
+
+
+def callee_of(graph: GraphModule) -> Callable[..., Any]:
+    """Return the function or module of a graph that is compiled: all else is plain Python around it."""
+    if any(node.op == "get_attr" and node.target == CALLEE for node in graph.graph.nodes):
+        found: Callable[..., Any] = getattr(graph, CALLEE)
+        return found
+    node = next(node for node in graph.graph.nodes if node.op in ("call_function", "call_module"))
+    return graph.get_submodule(node.target) if isinstance(node.target, str) else node.target
+
+
+def run_call(graph: GraphModule, inputs: Sequence[Any], callee: Callable[..., Any]) -> Any:
+    """Run the call on these inputs with `callee`, the compiled form of what it calls or that itself."""
+    values: dict[Node, Any] = {}
+    given, own = iter(inputs), callee_of(graph)
+    for node in graph.graph.nodes:
+        match node.op:
+            case "placeholder":
+                values[node] = next(given)
+            case "get_attr":
+                held = functools.reduce(getattr, str(node.target).split("."), graph)
+                values[node] = callee if node.target == CALLEE else held
+            case "call_function" | "call_module":
+                target = node.target
+                function = graph.get_submodule(target) if isinstance(target, str) else target
+                args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
+                values[node] = (callee if function is own else function)(*args, **kwargs)
+            case "output":
+                return _filled(node.args[0], values)
+    raise CannotSerialise("the graph returns nothing", next_step="save the call again")
 
 
 def call_in(graph: GraphModule, inputs: Sequence[Any]) -> UserCall:

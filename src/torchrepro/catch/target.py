@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import file_digest
 from torchrepro.catch.launcher import Ended, run_program
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.engine.search.run_directory import CAUGHT, write_json
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import ModelRequest
 
 _CATCH_ALL = 4
 """The level that catches exceptions, crashes, hangs and wrong numbers."""
@@ -54,21 +57,23 @@ class Target:
         named = self.file if self.file is not None else Path(re.sub(r"\W", "-", self.text))
         return named.with_name(f"{named.stem}-{self.function}" if self.function else named.stem)
 
-    def caught_before(self, directory: Path) -> Path | None:
+    def caught_before(self, directory: Path, request: ModelRequest) -> Path | None:
         """Return the bundle that the same command left in a directory, if the file is still the same."""
         if self.file is None:
             return None
         try:
             record = json.loads((directory / f"{CAUGHT}.json").read_text())
             bundle = directory / str(record["bundle"])
-            return bundle if record["file"] == file_digest(self.file) and bundle.exists() else None
+            same = record["file"] == file_digest(self.file) and record["request"] == to_builtins(request)
+            return bundle if same and bundle.exists() else None
         except (OSError, ValueError, KeyError):
             return None
 
-    def remember(self, bundle: Path, directory: Path) -> None:
+    def remember(self, bundle: Path, directory: Path, request: ModelRequest) -> None:
         """Record which bundle was caught, for `caught_before`."""
         if self.file is not None:
-            record = {"file": file_digest(self.file), "bundle": str(bundle.relative_to(directory))}
+            place = str(bundle.relative_to(directory))
+            record = {"file": file_digest(self.file), "request": to_builtins(request), "bundle": place}
             write_json(directory / f"{CAUGHT}.json", record)
 
 

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli.options import Json, ModelTarget, TimeLimit, Traceback, failures_as_lines
+from torchrepro.cli.options import (
+    Amp,
+    CompileOption,
+    Device,
+    Json,
+    Mode,
+    ModelTarget,
+    TimeLimit,
+    Traceback,
+    failures_as_lines,
+    model_request,
+)
 
 
 def capture(
@@ -32,7 +43,10 @@ def capture(
     guards: Annotated[bool, typer.Option("--guards", help="Show the guards of each region.")] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show the graphs and their inputs.")] = False,
     code: Annotated[bool, typer.Option("--code", help="Show the generated code around each graph.")] = False,
-    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
+    mode: Mode = None,
+    option: CompileOption = None,
+    amp: Amp = None,
+    device: Device = None,
     time_limit: TimeLimit = 300.0,
     json_: Json = False,
     traceback: Traceback = False,
@@ -48,12 +62,20 @@ def capture(
 
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
+    from torchrepro.nouns.repro import Frontend
     from torchrepro.report.text import print_lines
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        compiler = Compiler(backend, fullgraph=fullgraph, frontend=Frontend.TORCHREPRO)
-        request = ModelRequest(target=target, compiler=compiler, device=device)
+        request = model_request(
+            target,
+            backend=backend,
+            mode=mode,
+            option=option,
+            amp=amp,
+            device=device,
+            frontend=Frontend.TORCHREPRO,
+            fullgraph=fullgraph,
+        )
         with progress(quiet=json_) as shown:
             explained = pipeline.explain_model(
                 request, verify=verify, dynamo=dynamo, time_limit=time_limit, on_phase=shown.phase

@@ -9,44 +9,34 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.options import (
+    Amp,
+    Backend,
+    Backward,
+    CompileOption,
+    Device,
+    Dynamic,
     FrontendOption,
     Json,
+    Mode,
     ModelTarget,
     Strict,
     TimeLimit,
     Tolerance,
     Traceback,
     failures_as_lines,
-    parse_settings,
+    model_request,
 )
 
 
 def compare(
     target: ModelTarget,
-    backend: Annotated[
-        str,
-        typer.Option(
-            "--backend", "-b", help="The compiler under test: a backend or package.module:function."
-        ),
-    ] = "inductor",
-    mode: Annotated[str | None, typer.Option("--mode", help="Mode of torch.compile.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Option of torch.compile (repeatable)."),
-    ] = None,
-    dynamic: Annotated[
-        bool | None,
-        typer.Option("--dynamic/--static", help="Dynamic or static shapes (default: torch's)."),
-    ] = None,
-    backward: Annotated[
-        bool | None,
-        typer.Option(
-            "--backward/--forward-only",
-            help="With or without gradients (default: with, if an output needs them).",
-        ),
-    ] = None,
-    amp: Annotated[str | None, typer.Option("--amp", metavar="DTYPE", help="Run under autocast.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="Move model and inputs there.")] = None,
+    backend: Backend = None,
+    mode: Mode = None,
+    option: CompileOption = None,
+    dynamic: Dynamic = None,
+    backward: Backward = None,
+    amp: Amp = None,
+    device: Device = None,
     frontend: FrontendOption = None,
     strict: Strict = False,
     tol: Tolerance = None,
@@ -74,22 +64,24 @@ def compare(
 
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
     from torchrepro.nouns.sections import of_operators, of_verdict
     from torchrepro.nouns.verdict import as_data
     from torchrepro.report.text import print_section
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        settings = parse_settings(option or [])
-        request = ModelRequest(
-            target=target,
-            compiler=Compiler(backend, mode, settings, dynamic, frontend=frontend or Frontend.DYNAMO),
+        request = model_request(
+            target,
+            backend=backend,
+            mode=mode,
+            option=option,
+            dynamic=dynamic,
             backward=backward,
             amp=amp,
             device=device,
+            frontend=frontend,
             strict=strict,
-            tolerance=tol,
-            check_stride=stride,
+            tol=tol,
+            stride=stride,
         )
         with progress(quiet=json_) as shown:
             compared = pipeline.compare_model(

@@ -8,7 +8,24 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from torchrepro.cli.options import Json, Quiet, Traceback, Trust, failures_as_lines
+from torchrepro.cli.options import (
+    Amp,
+    Backend,
+    Backward,
+    CompileOption,
+    Device,
+    Dynamic,
+    FrontendOption,
+    Json,
+    Mode,
+    Quiet,
+    Strict,
+    Tolerance,
+    Traceback,
+    Trust,
+    failures_as_lines,
+    model_request,
+)
 
 if TYPE_CHECKING:
     from torchrepro.nouns.results import Located
@@ -41,6 +58,16 @@ def locate(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Search again instead of returning a former answer.")
     ] = False,
+    backend: Backend = None,
+    mode: Mode = None,
+    option: CompileOption = None,
+    dynamic: Dynamic = None,
+    backward: Backward = None,
+    amp: Amp = None,
+    device: Device = None,
+    frontend: FrontendOption = None,
+    strict: Strict = False,
+    tol: Tolerance = None,
     trust: Trust = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -61,8 +88,21 @@ def locate(
         progress(quiet=quiet, phases=True) as shown,
     ):
         settings = LocateSettings(jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()))
+        request = model_request(
+            target,
+            backend=backend,
+            mode=mode,
+            option=option,
+            dynamic=dynamic,
+            backward=backward,
+            amp=amp,
+            device=device,
+            frontend=frontend,
+            strict=strict,
+            tol=tol,
+        )
         located = pipeline.locate(
-            target, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
+            request, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
         )
     if json_:
         print(json.dumps(located.to_dict()))

@@ -9,7 +9,24 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from torchrepro.cli.options import Json, Quiet, Traceback, Trust, failures_as_lines
+from torchrepro.cli.options import (
+    Amp,
+    Backend,
+    Backward,
+    CompileOption,
+    Device,
+    Dynamic,
+    FrontendOption,
+    Json,
+    Mode,
+    Quiet,
+    Strict,
+    Tolerance,
+    Traceback,
+    Trust,
+    failures_as_lines,
+    model_request,
+)
 
 if TYPE_CHECKING:
     from torchrepro.nouns.results import Minified
@@ -60,6 +77,16 @@ def minify(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of continuing a former run.")
     ] = False,
+    backend: Backend = None,
+    mode: Mode = None,
+    option: CompileOption = None,
+    dynamic: Dynamic = None,
+    backward: Backward = None,
+    amp: Amp = None,
+    device: Device = None,
+    frontend: FrontendOption = None,
+    strict: Strict = False,
+    tol: Tolerance = None,
     trust: Trust = None,
     stats: Annotated[bool, typer.Option("--stats", help="Show the cost and the gain of each pass.")] = False,
     json_: Json = False,
@@ -91,8 +118,21 @@ def minify(
             explain=explain,
             trusted=tuple(trust or ()),
         )
+        request = model_request(
+            target,
+            backend=backend,
+            mode=mode,
+            option=option,
+            dynamic=dynamic,
+            backward=backward,
+            amp=amp,
+            device=device,
+            frontend=frontend,
+            strict=strict,
+            tol=tol,
+        )
         minified = pipeline.minify(
-            target, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
+            request, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
         )
     if json_:
         print(json.dumps(minified.to_dict()))

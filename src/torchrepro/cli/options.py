@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from torchrepro.nouns.errors import HarnessError, TorchReproError
-from torchrepro.nouns.repro import Frontend
+from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
@@ -53,6 +53,88 @@ Trust = Annotated[
         "--trust", metavar="MODULE", help="A module that the bundle may import and run (repeatable)."
     ),
 ]
+
+
+# How the model of FILE.py:FUNCTION is compiled, run and judged: the same options for every verb.
+_OF_A_FUNCTION = "FILE.py:FUNCTION"
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        "-b",
+        help="The compiler under test: a backend or package.module:function (default: inductor).",
+        rich_help_panel=_OF_A_FUNCTION,
+        show_default=False,
+    ),
+]
+Mode = Annotated[
+    str | None, typer.Option("--mode", help="Mode of torch.compile.", rich_help_panel=_OF_A_FUNCTION)
+]
+CompileOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Option of torch.compile (repeatable).",
+        rich_help_panel=_OF_A_FUNCTION,
+    ),
+]
+Dynamic = Annotated[
+    bool | None,
+    typer.Option(
+        "--dynamic/--static",
+        help="Dynamic or static shapes (default: torch's).",
+        rich_help_panel=_OF_A_FUNCTION,
+        show_default=False,
+    ),
+]
+Backward = Annotated[
+    bool | None,
+    typer.Option(
+        "--backward/--forward-only",
+        help="With or without gradients (default: with, if an output needs them).",
+        rich_help_panel=_OF_A_FUNCTION,
+        show_default=False,
+    ),
+]
+Amp = Annotated[
+    str | None,
+    typer.Option("--amp", metavar="DTYPE", help="Run under autocast.", rich_help_panel=_OF_A_FUNCTION),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="Move model and inputs there.", rich_help_panel=_OF_A_FUNCTION),
+]
+
+
+def model_request(
+    target: str,
+    *,
+    backend: str | None = None,
+    mode: str | None = None,
+    option: list[str] | None = None,
+    dynamic: bool | None = None,
+    backward: bool | None = None,
+    amp: str | None = None,
+    device: str | None = None,
+    frontend: Frontend | None = None,
+    strict: bool = False,
+    tol: float | None = None,
+    stride: bool = False,
+    fullgraph: bool = False,
+) -> ModelRequest:
+    """Return what the options above say about a target."""
+    options, frontend = parse_settings(option or []), frontend or Frontend.DYNAMO
+    return ModelRequest(
+        target,
+        Compiler(backend or "inductor", mode, options, dynamic, fullgraph, frontend=frontend),
+        backward=backward,
+        amp=amp,
+        device=device,
+        strict=strict,
+        tolerance=tol,
+        check_stride=stride,
+    )
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:

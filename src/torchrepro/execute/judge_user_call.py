@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.provenance import owners
-from torchrepro.bundle.user_calls import call_in
+from torchrepro.bundle.user_calls import callee_of, run_call
 from torchrepro.execute.compilers import compile_model
 from torchrepro.execute.judge_repro import compilation, synchronise
 from torchrepro.graph_text.printer import GraphText
@@ -39,7 +39,7 @@ class FreshCall:
 
     @property
     def function(self) -> Callable[..., Any]:
-        return call_in(self.graph, self.inputs).function
+        return callee_of(self.graph)
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
@@ -100,8 +100,7 @@ class CallTrial:
 
         def run(*inputs: Any) -> Any:
             with applied_modes(self.repro.ambient):
-                arguments = call_in(call.graph, inputs)
-                return function(*arguments.args, **arguments.kwargs)
+                return run_call(call.graph, inputs, function)
 
         state, only_fwd = call.state, self.repro.backward is False
         if call.earlier:
@@ -141,8 +140,7 @@ def run_compiled(repro: Repro) -> Any:
     """Run the compiled call and return its outputs, unjudged."""
     with CallTrial.of(repro).fresh() as call, applied_modes(repro.ambient):
         compiled = compile_model(repro.compiler, call.function)
-        arguments = call_in(call.graph, call.inputs)
-        outputs = compiled(*arguments.args, **arguments.kwargs)
+        outputs = run_call(call.graph, call.inputs, compiled)
         synchronise()
     return outputs
 

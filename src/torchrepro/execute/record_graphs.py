@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.provenance import owners
-from torchrepro.bundle.user_calls import call_in
+from torchrepro.bundle.user_calls import callee_of, run_call
 from torchrepro.execute.compilers import compile_model
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
@@ -103,10 +103,10 @@ def graphs_of_call(repro: Repro) -> tuple[list[Repro], list[str]]:
     """Return every graph that capture makes of a whole call of the user, and notes on what was not kept."""
 
     def call(backend: Callable[..., Any]) -> None:
-        whole = call_in(repro.graph, repro.inputs)
         plain = replace(repro.compiler, options={}, mode=None)
         with applied_modes(repro.ambient):
-            compile_model(plain, whole.function, backend=backend)(*whole.args, **whole.kwargs)
+            compiled = compile_model(plain, callee_of(repro.graph), backend=backend)
+            run_call(repro.graph, repro.inputs, compiled)
 
     with applied_settings(repro.ambient):
         return record_graphs(call, repro.compiler, environ=repro.ambient.environ)

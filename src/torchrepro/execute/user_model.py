@@ -179,9 +179,27 @@ def read_options(module: ModuleType) -> CaseOptions:
         no_grad=bool(getattr(module, "NO_GRAD", False)),
         grad=getattr(module, "GRAD", None),
         tolerance=max(tolerance) if isinstance(tolerance, (tuple, list)) else tolerance,
-        call=getattr(module, "call", None),
-        post=getattr(module, "post", None),
+        call=_function_of(module, "call", "call(model, inputs)"),
+        post=_function_of(module, "post", "post(model, output, inputs)"),
     )
+
+
+def _function_of(module: ModuleType, name: str, form: str) -> Callable[..., Any] | None:
+    """Return a function that the file may define; TorchReproError if it cannot be called in that form."""
+    function = getattr(module, name, None)
+    if function is None:
+        return None
+    fact = f"{name} of {module.__name__} is a {type(function).__name__}, not a function"
+    try:
+        if callable(function):
+            fact = f"{name} of {module.__name__} takes {inspect.signature(function)}"
+            inspect.signature(function).bind(*[None] * (form.count(",") + 1))
+            return function  # type: ignore[no-any-return]
+    except TypeError as exc:
+        fact += f" ({exc})"
+    except ValueError:  # written in C, without a signature
+        return function  # type: ignore[no-any-return]
+    raise TorchReproError(fact, next_step=f"write {form}, or rename it: every verb calls it so")
 
 
 def call_context(options: CaseOptions, amp: str | None, device: str) -> AbstractContextManager[Any]:
@@ -264,14 +282,11 @@ class ModelTrial:
 
     def observe(self, built: Built, function: Any) -> Run:
         """Call `function` once: the built model or a compiled form of it."""
-        options = self.factory.options
+        model = built.model
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with call_context(options, self.request.amp, self.device_type):
-                out = options.call(function, args) if options.call else function(*args, **kwargs)
-                return options.post(built.model, out, args) if options.post else out
+            return self.run(function, model, args, kwargs)
 
-        model = built.model
         state = named_state(model) if isinstance(model, torch.nn.Module) else {}
         run = observe_call(call, built.args, built.kwargs, only_fwd=self.only_fwd, state=state)
         if self.request.backward and not any(gradient is not None for gradient in run.gradients.values()):
@@ -280,6 +295,13 @@ class ModelTrial:
                 next_step="leave out --backward",
             )
         return replace(run, python=python_state(model))
+
+    def run(self, function: Any, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call `function`, a form of the model, as request and file say: the one way for every verb."""
+        options = self.factory.options
+        with call_context(options, self.request.amp, self.device_type):
+            out = options.call(function, args) if options.call else function(*args, **kwargs)
+            return options.post(model, out, args) if options.post else out
 
     def record_call(self, backend: Any) -> None:
         """Compile a fresh model with a recording backend and run it forward once."""
@@ -396,5 +418,14 @@ def keep_call(payload: dict[str, Any], phase: Phase) -> Any:
     built = trial.factory.fresh()
     with call_context(trial.factory.options, request.amp, trial.device_type):
         ambient = replace(capture_ambient(), environ=request.environ)
-    repro = repro_of_call(built.model, built.args, built.kwargs, compiler=trial.compiler, ambient=ambient)
+    options = trial.factory.options
+    repro = repro_of_call(
+        built.model,
+        built.args,
+        built.kwargs,
+        compiler=trial.compiler,
+        ambient=ambient,
+        call=options.call,
+        post=options.post,
+    )
     return str(save_bundle(trial.to_be_judged(repro), Path(payload["path"]), size_cap=payload["size_cap"]))

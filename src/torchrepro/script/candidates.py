@@ -7,15 +7,18 @@ does not fail then: it keeps every value in files and the graph as it was captur
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from torchrepro.bundle.read import OPERATORS, SCRIPT, TENSORS, VALUES
+from torchrepro.bundle.user_calls import CALLEE, callee_of
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import TorchReproError
@@ -90,15 +93,44 @@ class CallScript(GraphScript):
 
     @cached_property
     def callee(self) -> str:
-        target = self._call.target
-        names: set[str] = set(re.findall(r"\bsource\.(\w+)", self.written[0].text))
+        target, text = self._call.target, self.written[0].text
+        pattern = rf"self\.{CALLEE} = source\.(\w+)" if self._calls_around else r"\bsource\.(\w+)"
+        names: set[str] = set(re.findall(pattern, text))
         if len(names) != 1:
             raise Unwritable(f"the function {target}")
         return names.pop()
 
     @cached_property
+    def _calls_around(self) -> list[str]:
+        """The user's functions around the call, by their names in the source text: `call`, `post` or both.
+
+        Empty for a plain call.
+        """
+        nodes = self.repro.graph.graph.nodes
+        if not any(node.op == "get_attr" and node.target == CALLEE for node in nodes):
+            return []
+        calls = re.findall(r"\bsource\.(\w+)\(", self.written[0].text)
+        direct = any(node.target is operator.call for node in nodes)
+        return ["" if direct else calls.pop(0), *calls]
+
+    def call_of(self, function: str, arguments: str) -> str:
+        if not self._calls_around:
+            return super().call_of(function, arguments)
+        call, *post = self._calls_around
+        given = f"({arguments}{',' if len(self._given_arguments) == 1 else ''})"
+        result = f"{call}({function}, {given})" if call else f"{function}({arguments})"
+        return f"{post[0]}({self.callee}, {result}, {given})" if post else result
+
+    @property
+    def _given_arguments(self) -> Any:
+        """The arguments of the function; `call` gets them as its second one."""
+        if not self._calls_around:
+            return self._call.args
+        return self._call.args[1:] if self._call.target is operator.call else self._call.args[1]
+
+    @cached_property
     def fresh(self) -> str:
-        if self._call.op != "call_module":
+        if not isinstance(callee_of(self.repro.graph), torch.nn.Module):
             return self.callee
         self.modules.add("copy")
         return f"copy.deepcopy({self.callee})"
@@ -110,6 +142,9 @@ class CallScript(GraphScript):
     @cached_property
     def _call(self) -> Node:
         nodes = [node for node in self.repro.graph.graph.nodes if node.op not in ("placeholder", "output")]
+        if nodes[0].op == "get_attr" and nodes[0].target == CALLEE:
+            around: Node = nodes[1]
+            return around
         if len(nodes) != 1 or nodes[0].op == "get_attr":
             raise Unwritable("objects of the user among the arguments")
         found: Node = nodes[0]
@@ -128,7 +163,7 @@ class CallScript(GraphScript):
             names = [node.name for node in self.placeholders]
         self._names = list(self.inputs.add(dict(zip(names, self.repro.inputs, strict=True))).values())
         texts = dict(zip(self.placeholders, map(Text, self._names), strict=True))
-        return Writer(texts).arguments(self._call.args, self._call.kwargs)
+        return Writer(texts).arguments(self._given_arguments, self._call.kwargs)
 
     def seed(self) -> list[str]:
         return []

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchrepro.bundle.user_calls import CALLEE
 from torchrepro.graph_text.syntax import GraphSyntax, Line, State, read_syntax
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.script.layout import INDENT, indented
@@ -45,9 +46,10 @@ class GraphClasses:
         if whole_call:
             lines = [line for line in self.syntax.lines if line.variable and not line.is_input]
             calls = [line for line in lines if isinstance(line.value, ast.Call)]
-            if len(calls) != 1:
+            callees = [line for line in lines if line.variable == CALLEE]
+            if not callees and len(calls) != 1:
                 raise GraphTextError("the graph is not one call", next_step=_INSTEAD)
-            self._call = calls[0]
+            self._call = (callees or calls)[0]
 
     def classes(self, graph: GraphSyntax, name: str = "Graph") -> Iterator[list[str]]:
         """Yield the classes nested in this one, then the class itself.
@@ -70,8 +72,9 @@ class GraphClasses:
         call = self._call if self._call in graph.lines else None
         parameters = ["self,", *(["call,"] if call else []), *map(self._parameter, graph.inputs)]
         lines += ["def forward(", *indented(parameters), "):", *indented(list(self._statements(graph)))]
-        if call is not None and isinstance(call.value, ast.Call):
-            lines += ["", "def function(self):", f"{INDENT}return {self._expression(call.value.func)}"]
+        if call is not None and call.value is not None:
+            function = call.value.func if isinstance(call.value, ast.Call) else call.value
+            lines += ["", "def function(self):", f"{INDENT}return {self._expression(function)}"]
         yield [f"class {name}(torch.nn.Module):", *indented(lines)]
 
     def _parameter(self, line: Line) -> str:
@@ -88,8 +91,9 @@ class GraphClasses:
                 comment = line.comment
                 yield f"# {comment}"
             value = self._expression(line.value)
-            if line is self._call and isinstance(line.value, ast.Call):
-                value = f"call{value.removeprefix(self._expression(line.value.func))}"
+            if line is self._call:
+                called = line.value.func if isinstance(line.value, ast.Call) else line.value
+                value = f"call{value.removeprefix(self._expression(called))}"
             yield f"{line.variable} = {value}{self._note(line)}" if line.variable else f"return {value}"
         if len(graph.inputs) == len(graph.lines):
             yield "return ()"

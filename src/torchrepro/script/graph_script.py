@@ -82,15 +82,16 @@ class GraphScript:
         ahead_of_time = self.repro.compiler.name == AOT_INDUCTOR
         if kind is not Kind.MISSING_ERROR and self.is_plain_call:
             before: list[str] = []
-            compiled = f"torch.compile({self.callee}{self._given})({arguments})"
+            compiled = self.call_of(f"torch.compile({self.callee}{self._given})", arguments)
             if ahead_of_time:
                 before, compiled = self._ahead_of_time(arguments)
-            calls = self._two_calls(f"{self.callee}({arguments})", before, compiled)
+            calls = self._two_calls(self.call_of(self.callee, arguments), before, compiled)
             return [*self.made, *self.input_lines(), *calls], []
         if ahead_of_time:
             raise Unwritable("a call that changes its inputs, with the compiler called directly")
         write_function = self._missing_error if kind is Kind.MISSING_ERROR else self._two_runs
-        return write_function(f"{self.callee}({arguments})", f"torch.compile({self.fresh}{self._given})")
+        call = self.call_of(self.callee, arguments)
+        return write_function(call, f"torch.compile({self.fresh}{self._given})")
 
     def _two_calls(self, eager: str, before: Sequence[str], compiled: str) -> list[str]:
         """Return the eager call and the call that fails; or both results and the assertion of equality."""
@@ -180,6 +181,10 @@ class GraphScript:
         )
 
     # What differs for a call of the user's code (`candidates.py`).
+
+    def call_of(self, function: str, arguments: str) -> str:
+        """Return the call of a function with these arguments."""
+        return f"{function}({arguments})"
 
     @property
     def callee(self) -> str:

@@ -21,7 +21,7 @@ import torch
 from bytecode.instr import InstrLocation
 
 from torchrepro.execute.compilers import backend_function
-from torchrepro.execute.user_model import call_context, load_trial
+from torchrepro.execute.user_model import load_trial
 from torchrepro.frontend.graph_breaks import Where, short_name
 from torchrepro.frontend.guards.constants import shown_source
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
@@ -109,13 +109,12 @@ def explain_model(payload: dict[str, Any], phase: Phase) -> dict[str, Any]:
     phase("build")
     request = msgspec.convert(payload["request"], ModelRequest)
     trial = load_trial(request)
-    options, compiler = trial.factory.options, trial.compiler
+    compiler = trial.compiler
+    built = trial.factory.fresh()
 
     def call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        with call_context(options, request.amp, trial.device_type):
-            return options.call(function, tuple(args)) if options.call else function(*args, **kwargs)
+        return trial.run(function, built.model, tuple(args), kwargs)
 
-    built = trial.factory.fresh()
     phase("capture")
     state = capture_rng_state()
     explained = explain_call(
