@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from value_roundtrip import loaded_again, storage_bytes, through_a_file
 
-from torchrepro.bundle.manifest import Constant, Narrowed, Progression, RandomFloats
 from torchrepro.bundle.recipes import follow, unknown_data
+from torchrepro.bundle.storage_entries import Constant, Narrowed, Progression, RandomFloats
 from torchrepro.bundle.values import pack_values, unpack_values
 from torchrepro.nouns.errors import BundleError
 

@@ -8,14 +8,13 @@ from typing import Any
 from torchrepro.bundle.manifest import (
     Manifest,
     NestedStridedEntry,
-    RandomFloats,
-    RandomIntegers,
     SparseEntry,
     StridedEntry,
     SubclassEntry,
     ValueEntry,
     ZeroTensorEntry,
 )
+from torchrepro.bundle.storage_entries import RandomFloats, RandomIntegers
 from torchrepro.nouns.repro import CustomOpEntry, UserSetting
 
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from torchrepro.bundle.manifest import Manifest, safe_settings
+from torchrepro.bundle.process_groups import require_groups
 from torchrepro.bundle.provenance import is_own, names_it_runs
 from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, open_bundle_files, text_of
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
 from torchrepro.graph_text.parser import read_graph
+from torchrepro.graph_text.resolver import resolve_trusted
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro
+from torchrepro.nouns.repro import (
+    SOURCE_TRUST,
+    Ambient,
+    Collective,
+    Compiler,
+    Repro,
+)
 from torchrepro.user_code.closure import load_source
 from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
 from torchrepro.user_code.operators import require_registered, run_kernels, run_registrations
@@ -41,13 +50,17 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
     with open_bundle_files(path) as files:
         manifest = manifest_of(files)
         trusted = names_it_runs(manifest) if trusted is None else trusted
+        if manifest.groups is not None:
+            require_groups(manifest.groups)
         file, start, length = files.span(TENSORS)
-        values = unpack_values(manifest.values, open_storages(file, start, length).__getitem__)
         text = text_of(files, GRAPH)
         operators = text_of(files, OPERATORS) if OPERATORS in files else ""
-        source_text = text_of(files, SOURCE) if SOURCE in files else ""
+        code = _Code(path, text_of(files, SOURCE) if SOURCE in files else "", trusted)
+        values = unpack_values(
+            manifest.values, open_storages(file, start, length).__getitem__, find_code=code.find
+        )
     constants = _under(values, "constant.")
-    source = _source(path, source_text, constants, trusted) if source_text else None
+    source = code.source(values) if code.text else None
     compiler, ambient, refused = _safe_state(manifest, trusted)
     settings, missing = load_settings(manifest.user_settings, source, trusted, path)
     ambient = replace(ambient, left_out=(*ambient.left_out, *missing))
@@ -57,6 +70,10 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
         inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
         calls = [_under(values, f"earlier.{call}.input.") for call in range(manifest.earlier)]
         earlier = tuple(tuple(call[str(index)] for index in range(len(call))) for call in calls)
+        collectives = tuple(
+            Collective(one.op, one.arguments, *_collective_tensors(values, number))
+            for number, one in enumerate(manifest.collectives)
+        )
     except KeyError as exc:
         raise BundleError(
             f"{path}: the manifest does not describe {exc}", next_step="take the bundle again"
@@ -77,19 +94,48 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
         expected=manifest.expected,
         earlier=earlier,
         origin=manifest.origin,
+        groups=manifest.groups,
+        collectives=collectives,
         notes=notes,
     )
     return with_settings(repro, settings)
 
 
-def _source(path: Path, text: str, constants: dict[str, object], trusted: Collection[str]) -> ModuleType:
-    """Run the user's code in the bundle, if it is trusted."""
-    if SOURCE_TRUST not in trusted:
-        raise BundleError(
-            f"{path} runs code of its user, which it keeps in {SOURCE}",
-            next_step=f"read it (torchrepro show --source {path}), then allow it with --trust {SOURCE_TRUST}",
-        )
-    return load_source(text, tensors_of_source(constants))
+def _collective_tensors(values: dict[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return values[f"collective.{number}.given"], values[f"collective.{number}.returned"]
+
+
+@dataclass
+class _Code:
+    """The user's code that a bundle names. None of it runs or is imported unless it is trusted."""
+
+    path: Path
+    text: str
+    """The source in the bundle; empty where it has none."""
+    trusted: Collection[str]
+    _module: ModuleType | None = None
+
+    def source(self, values: Mapping[str, Any]) -> ModuleType:
+        """Run the source in the bundle, once, on the tensors among the values that it needs."""
+        if SOURCE_TRUST not in self.trusted:
+            show = f"read it (torchrepro show --source {self.path})"
+            raise BundleError(
+                f"{self.path} runs code of its user, which it keeps in {SOURCE}",
+                next_step=f"{show}, then allow it with --trust {SOURCE_TRUST}",
+            )
+        if self._module is None:
+            self._module = load_source(self.text, tensors_of_source(_under(dict(values), "constant.")))
+        return self._module
+
+    def find(self, path: str, values: Mapping[str, Any]) -> Any:
+        """Return the class or object at `source:NAME` or `module:Class`."""
+        place, _, name = path.partition(":")
+        if place != SOURCE_TRUST:
+            return resolve_trusted(path, self.trusted)
+        found = vars(self.source(values))
+        if name not in found:
+            raise BundleError(f"{SOURCE} does not define {name}", next_step="take the bundle again")
+        return found[name]
 
 
 def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler, Ambient, tuple[str, ...]]:

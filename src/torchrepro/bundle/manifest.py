@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from torchrepro.bundle.storage_entries import Entry, StorageEntry
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.repro import (
     Ambient,
@@ -20,6 +21,7 @@ from torchrepro.nouns.repro import (
     Environment,
     Origin,
     Place,
+    ProcessGroups,
     Symbol,
     UserSetting,
 )
@@ -37,86 +39,7 @@ _SETTING_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+\-]{0,64}")
 
 
-# values: how each is described
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all entries. Defaults are left out, so that the common case stays one short line."""
-
-
-# how the bytes of a storage come back when they are not in the file as they were
-
-
-class Constant(Entry, tag="constant", frozen=True):
-    """Exact: every element is this one."""
-
-    element: bytes
-
-
-class Progression(Entry, tag="progression", frozen=True):
-    """Exact: start, start + step, start + 2 step, ... in integers of `itemsize` bytes."""
-
-    itemsize: int
-    start: int
-    step: int
-
-
-class Narrowed(Entry, tag="narrowed", frozen=True):
-    """Exact: integers of `itemsize` bytes stored as their distance from `minimum` in `bits` bits each."""
-
-    itemsize: int
-    bits: Literal[1, 8, 16, 32]
-    minimum: int
-
-
-class RandomFloats(Entry, tag="random_floats", frozen=True):
-    """Not exact: floating values of the same range, quantiles and special values, drawn from `seed`."""
-
-    dtype: str
-    """The component type for complex values."""
-    resembles: str
-    """For a reader: normal, uniform, other, or unknown where there was no data to look at."""
-    mean: float
-    std: float
-    minimum: float
-    maximum: float
-    zeros: float
-    """Fraction of exact zeros; the other statistics of shape leave them out."""
-    nans: int
-    infinities: int
-    negative_infinities: int
-    levels: list[float]
-    quantiles: list[float]
-    """The value at each level: what generation follows."""
-    planted: list[tuple[int, bytes]]
-    """Elements kept exactly: where the extremes and the first special values stood."""
-    seed: int
-
-
-class RandomIntegers(Entry, tag="random_integers", frozen=True):
-    """Not exact, only for data that never existed (fake tensors): integers in [low, high)."""
-
-    itemsize: int
-    low: int
-    high: int
-    seed: int
-
-
-Recipe: TypeAlias = Constant | Progression | Narrowed | RandomFloats | RandomIntegers
-
-
-class StorageEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One storage. Not frozen: what is kept of it is decided after the last tensor that uses it is seen."""
-
-    name: str
-    nbytes: int
-    device: str = "cpu"
-    start: int = 0
-    """Bytes cut off before the first one kept; offsets of tensors count from the uncut start."""
-    recipe: Recipe | None = None
-
-
-# tensors
+# values: how each is described: tensors
 
 
 class DimMark(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -197,9 +120,10 @@ class MkldnnEntry(TensorTraits, tag="mkldnn", frozen=True, kw_only=True):
 
 
 class SubclassEntry(TensorTraits, tag="subclass", frozen=True, kw_only=True):
-    """A tensor subclass of torch itself, taken apart by `__tensor_flatten__`."""
+    """A tensor subclass, taken apart by `__tensor_flatten__`."""
 
     type: str
+    """`torch.module.Class`; of the user `module:Class` or `source:NAME`, which need trust."""
     inner: dict[str, ValueEntry]
     context: ValueEntry
     size: tuple[int, ...]
@@ -207,7 +131,52 @@ class SubclassEntry(TensorTraits, tag="subclass", frozen=True, kw_only=True):
     stride: tuple[int, ...]
 
 
+class AsSubclassEntry(TensorTraits, tag="as_subclass", frozen=True, kw_only=True):
+    """A tensor whose class changes what functions do with it (`__torch_function__`), and nothing else."""
+
+    type: str
+    """As that of `SubclassEntry`."""
+    plain: ValueEntry
+    attributes: dict[str, ValueEntry] = msgspec.field(default_factory=dict)
+
+
+class DTensorEntry(TensorTraits, tag="dtensor", frozen=True, kw_only=True):
+    """The part of a distributed tensor that this rank has."""
+
+    local: ValueEntry
+    mesh: ValueEntry
+    placements: tuple[tuple[str | int, ...], ...]
+    """The class and its fields, for each dimension of the mesh."""
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
 # everything else
+
+
+class MeshEntry(Entry, tag="mesh", frozen=True, kw_only=True):
+    """A `DeviceMesh`: global ranks in the order of its dimensions, each of which has a group."""
+
+    number: int
+    device: str
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    names: tuple[str, ...] | None = None
+    groups: tuple[str, ...]
+
+
+class GroupEntry(Entry, tag="group", frozen=True):
+    """A process group, by the name under which the manifest describes it."""
+
+    number: int
+    name: str
+
+
+class SourceEntry(Entry, tag="source", frozen=True):
+    """An object that the source in the bundle defines; needs trust."""
+
+    number: int
+    name: str
 
 
 class NoneEntry(Entry, tag="none", frozen=True):
@@ -298,7 +267,14 @@ class OpaqueEntry(Entry, tag="opaque", frozen=True):
 
 
 TensorEntry: TypeAlias = (
-    StridedEntry | ZeroTensorEntry | SparseEntry | NestedStridedEntry | MkldnnEntry | SubclassEntry
+    StridedEntry
+    | ZeroTensorEntry
+    | SparseEntry
+    | NestedStridedEntry
+    | MkldnnEntry
+    | SubclassEntry
+    | AsSubclassEntry
+    | DTensorEntry
 )
 ValueEntry: TypeAlias = (
     TensorEntry
@@ -317,6 +293,9 @@ ValueEntry: TypeAlias = (
     | DictEntry
     | EllipsisEntry
     | SameEntry
+    | MeshEntry
+    | GroupEntry
+    | SourceEntry
     | OpaqueEntry
 )
 
@@ -328,6 +307,13 @@ def parts_of(data: Any) -> Iterator[msgspec.Struct]:
         data = [getattr(data, name) for name in data.__struct_fields__]
     for item in data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ():
         yield from parts_of(item)
+
+
+class CollectiveEntry(msgspec.Struct, frozen=True):
+    """A recorded collective, without its tensors."""
+
+    op: str
+    arguments: tuple[str | int | tuple[int, ...], ...]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,6 +351,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict with its evidence, for a reader."""
     origin: Origin | None = None
     """Which of the graphs of a program it is."""
+    groups: ProcessGroups | None = None
+    """The process groups of the rank, where the graph needs them."""
+    collectives: tuple[CollectiveEntry, ...] = ()
+    """Collectives of the call: their tensors are `collective.0.given`, `collective.0.returned`, ..."""
     notes: tuple[str, ...] = ()
 
 

@@ -15,7 +15,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from torchrepro.bundle.manifest import Constant, Narrowed, Progression, RandomFloats, RandomIntegers, Recipe
+from torchrepro.bundle.storage_entries import (
+    Constant,
+    Narrowed,
+    Progression,
+    RandomFloats,
+    RandomIntegers,
+    Recipe,
+)
 from torchrepro.nouns.errors import BundleError
 
 _CHUNK = 1 << 22
@@ -47,7 +54,7 @@ def exact_recipe(flat: torch.Tensor, dtype: torch.dtype) -> tuple[Recipe, torch.
         return None
     element = flat[:itemsize]
     if all(bool((piece == element).all()) for piece in flat.view(-1, itemsize).split(_CHUNK)):
-        return Constant(element.numpy().tobytes()), None
+        return Constant(element.clone().numpy().tobytes()), None
     if dtype.is_floating_point or dtype.is_complex or itemsize not in _INTEGER:
         return None
     integers = flat.view(_INTEGER[itemsize])
@@ -66,7 +73,7 @@ def _narrow(integers: torch.Tensor, low: int, bits: int) -> torch.Tensor:
         return torch.from_numpy(np.packbits((integers != low).numpy(), bitorder="little"))
     narrowed = np.empty(integers.numel(), dtype=f"<u{bits // 8}")
     for start, piece in _chunks(integers):
-        narrowed[start : start + piece.numel()] = piece.to(torch.int64).numpy() - low
+        narrowed[start : start + piece.numel()] = piece.to(torch.int64, copy=True).numpy() - low
     return torch.from_numpy(narrowed.view(np.uint8))
 
 
@@ -79,7 +86,7 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
     planted: set[int] = set()
     zeros, finite, total, squares = 0, 0, 0.0, 0.0
     for start, piece in _chunks(values):
-        numbers = piece.to(torch.float64).numpy()
+        numbers = piece.to(torch.float64, copy=True).numpy()
         for special, seen in specials.items():
             found = np.flatnonzero(np.isnan(numbers) if np.isnan(special) else numbers == special)
             if found.size and not seen:
@@ -99,7 +106,7 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
     mean = total / finite if finite else 0.0
     std = float(np.sqrt(max(squares / finite - mean * mean, 0.0))) if finite else 0.0
     # An odd step: a power of two would sample a single column of most matrices.
-    sample = values[:: max(1, values.numel() // _SAMPLE) | 1].to(torch.float64).numpy()
+    sample = values[:: max(1, values.numel() // _SAMPLE) | 1].to(torch.float64, copy=True).numpy()
     levels, quantiles = _table(sample[np.isfinite(sample) & (sample != 0)])
     return RandomFloats(
         dtype=str(component).removeprefix("torch."),
@@ -115,7 +122,7 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
         levels=levels,
         quantiles=quantiles,
         planted=[
-            (place, values[place : place + 1].view(torch.uint8).numpy().tobytes())
+            (place, values[place : place + 1].view(torch.uint8).clone().numpy().tobytes())
             for place in sorted(planted)
         ],
         seed=seed,

@@ -78,7 +78,15 @@ def write_storages(path: Path, storages: Mapping[str, torch.Tensor]) -> None:
         for name in names:
             if storages[name].numel():
                 offset = 8 + len(encoded) + header[name].data_offsets[0]
-                _write_at(file.fileno(), offset, storages[name].numpy().data)
+                _write_at(file.fileno(), offset, memory_of(storages[name]))
+
+
+def memory_of(flat: torch.Tensor) -> memoryview:
+    """Return the memory of a flat uint8 CPU tensor, which must be alive as long as the view is used.
+
+    `Tensor.numpy` would forbid the owner of the storage to resize it, as FSDP does to free its parameters.
+    """
+    return memoryview((ctypes.c_ubyte * flat.numel()).from_address(flat.data_ptr())).cast("B")
 
 
 def _write_at(descriptor: int, offset: int, view: memoryview) -> None:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchrepro.bundle.manifest import RandomFloats, StorageEntry
 from torchrepro.bundle.recipes import can_resemble, exact_recipe, random_recipe, unknown_data
-from torchrepro.bundle.storage_file import ALIGNMENT, byte_span, human_size
+from torchrepro.bundle.storage_entries import RandomFloats, StorageEntry
+from torchrepro.bundle.storage_file import ALIGNMENT, byte_span, human_size, memory_of
 from torchrepro.graph_text.syntax import unused_name
 from torchrepro.torch_api.tensors import hint, is_fake, storage_identity, storage_number, version_of
 
@@ -183,7 +183,8 @@ def digest_of_storage(tensor: torch.Tensor) -> str:
         return ""
 
     def digest() -> str:
-        return hashlib.sha256(_bytes_of(storage, 0, storage.nbytes()).numpy().data).hexdigest()
+        flat = _bytes_of(storage, 0, storage.nbytes())
+        return hashlib.sha256(memory_of(flat)).hexdigest()
 
     return digest() if storage.nbytes() <= _ALWAYS_READ else remembered(tensor, "digest", digest)
 

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
 from torchrepro.bundle.manifest import (
+    AsSubclassEntry,
     DimMark,
+    DTensorEntry,
     MkldnnEntry,
     NestedStridedEntry,
-    OpaqueEntry,
     PerChannelQuantizer,
     PerTensorQuantizer,
     SparseEntry,
-    StorageEntry,
     StridedEntry,
     SubclassEntry,
     TensorEntry,
     ValueEntry,
     ZeroTensorEntry,
-    parts_of,
 )
 from torchrepro.bundle.recipes import follow
+from torchrepro.bundle.storage_entries import StorageEntry
 from torchrepro.bundle.storage_file import ALIGNMENT, byte_span
 from torchrepro.bundle.storages import NotKept, known
-from torchrepro.judge.tensors import inner_tensors, is_sparse, quantizer_of, sparse_parts
+from torchrepro.bundle.subclasses import (
+    build_subclass,
+    pack_subclass,
+)
+from torchrepro.judge.tensors import is_sparse, quantizer_of, sparse_parts
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.tensors import (
     empty_quantized,
-    hint,
     is_fake,
     is_functorch_wrapped,
     is_zero_tensor,
@@ -78,7 +80,7 @@ def _pack_known_kind(tensor: torch.Tensor, number: int, where: str, packing: Pac
         return packing.pack(tensor, f"{where}.{name}")
 
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_fake(tensor):
-        return _pack_subclass(tensor, traits, part)
+        return pack_subclass(tensor, traits, where, packing)
     dtype, layout = (str(constant).removeprefix("torch.") for constant in (tensor.dtype, tensor.layout))
     if is_zero_tensor(tensor):
         traits |= {"size": tuple(tensor.size()), "stride": tensor.stride()}
@@ -131,39 +133,6 @@ def _pack_quantizer(tensor: torch.Tensor, part: Part) -> PerTensorQuantizer | Pe
         }:
             return PerChannelQuantizer(part("scales", scales), part("zero_points", zero_points), axis)
     return None
-
-
-def _pack_subclass(tensor: torch.Tensor, traits: dict[str, Any], part: Part) -> SubclassEntry:
-    name = type_name(tensor)
-    if find_subclass(name) is not type(tensor):
-        raise NotKept("only tensor subclasses of torch itself that define __tensor_flatten__ are kept")
-    inner, context = inner_tensors(tensor)
-    size, stride = (
-        tuple(-1 if number is None else int(number) for number in map(hint, numbers))
-        for numbers in (tensor.size(), tensor.stride())
-    )
-    packed: dict[str, Any] = {"context": part("context", context)}
-    packed["inner"] = {name: part(name, tensor) for name, tensor in inner.items()}
-    for found in parts_of(packed):
-        if isinstance(found, OpaqueEntry):
-            raise NotKept(f"its {found.type} cannot be kept")
-    return SubclassEntry(**traits, type=name, size=size, stride=stride, **packed)
-
-
-def find_subclass(name: str) -> type[torch.Tensor] | None:
-    """Return the tensor subclass of torch with this full name, if there is one that can be taken apart.
-
-    Only torch's own modules are searched: a name in an untrusted manifest must import nothing else.
-    """
-    module_name, _, class_name = name.rpartition(".")
-    if module_name != "torch" and not module_name.startswith("torch."):
-        return None
-    try:
-        found = getattr(importlib.import_module(module_name), class_name, None)
-    except ImportError:
-        return None
-    own = isinstance(found, type) and issubclass(found, torch.Tensor)
-    return found if own and {"__tensor_flatten__", "__tensor_unflatten__"} <= set(dir(found)) else None
 
 
 DAMAGED = "the bundle is damaged: get a fresh copy, or capture the failure again"
@@ -324,16 +293,8 @@ def _build(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
             return nested_from_buffer(buffer, sizes, strides, offsets)
         case MkldnnEntry():
             return cast(torch.Tensor, unpacking.unpack(entry.dense).to_mkldnn())
-        case SubclassEntry():
-            found: Any = find_subclass(entry.type)
-            if found is None:
-                raise BundleError(
-                    f"the bundle holds a {entry.type}, which torch {torch.__version__} does not have",
-                    next_step="use the torch version that the manifest names",
-                )
-            context = unpacking.unpack(entry.context)
-            inner = {name: unpacking.unpack(part) for name, part in entry.inner.items()}
-            return cast(torch.Tensor, found.__tensor_unflatten__(inner, context, entry.size, entry.stride))
+        case SubclassEntry() | AsSubclassEntry() | DTensorEntry():
+            return build_subclass(entry, unpacking)
 
 
 def _quantizer(entry: StridedEntry, unpacking: Unpacker) -> dict[str, Any]:

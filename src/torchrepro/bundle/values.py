@@ -9,6 +9,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -22,12 +23,14 @@ from torchrepro.bundle.manifest import (
     EllipsisEntry,
     FloatEntry,
     GeneratorEntry,
+    GroupEntry,
     IntEntry,
+    MeshEntry,
     NoneEntry,
     OpaqueEntry,
     SameEntry,
     SequenceEntry,
-    StorageEntry,
+    SourceEntry,
     StrEntry,
     StridedEntry,
     SymbolEntry,
@@ -37,7 +40,9 @@ from torchrepro.bundle.manifest import (
     ZeroTensorEntry,
     parts_of,
 )
+from torchrepro.bundle.storage_entries import StorageEntry
 from torchrepro.bundle.storages import NotKept, StorageTable
+from torchrepro.bundle.subclasses import build_distributed, pack_distributed
 from torchrepro.bundle.tensors import (
     DAMAGED,
     DeviceMap,
@@ -54,6 +59,8 @@ from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError
 from torchrepro.torch_api.tensors import expression, has_gradient_hooks, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
+FindCode = Callable[[str, Mapping[str, Any]], Any]
+_NO_CODE: Mapping[int, str] = MappingProxyType({})
 _Kind = Literal["tuple", "list", "size", "set", "frozenset", "slice", "range"]
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 _SEQUENCES: dict[_Kind, Callable[..., Any]] = {
@@ -80,40 +87,50 @@ class PackedValues:
     """What was not kept exactly, in words for a person."""
 
 
-def pack_values(values: Mapping[str, Any], *, size_cap: int = DEFAULT_SIZE_CAP) -> PackedValues:
+def pack_values(
+    values: Mapping[str, Any], *, size_cap: int = DEFAULT_SIZE_CAP, code: Mapping[int, str] = _NO_CODE
+) -> PackedValues:
     """Describe values. Storages above `size_cap` bytes in total become recipes, the largest first.
 
     Integers and booleans are kept exactly whatever their size. Objects under several names stay one object,
-    tensors over one memory keep sharing it.
+    tensors over one memory keep sharing it. `code` has the paths of the user's classes and objects by
+    identity, as the bundle's source or an import finds them.
     """
     with plain_torch():
-        packer = Packer(StorageTable())
+        packer = Packer(StorageTable(), code.get)
         entries = {name: packer.pack(value, name) for name, value in values.items()}
         storages, notes = packer.storages.finish(size_cap)
     return PackedValues(entries, storages, (*packer.all_notes(), *notes))
 
 
 def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[str, ValueEntry]:
-    """Return the descriptions alone; every storage is added to the table.
+    """Return the descriptions alone; every storage is added to the table. No reader can find code by them.
 
     For callers outside all modes of torch: leaving the modes takes half the time of a description.
     """
     with torch.no_grad():
-        packer = Packer(storages)
+        packer = Packer(storages, lambda identity: f"object:{identity}")
         return {name: packer.pack(value, name) for name, value in values.items()}
 
 
 def unpack_values(
-    entries: Mapping[str, ValueEntry], load_storage: LoadStorage, *, device_map: DeviceMap = available_device
+    entries: Mapping[str, ValueEntry],
+    load_storage: LoadStorage,
+    *,
+    device_map: DeviceMap = available_device,
+    find_code: FindCode | None = None,
 ) -> dict[str, Any]:
     """Rebuild the values. Tensors own what `load_storage` gives for a name: a private uint8 CPU tensor.
 
     `device_map` says where the tensors of a device go; by default, to the CPU where the device is missing
     (`device_notes` says which). A value that could not be kept raises `CannotSerialise` and is named.
+    `find_code` returns what the path of a user's class or object stands for, given the values so far; without
+    it no code is looked for.
     """
     with plain_torch():
-        unpacker = Unpacker(StorageLoader(load_storage, device_map))
-        values = {}
+        values: dict[str, Any] = {}
+        find = None if find_code is None else lambda path: find_code(path, values)
+        unpacker = Unpacker(StorageLoader(load_storage, device_map), find)
         for name, entry in entries.items():
             unpacker.current = name
             values[name] = unpacker.unpack(entry)
@@ -134,8 +151,9 @@ def device_notes(entries: Mapping[str, ValueEntry]) -> tuple[str, ...]:
 class Packer:
     """One walk over all values: remembers the objects it has seen, so that identity survives."""
 
-    def __init__(self, storages: StorageTable) -> None:
+    def __init__(self, storages: StorageTable, code: Callable[[int], str | None]) -> None:
         self.storages = storages
+        self._code = code
         self.notes: list[str] = []
         self._left_out: dict[str, list[str]] = {}
         self._histories: dict[str, list[tuple[str, bool]]] = {}
@@ -167,6 +185,10 @@ class Packer:
         finally:
             self._depth -= 1
 
+    def path_of_code(self, value: Any) -> str | None:
+        """Return the path of a class or object of the user, None where it has none."""
+        return self._code(id(value))
+
     def _pack(self, value: Any, where: str) -> ValueEntry:
         match value:
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
@@ -175,12 +197,10 @@ class Packer:
                 return DeviceEntry(str(value))
             case tuple() | slice() | range() | frozenset():
                 if type(value) not in _KINDS:
-                    raise NotKept("named tuples and other subclasses of tuple are not kept")
+                    return self._pack_code(value, "named tuples and other subclasses of tuple are not kept")
                 return self._pack_sequence(value, where)
         if isinstance(value, _TORCH_CONSTANTS):
             return TorchConstantEntry(str(value).removeprefix("torch."))
-        if not isinstance(value, torch.Tensor | torch.Generator | list | dict | set):
-            raise NotKept("only tensors, numbers, strings and containers of them are kept")
         if id(value) in self._numbers:
             return SameEntry(self._numbers[id(value)])
         self._alive.append(value)
@@ -204,9 +224,21 @@ class Packer:
                 for key, item in value.items()
             ]
             return DictEntry(number, tuple(items))
-        if type(value) not in _KINDS:
-            raise NotKept("subclasses of list, dict and set are not kept")
-        return self._pack_sequence(value, where, number)
+        if type(value) in _KINDS:
+            return self._pack_sequence(value, where, number)
+        distributed = pack_distributed(value, number)
+        if distributed is not None:
+            return distributed
+        return self._pack_code(
+            value, "only tensors, numbers, strings and containers of them are kept", number
+        )
+
+    def _pack_code(self, value: Any, reason: str, number: int = -1) -> SourceEntry:
+        """Pack an object that the source in the bundle defines."""
+        path = self.path_of_code(value)
+        if path is None:
+            raise NotKept(reason)
+        return SourceEntry(number, path)
 
     def _pack_sequence(self, value: Any, where: str, number: int = -1) -> SequenceEntry:
         parts = (value.start, value.stop, value.step) if isinstance(value, slice | range) else value
@@ -240,9 +272,10 @@ class Packer:
 class Unpacker:
     """One walk over all entries, in the order in which they were packed."""
 
-    def __init__(self, storages: StorageLoader) -> None:
+    def __init__(self, storages: StorageLoader, find_code: Callable[[str], Any] | None = None) -> None:
         self.storages = storages
         self.current = ""
+        self._find_code = find_code
         self._objects: dict[int, Any] = {}
 
     def unpack(self, entry: ValueEntry) -> Any:
@@ -277,6 +310,10 @@ class Unpacker:
                 return find_constant(name, *_TORCH_CONSTANTS)
             case GeneratorEntry():
                 return self._unpack_generator(entry)
+            case MeshEntry() | GroupEntry():
+                return build_distributed(entry)
+            case SourceEntry(name=path):
+                return self.find_code(path)
             case OpaqueEntry(type=type_, reason=reason):
                 raise CannotSerialise(
                     f"{self.current} holds a {type_}, which the bundle could not keep: {reason}",
@@ -299,6 +336,14 @@ class Unpacker:
             case SymbolEntry(value=value, type=type_):
                 return float(value) if type_ == "float" else value
         raise HarnessError(f"no reader for {type(entry).__name__}")
+
+    def find_code(self, path: str) -> Any:
+        """Return the class or object of the user at a path, where the reader trusts it."""
+        if self._find_code is None:
+            raise BundleError(
+                f"{self.current} needs {path}, which is code of the user", next_step="load the whole bundle"
+            )
+        return self._find_code(path)
 
     def _made(self, kind: _Kind | Literal["dict"], *parts: Any) -> Any:
         try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -22,10 +22,12 @@ from typing import Any
 
 import torch
 
+from torchrepro.bundle.process_groups import is_distributed
 from torchrepro.catch.caught import HANG_SECONDS
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot, concrete
+from torchrepro.execute.collectives import CollectiveRecord, recorded_collectives, without_other_ranks
 from torchrepro.execute.compilers import without_tokens
 from torchrepro.execute.judge_repro import Prepared, synchronise, truth_of
 from torchrepro.judge.clone import clone_inputs
@@ -120,6 +122,7 @@ class WatchedGraph:
         session.graphs += 1
         self._sampler = Sampler(session)
         self._pending = PendingBundle(session, snapshot)
+        self._communicates = snapshot.collective or any(map(is_distributed, example_inputs))
         self._checker: Checker | None = None
         session.endings.append(self._pending.discard)
 
@@ -161,8 +164,8 @@ class WatchedGraph:
             return compiled(*args)
         self._calls += 1
         settings = self.session.settings
-        checked = settings.level >= 4 and not self.snapshot.collective and self._sampler.take()
-        if settings.level >= 4 and not checked and not self.snapshot.collective:
+        checked = settings.level >= 4 and self._sampler.take()
+        if settings.level >= 4 and not checked:
             return compiled(*args)
         rng = capture_rng_state().devices
         started = time.monotonic()
@@ -171,15 +174,18 @@ class WatchedGraph:
         before = self.session.shielded("copy the inputs", copy) if checked else None
         self._prepare(inputs, rng, "run")
         spent = time.monotonic() - started
+        record = CollectiveRecord()
+        recorded = self._communicates and before is not None
         with self._watching(before if before is not None else inputs, rng, compiling=False):
-            outputs = compiled(*args)
+            with recorded_collectives(record) if recorded else nullcontext():
+                outputs = compiled(*args)
             synchronise()
         if self._calls == 1:
             self._keep_step("called")
         if before is not None:
             started = time.monotonic()
             try:
-                self._check(compiled, before, rng, outputs, held)
+                self._check(compiled, before, rng, outputs, held, record)
             finally:
                 self._sampler.spent(spent + time.monotonic() - started)
         return outputs
@@ -261,10 +267,11 @@ class WatchedGraph:
     def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
         """Return whether eager raises on these inputs too, so that the compiler is not the culprit.
 
-        It is not tested after a fault of the device, where nothing can run, out of memory, which says nothing
-        about eager, and for a collective, in which other ranks would not take part.
+        It is not tested after a fault of the device, where nothing can run, and out of memory, which says
+        nothing about eager. Collectives, in which the other ranks would not take part, return what they would
+        if all ranks had the same input.
         """
-        if is_out_of_memory(exc) or is_device_fault(innermost(exc)) or self.snapshot.collective:
+        if is_out_of_memory(exc) or is_device_fault(innermost(exc)):
             return False
         if self._pending.path is not None:
             prepared = Prepared(self._pending.load())
@@ -275,8 +282,11 @@ class WatchedGraph:
         # Outside of the `try`: a failure here is a bug of torchrepro, not of the graph.
         graph, arguments = prepared.graph(), prepared.inputs()
         try:
-            with same_randomness(capture_rng_state()), prepared.modes():
+            alone = without_other_ranks(prepared.repro)
+            with same_randomness(capture_rng_state()), prepared.modes(), alone:
                 call_as_it_asks(graph, arguments, {})
+        except TorchReproError:
+            return False  # it cannot be run here
         except Exception as eager:
             return not is_out_of_memory(eager)
         return False
@@ -289,13 +299,25 @@ class WatchedGraph:
         return (inputs,) * min(self._calls - 1, 2)
 
     def _check(
-        self, compiled: Callable[..., Any], before: tuple[Any, ...], rng: Rng, outputs: Any, after: Any
+        self,
+        compiled: Callable[..., Any],
+        before: tuple[Any, ...],
+        rng: Rng,
+        outputs: Any,
+        after: Any,
+        record: CollectiveRecord,
     ) -> None:
         session = self.session
 
         def check() -> tuple[Repro, Verdict]:
+            if record.unknown:
+                raise TorchReproError(
+                    f"the results of {record.unknown} cannot be recorded", next_step="the call is not checked"
+                )
             self._checker = self._checker or Checker(compiled)
-            repro = self.snapshot.repro(before, rng=rng, earlier=self._earlier(before))
+            repro = self.snapshot.repro(
+                before, rng=rng, earlier=self._earlier(before), collectives=record.collectives
+            )
             return self._checker.check(repro, outputs, after)
 
         with looking_away():
@@ -346,7 +368,8 @@ class Checker:
         own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
         with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
         repro = replace(repro, backward=None if with_grad else False)
-        prepared = Prepared(repro)
+        # The user's results came from real collectives: eager's must be the same ones.
+        prepared = Prepared(repro, exact=not with_grad)
         random = False
         written: set[int] = set()
 

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 
 from torchrepro.bundle.archive import write_bundle_files
 from torchrepro.bundle.load import load_verified
+from torchrepro.bundle.process_groups import communicates, current_groups, is_distributed
 from torchrepro.bundle.provenance import owners
 from torchrepro.bundle.read import TENSORS
 from torchrepro.bundle.storage_file import StorageRewriter
@@ -30,12 +31,11 @@ from torchrepro.execute.record_graphs import Origins
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
-from torchrepro.nouns.repro import Ambient, Compiler, Origin, Place, Repro, Symbol, count_ops
+from torchrepro.nouns.repro import Ambient, Collective, Compiler, Origin, Place, Repro, Symbol, count_ops
 from torchrepro.script.save_bundle import manifest_of, members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
-from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_zero_tensor
 from torchrepro.user_code.graph_source import write_with_source
 
@@ -53,7 +53,7 @@ class Snapshot:
     mutates: bool
     """Whether the graph may write to its inputs."""
     collective: bool = False
-    """Whether the graph communicates with other ranks, so that it cannot be run again on one of them."""
+    """Whether it communicates with other ranks, so that one of them repeats it on recorded results."""
     backward: bool = False
     """Whether it is a backward graph that AOT made."""
     origin: Origin | None = None
@@ -81,7 +81,7 @@ class Snapshot:
                 symbols=symbols_of(graph),
                 ops=count_ops(graph),
                 mutates=_any_node(graph, _writes),
-                collective=_any_node(graph, _talks),
+                collective=communicates(graph),
                 backward=backward,
                 origin=origins.of(graph, below_aot=below_aot, backward=backward) if origins else None,
                 notes=tuple(notes),
@@ -110,6 +110,7 @@ class Snapshot:
         *,
         rng: Mapping[str, torch.Tensor] | None = None,
         earlier: Sequence[tuple[Any, ...]] = (),
+        collectives: Sequence[Collective] = (),
         notes: Iterable[str] = (),
     ) -> Repro:
         """Return a repro of this graph on these inputs, as it will be read back from a bundle."""
@@ -122,6 +123,8 @@ class Snapshot:
             symbols=self.symbols,
             earlier=tuple(earlier),
             origin=self.origin,
+            groups=current_groups() if self.collective or any(map(is_distributed, inputs)) else None,
+            collectives=tuple(collectives),
             notes=(*self.notes, *notes),
         )
 
@@ -152,13 +155,6 @@ def _any_node(graph: GraphModule, fits: Callable[[torch.fx.Node], bool]) -> bool
     """Return whether `fits` is true of a node of the graph or of a graph nested in it."""
     modules = (module for module in graph.modules() if isinstance(module, GraphModule))
     return any(fits(node) for module in modules for node in module.graph.nodes)
-
-
-def _talks(node: torch.fx.Node) -> bool:
-    if isinstance(node.target, OpOverload | OpOverloadPacket):
-        namespace = str(node.target).partition(".")[0]
-        return namespace in ("_c10d_functional", "c10d_functional", "c10d")
-    return (getattr(node.target, "__module__", "") or "").startswith("torch.distributed")
 
 
 def _writes(node: torch.fx.Node) -> bool:
@@ -222,8 +218,11 @@ class PendingBundle:
 
     def _rewrite_all(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
         plain, written = self._without_inputs
+        if any(isinstance(value, torch.Tensor) and type(value) not in _PLAIN for value in inputs):
+            written, _ = write_with_source(self._snapshot.repro(inputs))  # with the classes of the inputs
         repro = replace(plain, inputs=tuple(inputs), ambient=replace(plain.ambient, rng=dict(rng)))
-        packed = pack_values(values_of(repro, written), size_cap=self._session.settings.size_cap)
+        cap = self._session.settings.size_cap
+        packed = pack_values(values_of(repro, written), size_cap=cap, code=written.code)
         files = members_of(written, packed, manifest_of(repro, written, packed, run_id=self._session.run_id))
         # Not sealed: later calls overwrite its tensors, and finishing it seals it.
         path = self._session.under_free_name(

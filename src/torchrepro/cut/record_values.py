@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Interpreter, Node
 
+from torchrepro.execute.collectives import without_other_ranks
 from torchrepro.execute.judge_repro import Prepared
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.repro import Repro
@@ -103,7 +104,8 @@ def _observing(repro: Repro, limit: int) -> Iterator[tuple[_Observer, tuple[Any,
     prepared = Prepared(repro)
     observer, inputs = _Observer(prepared.graph(), limit), prepared.inputs()
     start = capture_rng_state().starting_from(repro.ambient.rng or {})
-    with applied_settings(repro.ambient), same_randomness(start), prepared.modes():
+    alone = without_other_ranks(repro)
+    with applied_settings(repro.ambient), same_randomness(start), prepared.modes(), alone:
         yield observer, inputs
 
 

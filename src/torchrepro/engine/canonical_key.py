@@ -23,7 +23,7 @@ import msgspec
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.bundle.manifest import StorageEntry
+from torchrepro.bundle.storage_entries import StorageEntry
 from torchrepro.bundle.storages import StorageTable, digest_of_storage, known
 from torchrepro.bundle.values import describe_values
 from torchrepro.graph_text import resolver

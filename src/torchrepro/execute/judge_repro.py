@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
+from torchrepro.execute.collectives import without_other_ranks
 from torchrepro.execute.compilers import compile_graph, require_known, without_tokens
 from torchrepro.graph_text.metadata import fake_inputs, restore_metadata
 from torchrepro.judge.clone import clone_inputs, clone_module
@@ -32,6 +33,8 @@ class Prepared:
     """A repro whose graph and inputs are ready to run; each run gets clones of both."""
 
     repro: Repro
+    exact: bool = False
+    """Whether each collective must have been recorded: only then its result is that of the real call."""
 
     def graph(self) -> torch.fx.GraphModule:
         """Return the graph as it was before any compiler touched it."""
@@ -72,7 +75,8 @@ class Prepared:
             with self.modes():
                 return call_as_it_asks(function, args, {})
 
-        run = observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
+        with without_other_ranks(self.repro, exact=self.exact):
+            run = observe_call(call, inputs, {}, only_fwd=self.only_fwd, state=named_state(graph))
         return replace(run, outputs=without_tokens(self.repro.graph, run.outputs))
 
     def lead_up(self, graph: torch.nn.Module, function: Callable[..., Any]) -> None:
@@ -123,7 +127,7 @@ def repro_run(
 
                 return run_compiled(repro)
             _, function = prepared.compile()
-            with prepared.modes():
+            with prepared.modes(), without_other_ranks(repro):
                 outputs = call_as_it_asks(function, prepared.inputs(), {})
                 synchronise()
             return outputs
@@ -195,7 +199,8 @@ def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
     """Run a prepared graph in float64; return the run and notes on what was not ideal about it."""
     repro = prepared.repro
     if repro.place is Place.AFTER_AOT:
-        reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)
+        with without_other_ranks(repro, exact=prepared.exact):
+            reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)
         after = tuple(reference.mutated.get(index, value) for index, value in enumerate(repro.inputs))
         outputs = without_tokens(repro.graph, reference.value)
         return Run(outputs=outputs, inputs=after), reference.notes

@@ -183,6 +183,10 @@ DUNDER_METHODS = frozenset(
     )
 )
 
+# Of distributed tensors.
+DTENSOR_METHODS = frozenset({"to_local", "redistribute", "full_tensor"})
+DTENSOR_FUNCTIONS = frozenset({"from_local"})
+
 # These call their arguments, or expose memory and hooks.
 REFUSED_METHODS = frozenset(
     {

@@ -24,6 +24,7 @@ from torchrepro.graph_text.annotations import SYMBOL_KINDS
 from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
 from torchrepro.graph_text.syntax import NUMPY_WORDS, dotted_name
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.torch_api.distributed import PLACEMENTS, is_mesh_or_group, make_placement, placement_parts
 
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 _CONSTANTS = (int, float, str, bytes, bool)
@@ -144,8 +145,20 @@ def _instance_of(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
 
+def _is_kept(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | torch.Generator) or is_mesh_or_group(value)
+
+
+def _placement(path: str) -> tuple[Any, Any, Any]:
+    return (
+        lambda value: (placement_parts(value) or ("",))[0] == path,
+        lambda value, to: (placement_parts(value) or ("", ()))[1],
+        lambda *fields: make_placement(path, *fields),
+    )
+
+
 _WORDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, LiteralWriter], Any], Callable[..., Any]]] = {
-    "const": (_instance_of(torch.Tensor, torch.Generator), lambda value, to: [to.keep(value)], str),
+    "const": (_is_kept, lambda value, to: [to.keep(value)], str),
     "slice": (_instance_of(slice), lambda value, to: (value.start, value.stop, value.step), slice),
     "range": (_instance_of(range), lambda value, to: (value.start, value.stop, value.step), range),
     "complex": (lambda value: type(value) is complex, lambda value, to: (value.real, value.imag), complex),
@@ -172,6 +185,7 @@ _WORDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, LiteralWriter], An
         lambda value, to: [str(value.name)],
         triton_kernels.dtype_named,
     ),
+    **{path: _placement(path) for path in PLACEMENTS},
     "enum": (_is_enum, lambda value, to: (_class_path(type(value)), value.name), _enum_member),
 }
 """What is written as the call of a word: which values, the arguments, and what reads them back."""

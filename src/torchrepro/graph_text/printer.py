@@ -49,6 +49,8 @@ class GraphText:
     """The user's code that the text refers to as `source.NAME`; empty where it needs none."""
     settings: tuple[UserSetting, ...] = ()
     """Settings of the compilers that are code of the user."""
+    code: Mapping[int, str] = field(default_factory=dict)
+    """Paths of the classes and objects in the graph's values, by identity: `source:NAME`, `module:Class`."""
     notes: tuple[str, ...] = ()
 
 

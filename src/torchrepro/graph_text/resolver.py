@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from torchrepro.graph_text.allowed import (
+    DTENSOR_FUNCTIONS,
+    DTENSOR_METHODS,
     DUNDER_METHODS,
     HIGHER_ORDER_MODULES,
     MODULES,
@@ -51,6 +53,7 @@ _NUMPY_MODULES = {
     "fft": f"{NUMPY}.fft",
     "random": f"{NUMPY}.random",
 }
+_DTENSOR = "torch.distributed.tensor.DTensor"
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
 # Of torch's own operators; others belong to a library of the user.
 _TORCH_NAMESPACES = frozenset(
@@ -71,6 +74,8 @@ def path_of(target: Callable[..., Any]) -> str | None:
     if path is not None and _lookup(path) is target:
         return path
     name = getattr(target, "__name__", "")
+    if name in DTENSOR_FUNCTIONS and getattr(_dtensor(only_loaded=True), name, None) is target:
+        return f"{_DTENSOR}.{name}"
     if isinstance(name, str) and is_method(name) and getattr(torch.Tensor, name, None) is target:
         return f"torch.Tensor.{name}"
     return None
@@ -94,6 +99,8 @@ def resolve(path: str, trusted: Collection[str] = ()) -> Any:
     owner, _, name = path.rpartition(".")
     if owner == "torch.Tensor" and is_method(name):
         return getattr(torch.Tensor, name)
+    if owner == _DTENSOR and name in DTENSOR_FUNCTIONS:
+        return getattr(_dtensor(), name)
     if covers(trusted, owner):
         return resolve_trusted(f"{owner}:{name}", trusted)
     found = _lookup(path)
@@ -125,7 +132,12 @@ def is_method(name: str) -> bool:
         return False
     if name.startswith("__") and name not in DUNDER_METHODS:
         return False
-    return any(callable(getattr(owner, name, None)) for owner in _METHOD_OWNERS)
+    return name in DTENSOR_METHODS or any(callable(getattr(owner, name, None)) for owner in _METHOD_OWNERS)
+
+
+def _dtensor(*, only_loaded: bool = False) -> Any:
+    module, _, name = _DTENSOR.rpartition(".")
+    return getattr(_import_if_present(module, only_loaded=only_loaded), name, None)
 
 
 def comes_with_torch(op: OpOverload | OpOverloadPacket) -> bool:

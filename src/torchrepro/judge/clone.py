@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.judge.tensors import inner_tensors
+from torchrepro.judge.tensors import inner_tensors, with_inner_tensors
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.torch_api.modes import (
     DisableTorchDispatch,
@@ -281,16 +281,16 @@ class TensorCloner:
         if is_zero_tensor(tensor):
             dtype, device = wide.widened(tensor.dtype), wide.moved(tensor.device)
             return zero_tensor(tuple(tensor.size()), dtype, device)
+        takes_apart: Any = is_traceable_wrapper_subclass
+        wrapper: bool = takes_apart(tensor) and not is_functorch_wrapped(tensor)
         changes = wide.is_narrower(tensor.dtype) or wide.moved(tensor.device) != tensor.device
         if changes and not tensor.is_quantized:
-            return wide.widen(detached)
-        kind: Any = type(tensor)
-        wrapper: bool = is_traceable_wrapper_subclass(tensor)
-        if wrapper and not is_functorch_wrapped(tensor):
-            inner, context = inner_tensors(tensor)
-            parts = {name: self.clone(part) for name, part in inner.items()}
-            made: torch.Tensor = kind.__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
-            return made
+            widened = wide.widen(detached)
+            if not wrapper or type(widened) is type(tensor):
+                return widened  # a quantised weight would become a plain tensor: its parts are widened below
+        if wrapper:
+            inner, _ = inner_tensors(tensor)
+            return with_inner_tensors(tensor, {name: self.clone(part) for name, part in inner.items()})
         return detached.clone()
 
     def _cloned(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ described by a few ordinary tensors and numbers, which are compared here and kep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -358,8 +359,24 @@ def is_wrapper_subclass(tensor: torch.Tensor) -> bool:
 
 def inner_tensors(tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
     """Return the tensors inside a wrapper subclass by attribute, and the context to rebuild it with."""
+    inner, context = inner_values(tensor)
+    return {name: part for name, part in inner.items() if isinstance(part, torch.Tensor)}, context
+
+
+def inner_values(tensor: torch.Tensor) -> tuple[dict[str, Any], Any]:
+    """Return all that a wrapper subclass holds; a DTensor holds its mesh next to its local tensor."""
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     return {name: getattr(tensor, name) for name in names}, context
+
+
+def with_inner_tensors(tensor: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return a wrapper like this one around other tensors."""
+    kind: Any = type(tensor)
+    inner, context = inner_values(tensor)
+    made: torch.Tensor = kind.__tensor_unflatten__(
+        {**inner, **parts}, context, tensor.size(), tensor.stride()
+    )
+    return made
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
@@ -394,4 +411,6 @@ def _compared_inside(tensor: torch.Tensor) -> Parts:
     if isinstance(context, dict):  # jagged tensors keep cached sizes and symbolic ints here
         context = {key: value for key, value in context.items() if isinstance(value, (bool, int, str))}
         parts |= {f".{key}": value for key, value in context.items()}
+    if hasattr(tensor, "placements"):  # of a DTensor
+        parts[".placements"] = str(tensor.placements)
     return parts

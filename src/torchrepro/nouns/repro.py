@@ -332,6 +332,28 @@ class Compiler:
         return f"{self.name}({', '.join(extras)})" if extras else self.name
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessGroups:
+    """The process groups of a rank: one process can replace them by groups that talk to nobody."""
+
+    rank: int
+    size: int
+    groups: Mapping[str, tuple[int, ...]]
+    """The ranks of each group by name, the default group first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """One collective of a call: what this rank gave and what was returned to it."""
+
+    op: str
+    """`all_reduce`, `all_gather_into_tensor`, ..."""
+    arguments: tuple[Any, ...]
+    """How to reduce, sizes: all but the tensor and the group."""
+    given: torch.Tensor
+    returned: torch.Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Repro:
     """A failing (or once failing) computation as data. Equality is identity: it holds tensors."""
@@ -354,6 +376,10 @@ class Repro:
     """Inputs of the calls that came before on the same compiled function, where the failure needs them."""
     origin: Origin | None = None
     """Which of the graphs of a program it is, where that is known."""
+    groups: ProcessGroups | None = None
+    """The process groups of the rank, where the graph or its inputs need them."""
+    collectives: tuple[Collective, ...] = ()
+    """What the collectives of the call returned, in order, where that was recorded."""
     notes: tuple[str, ...] = ()
     """What a reader must know: data that was not kept, objects that had to be left out."""
     stranger: bool = False

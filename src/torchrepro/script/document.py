@@ -12,11 +12,11 @@ import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.graph_text.literals import quote
-from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, Repro, UserSetting
+from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, ProcessGroups, Repro, UserSetting
 from torchrepro.script.assertions import shortened
 from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out
-from torchrepro.torch_api.names import INDUCTOR_CONFIG
+from torchrepro.torch_api.names import INDUCTOR_CONFIG, REGISTER_GROUP
 from torchrepro.torch_api.operator_tables import TABLES, registration_line
 from torchrepro.user_code.settings import BACKEND, OPTIONS
 
@@ -199,3 +199,13 @@ def _data(value: object) -> Text:
 
 
 # The failure.
+
+
+def group_lines(groups: ProcessGroups) -> list[str]:
+    """Return the lines that make process groups of these names, which talk to nobody."""
+    start = f'torch.distributed.init_process_group("fake", rank={groups.rank}, world_size={groups.size}'
+    lines = [f"{start}, store=torch.distributed.HashStore())"]
+    for name, ranks in list(groups.groups.items())[1:]:
+        made = f"torch.distributed.new_group({list(ranks)})"
+        lines.append(f"{REGISTER_GROUP}({name!r}, {made})")
+    return lines

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torchrepro.bundle.process_groups import communicates, is_distributed
 from torchrepro.graph_text.printer import GraphText, overloads_of
 from torchrepro.graph_text.resolver import needs_trust
 from torchrepro.judge.compare import tensors_in, weights_like
@@ -25,7 +26,14 @@ from torchrepro.script.spelling import Speller
 from torchrepro.script.tensors import Surroundings
 from torchrepro.script.user_lines import operator_lines, parameter_text, source_lines
 from torchrepro.state.fake_run import FakeRun, OperatorLog, inductor_decompositions, run_on_fakes
-from torchrepro.torch_api.names import COMPILE_AHEAD, DRAW_AS_EAGER, DYNAMO, INDUCTOR, LOAD_PACKAGE
+from torchrepro.torch_api.names import (
+    COMPILE_AHEAD,
+    DRAW_AS_EAGER,
+    DYNAMO,
+    FAKE_GROUPS,
+    INDUCTOR,
+    LOAD_PACKAGE,
+)
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.user_code.closure import is_installed_module
 from torchrepro.user_code.graph_source import write_with_source
@@ -58,6 +66,10 @@ class GraphScript:
         self.modules: set[str] = set()
         plain = self.written[1] if self.written else self.repro
         self.settings = parts.setting_lines(plain.ambient)
+        repro = self.repro
+        if repro.groups is not None and (communicates(repro.graph) or any(map(is_distributed, repro.inputs))):
+            self.modules |= {"torch.distributed", FAKE_GROUPS}
+            self.settings += parts.group_lines(repro.groups)
 
     def script(self) -> parts.Script:
         """Return the script; `Unwritable` where there is none."""

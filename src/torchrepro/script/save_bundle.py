@@ -18,7 +18,8 @@ import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
-from torchrepro.bundle.manifest import Manifest, SameEntry, TensorTraits, encode_manifest
+from torchrepro.bundle.manifest import CollectiveEntry, Manifest, SameEntry, TensorTraits, encode_manifest
+from torchrepro.bundle.process_groups import needed_groups
 from torchrepro.bundle.read import (
     GRAPH,
     OPERATORS,
@@ -36,7 +37,7 @@ from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.repro import Environment, Repro
 from torchrepro.nouns.verdict import Signature, Verdict, as_data
-from torchrepro.user_code.graph_source import write_with_source
+from torchrepro.user_code.graph_source import SOURCE_PREFIX, write_with_source
 from torchrepro.user_code.operators import operators_of
 
 
@@ -70,7 +71,7 @@ def bundle_members(
     """Return the files of a bundle by name."""
     written, repro = write_with_source(repro)
     values = values_of(repro, written)
-    packed = pack_values(values, size_cap=size_cap)
+    packed = pack_values(values, size_cap=size_cap, code=written.code)
     manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
     if not script:
         return members_of(written, packed, manifest)
@@ -114,7 +115,10 @@ def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> 
 
 def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
     """Return everything in a repro that is a value, by its name in the manifest."""
+    source = {name: value for name, value in written.constants.items() if name.startswith(SOURCE_PREFIX)}
     return {
+        # First: the source is run on them, and the classes of other values are defined in it.
+        **{f"constant.{name}": value for name, value in source.items()},
         **{f"input.{index}": value for index, value in enumerate(repro.inputs)},
         **{
             f"earlier.{call}.input.{index}": value
@@ -122,6 +126,11 @@ def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
             for index, value in enumerate(inputs)
         },
         **{f"constant.{name}": value for name, value in written.constants.items()},
+        **{
+            f"collective.{number}.{part}": getattr(one, part)
+            for number, one in enumerate(repro.collectives)
+            for part in ("given", "returned")
+        },
         **{f"rng.{device}": state for device, state in repro.ambient.rng.items()},
     }
 
@@ -162,6 +171,8 @@ def manifest_of(
         elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
         expected=repro.expected,
         origin=repro.origin,
+        groups=repro.groups or needed_groups(repro.graph, repro.inputs),
+        collectives=tuple(CollectiveEntry(one.op, one.arguments) for one in repro.collectives),
         verdict=None if verdict is None else as_data(verdict.to_dict()),
         notes=tuple(
             dict.fromkeys((*repro.notes, *packed.notes, *left_out, *written.notes, *operators.notes))

@@ -18,8 +18,9 @@ import torch
 
 from torchrepro.bundle import manifest as entries
 from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.storage_entries import RandomFloats
 from torchrepro.graph_text.syntax import dynamic_dimensions
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import GraphTextError, TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Frontend, Place
 from torchrepro.nouns.verdict import Difference, Kind, LeafComparison, LeafPath, Verdict
 from torchrepro.script import document as parts
@@ -85,6 +86,8 @@ class _Standalone:
         settings = parts.setting_lines(manifest.ambient)
         if self.verdict is not None and any(note.startswith("random") for note in self.verdict.notes):
             settings.append(private.DRAW_AS_EAGER)
+        groups = {"torch.distributed", private.FAKE_GROUPS} if manifest.groups is not None else set()
+        settings += [] if manifest.groups is None else parts.group_lines(manifest.groups)
         # The import of a module registers the operators that the bundle cannot register.
         imported = [entry.module for entry in manifest.custom_ops if not entry.in_source]
         operators = {module for module in imported if module and module != "__main__"}
@@ -94,7 +97,7 @@ class _Standalone:
             loading += _OWN_OPERATORS.split("\n")
         made = [
             f"    {name!r}: lambda: {_maker(name, entry, manifest)},"
-            for name, entry in manifest.values.items()
+            for name, entry in _values(manifest).items()
         ]
         source = self.source.rstrip("\n").split("\n")
         modules: set[str] = set()
@@ -112,10 +115,7 @@ class _Standalone:
             compiler=manifest.compiler,
             # Caches of whole graphs are off: a hit would hide the failure.
             environ={**manifest.ambient.environ, **dict.fromkeys(_CACHES, "0")},
-            modules={"json", "math", "operator", "os", "sys", "Path"}
-            | self.graph.imports
-            | operators
-            | modules,
+            modules={*_MODULES, *self.graph.imports, *operators, *groups, *modules},
             settings=settings,
             definitions=[
                 ["inf, nan = math.inf, math.nan", "HERE = Path(__file__).resolve().parent", *loading],
@@ -295,12 +295,22 @@ def _fixed_words(message: str) -> list[str]:
 # Values.
 
 
+_MODULES = ("json", "math", "operator", "os", "sys", "Path")
+_ONLY_IN_A_BUNDLE = (entries.DTensorEntry, entries.MeshEntry, entries.GroupEntry, entries.SourceEntry)
+"""Values that no file of tensors can hold."""
+
+
 def kept_apart(manifest: Manifest) -> list[str]:
     """Return the names of the values that the script cannot make and reads from a file next to it."""
     kept = {
-        name: entry for name, entry in manifest.values.items() if not isinstance(entry, entries.OpaqueEntry)
+        name: entry for name, entry in _values(manifest).items() if not isinstance(entry, entries.OpaqueEntry)
     }
     return [name for name, entry in kept.items() if _maker(name, entry, manifest).startswith("kept(")]
+
+
+def _values(manifest: Manifest) -> dict[str, entries.ValueEntry]:
+    """Return the values that a script makes: the collectives in it run, in groups that talk to nobody."""
+    return {name: entry for name, entry in manifest.values.items() if not name.startswith("collective.")}
 
 
 def _maker(name: str, entry: entries.ValueEntry, manifest: Manifest) -> str:
@@ -323,6 +333,10 @@ def _maker(name: str, entry: entries.ValueEntry, manifest: Manifest) -> str:
             return f"{private.ZERO_TENSOR}({list(size)}, dtype=torch.{dtype}, device={device!r})"
         case entries.StridedEntry(quantizer=None, inference=False, conj=False, neg=False):
             return _strided(entry) or f"kept({name!r})"
+    for part in entries.parts_of(entry):
+        if isinstance(part, _ONLY_IN_A_BUNDLE) or ":" in str(getattr(part, "type", "")):
+            what = type(part).__name__.removesuffix("Entry")
+            raise GraphTextError(f"{name} holds a {what}", next_step="use torchrepro check instead")
     return f"kept({name!r})"
 
 
@@ -332,7 +346,7 @@ def _strided(entry: entries.StridedEntry) -> str:
     if storage.recipe is None:
         place = f"{dtype}, {size}, {stride}, {entry.offset - storage.start // itemsize}, {storage.device!r}"
         text = f"strided({storage.name!r}, {place})"
-    elif isinstance(recipe := storage.recipe, entries.RandomFloats):
+    elif isinstance(recipe := storage.recipe, RandomFloats):
         spread = f"{recipe.mean!r}, {recipe.std!r}, {recipe.minimum!r}, {recipe.maximum!r}, {recipe.seed}"
         drawn = f"generated({storage.nbytes // itemsize}, {dtype}, {spread})"
         text = f"{drawn}.as_strided({size}, {stride}, {entry.offset})"

@@ -76,3 +76,9 @@ NEG_VIEW = "torch._neg_view"
 """The lazy negative of a tensor."""
 EFFECT_TYPE = "torch._library.effects.EffectType"
 """The kinds of side effects of operators."""
+
+FAKE_GROUPS = "torch.testing._internal.distributed.fake_pg"
+"""The module whose import registers the backend "fake" of process groups, which talks to nobody."""
+
+REGISTER_GROUP = "torch.distributed.distributed_c10d._register_process_group"
+"""Gives a process group the name by which operators find it."""

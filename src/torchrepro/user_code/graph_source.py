@@ -25,6 +25,7 @@ from torchrepro.user_code.settings import (
     why_no_source,
     without_settings,
 )
+from torchrepro.user_code.value_code import code_of_values, trusted_name
 
 SOURCE_PREFIX = "source."
 """Of the constants that belong to the source text, and of names in it as the graph's text writes them."""
@@ -53,6 +54,10 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
     no_backend = "" if backend is None else why_no_source(backend)
     around += [] if backend is None or no_backend else [backend]
     wanted |= {id(value): value for value in around}
+    values = (repro.inputs, repro.earlier, tuple(written.constants.values()))
+    classes, code = code_of_values(values, _not_importable)
+    wanted |= classes
+    needs_trust = tuple(dict.fromkeys(map(trusted_name, code.values())))
     names: dict[int, str] = {}
     if wanted:
         closure = source_closure(list(wanted.values()))
@@ -80,7 +85,13 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
     plain = without_settings(replace(repro, compiler=compiler), settings.keys())
     ambient = replace(plain.ambient, left_out=tuple(dict.fromkeys((*plain.ambient.left_out, *lost))))
     kept = tuple(entry for entry in entries if entry.source or entry.reference)
-    written = replace(written, settings=kept, notes=(*written.notes, *notes))
+    written = replace(
+        written,
+        settings=kept,
+        notes=(*written.notes, *notes),
+        needs_trust=(*written.needs_trust, *needs_trust),
+        code={**code, **{key: f"{SOURCE_TRUST}:{names[key]}" for key in classes}},
+    )
     return written, replace(plain, ambient=ambient)
 
 
@@ -127,6 +138,8 @@ def _everything(value: Any) -> bool:
 def _not_importable(value: Any) -> bool:
     if not isinstance(value, types.FunctionType | type) or is_installed_module(value.__module__):
         return False
+    if is_source_module(value.__module__):
+        return True
     try:
         return resolver.trusted_path_of(value).startswith("__main__:")
     except CannotSerialise:
