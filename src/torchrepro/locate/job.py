@@ -30,6 +30,7 @@ from torchrepro.locate.ops import find_op
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
 from torchrepro.locate.stages import Ladder, find_stage, graph_in_call, graph_of
+from torchrepro.locate.users_code import find_users_code
 from torchrepro.locate.watched_graph import Watching
 from torchrepro.locate.workaround import find_workaround
 from torchrepro.locate.wrong_values import error_growth, find_birth
@@ -178,6 +179,9 @@ def _kernel(case: Case, found: Located) -> Answer:
 Steps = Mapping[str, Callable[[Case, Located], Answer]]
 STEPS: Steps = {
     "which operators do not do what they declare": _operators,
+    "which code of the user in the settings is wrong": lambda case, found: find_users_code(
+        case.inquiry, found
+    ),
     "which stage fails first": _stage,
     "which graph fails": _graph,
     "which op is the first that is wrong": lambda case, _: {"op": find_op(case.inquiry, case.watching)},

@@ -160,7 +160,8 @@ class Located:
     """Where the answer is kept, with the generated code."""
     stage: Stage = Stage.NONE
     blamed: str = ""
-    """`operator mylib::foo` where the user's operator is the culprit; empty where a compiler is."""
+    """`operator mylib::foo` or `pass f in inductor.NAME` where the user's code is the culprit; empty where a
+    compiler is."""
     violations: tuple[Violation, ...] = ()
     """What custom operators declare and do not do, whether it explains the failure or not."""
     part: Part | None = None

@@ -59,7 +59,8 @@ def title_of(
 ) -> str:
     """Write the title of an issue in plain characters: it is pasted where nothing is escaped."""
     if blamed:
-        return plain(f"{blamed}: does not do what it declares, so compiled code fails")
+        declares = " does not do what it declares, so" if blamed.startswith("operator") else ""
+        return plain(f"{blamed}:{declares} compiled code fails")
     way = "torch.compile" if compiler == "inductor" else f"torch.compile(backend={compiler})"
     if verdict is None or not verdict.fails:
         return plain(f"{way}: no failure recorded")
@@ -136,12 +137,13 @@ def culprit_of(located: Located | None) -> str:
 
 
 def _operator(located: Located) -> str:
-    """Say that a custom operator is the culprit, what it promised, and what it should have said."""
+    """Say that code of the user is the culprit; for an operator, what it promised and should have said."""
     said = [f"The culprit is the custom {located.blamed}, not the compiler."]
     for one in located.violations:
         where = f" (registered at {one.registered})" if one.registered else ""
         said.append(f"{one.op}{where}: {one}. To fix it: {one.remedy}.")
-    proof = ": without it, on its recorded results, the failure goes away"
+    on_results = ": without it, on its recorded results, the failure goes away"
+    proof = f": {located.part.detail}" if located.part is not None else on_results
     verified = located.confidence is Confidence.VERIFIED
     return " ".join([*said, f"{CONFIDENCES[located.confidence]}{proof if verified else ''}."])
 

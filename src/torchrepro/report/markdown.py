@@ -93,9 +93,11 @@ def github_issue(contents: Contents) -> str:
 
 def _not_for_pytorch(located: Located) -> Iterator[str]:
     if located.blamed:
+        kind = located.blamed.partition(" ")[0]
+        what = "does not do what it declares" if kind == "operator" else "makes compiled code fail"
         yield (
-            f"> This is no bug of PyTorch: the custom {prose(located.blamed)} does not do what it declares. "
-            "Please report it where that operator is maintained, not at pytorch/pytorch."
+            f"> This is no bug of PyTorch: the custom {prose(located.blamed)} {what}. "
+            f"Please report it where that {kind} is maintained, not at pytorch/pytorch."
         )
 
 
