@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from torchrepro.bundle.archive import write_bundle_files
 from torchrepro.catch.target import Target
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import ModelRequest
@@ -47,12 +48,14 @@ def test_a_program_that_does_not_exist_is_an_error_with_a_next_step() -> None:
 
 def test_what_was_caught_is_found_again_until_the_program_changes(tmp_path: Path, program: Path) -> None:
     target, directory = Target.parse("train.py"), tmp_path / "train.minified"
-    bundle = directory / "caught" / "1-mismatch"
-    bundle.mkdir(parents=True)
+    bundle = write_bundle_files(directory / "caught" / "1-mismatch", {"manifest.json": b"{}"})
     request = ModelRequest("train.py")
     assert target.caught_before(directory, request) is None
     target.remember(bundle, directory, request)
     assert target.caught_before(directory, request) == bundle
     assert target.caught_before(directory, replace(request, backward=True)) is None
+    (bundle / "source.py").write_text("what a stranger has added")
+    assert target.caught_before(directory, request) is None
+    (bundle / "source.py").unlink()
     program.write_text("def build(): return 1")
     assert target.caught_before(directory, request) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,51 @@ def test_fresh_starts_over_without_a_word(directory: RunDirectory) -> None:
 def test_a_damaged_record_starts_it_over(directory: RunDirectory) -> None:
     (directory.path / "run.json").write_text('{"bundle": "a')
     assert "starting over" in directory.begin(IDENTITY, fresh=False)
+
+
+def test_a_directory_that_came_along_with_a_bundle_is_moved_aside(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHREPRO_CONFIG_DIR", str(tmp_path / "a stranger's"))
+    directory.begin(IDENTITY, fresh=False)
+    directory.cache.mkdir()
+    (directory.cache / "evil.so").write_text("")
+    monkeypatch.setenv("TORCHREPRO_CONFIG_DIR", str(tmp_path / "the user's"))
+    assert not directory.is_about(IDENTITY)
+    assert "this user did not write what was here" in directory.begin(IDENTITY, fresh=False)
+    assert [path.name for path in directory.path.iterdir()] == ["run.json"]
+    (aside,) = directory.path.parent.glob(f"{directory.path.name}.untrusted-*")
+    assert (aside / "cache" / "evil.so").exists()
+    assert directory.is_about(IDENTITY)
+    assert directory.begin(IDENTITY, fresh=False) == ""
+
+
+def test_a_copy_of_ones_own_directory_is_not_ones_own(directory: RunDirectory) -> None:
+    directory.begin(IDENTITY, fresh=False)
+    copied = directory.path.with_name("copied")
+    shutil.copytree(directory.path, copied)
+    assert directory.is_about(IDENTITY)
+    assert not RunDirectory(copied).is_about(IDENTITY)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_a_lock_that_is_no_file_is_refused_and_not_followed(directory: RunDirectory, kind: str) -> None:
+    precious, lock = directory.path.parent / "precious", directory.path / "lock"
+    precious.write_text("years of work")
+    if kind == "link":
+        lock.symlink_to(precious)
+    else:
+        os.mkfifo(lock) if kind == "fifo" else lock.mkdir()
+    with pytest.raises(TorchReproError, match="not a plain file"), held(directory):
+        pass
+    assert precious.read_text() == "years of work"
+
+
+def test_a_default_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "b.minified").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TorchReproError, match=r"is a link.*--out"):
+        run_directory(None, beside=tmp_path / "b")
 
 
 def test_a_finished_run_is_answered_again(directory: RunDirectory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from html.parser import HTMLParser
 
@@ -67,7 +68,8 @@ def test_no_text_of_a_bundle_makes_an_element_or_an_attribute(text: str) -> None
     page = page_of(hostile(text))
     found = Skeleton(page)
     assert found.elements == harmless()
-    whole = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    whole = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", "\ufffd", text)
+    whole = whole.encode("utf-8", "replace").decode()
     assert found.texts["title"] == whole
     assert found.texts["verdict-title"] == whole
     strings = json.loads(found.texts["payload"])["strings"]

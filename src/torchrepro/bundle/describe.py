@@ -60,9 +60,10 @@ def describe_bundle(manifest: Manifest) -> Description:
         "code settings": "; ".join(map(_setting, manifest.user_settings)),
         "kernels": ", ".join(f"{name} (Triton, source in the bundle)" for name in manifest.kernels),
     }
+    # The number of inputs is what the manifest says; how many there are is what it describes.
     inputs = tuple(
         _input_line(str(index), manifest.values[f"input.{index}"])
-        for index in range(manifest.inputs)
+        for index in range(min(manifest.inputs, len(manifest.values)))
         if f"input.{index}" in manifest.values
     )
     return Description(
@@ -124,7 +125,8 @@ def _remarks(entry: StridedEntry) -> list[str]:
 
 def _is_contiguous(entry: StridedEntry) -> bool:
     expected = 1
-    for size, step in zip(reversed(entry.size), reversed(entry.stride), strict=True):
+    # Not strict: a damaged manifest is described too.
+    for size, step in zip(reversed(entry.size), reversed(entry.stride), strict=False):
         if size != 1 and step != expected:
             return False
         expected *= size

@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 
-from torchrepro.bundle.manifest import Manifest, safe_settings
+from torchrepro.bundle.manifest import Manifest, StrEntry, parts_of
 from torchrepro.bundle.process_groups import require_groups
-from torchrepro.bundle.provenance import is_own, names_it_runs
+from torchrepro.bundle.provenance import is_own, names_it_runs, works_for_stranger
 from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, open_bundle_files, text_of
+from torchrepro.bundle.safe_state import COMPILERS, MODES, safe_environment, safe_settings
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
+from torchrepro.graph_text.literals import plain_text
 from torchrepro.graph_text.parser import read_graph
-from torchrepro.graph_text.resolver import resolve_trusted
+from torchrepro.graph_text.resolver import IDENTIFIER, resolve_trusted
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.repro import (
     SOURCE_TRUST,
@@ -27,6 +29,7 @@ from torchrepro.nouns.repro import (
     Compiler,
     Repro,
 )
+from torchrepro.torch_api.configs import CONFIG_MODULES
 from torchrepro.user_code.closure import load_source
 from torchrepro.user_code.graph_source import compiler_in, tensors_of_source
 from torchrepro.user_code.operators import require_registered, run_kernels, run_registrations
@@ -38,15 +41,18 @@ def load_bundle(path: Path, *, trusted: Collection[str] = ()) -> Repro:
 
     Its members are verified first (`provenance.py`): a gigabyte takes about a second.
     """
-    own = is_own(path)
-    return replace(load_verified(path, trusted=trusted), stranger=not own)
+    return load_verified(path, trusted=trusted, stranger=not is_own(path))
 
 
-def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repro:
+def load_verified(
+    path: Path, *, trusted: Collection[str] | None = None, stranger: bool | None = None
+) -> Repro:
     """As `load_bundle`, for a bundle that this run has verified, or has written itself.
 
-    Without `trusted`, for what this run has written: its graph may call everything that it names.
+    Without `trusted`, for what this run has written: its graph may call everything that it names. The
+    default of `stranger` is what the process was started for.
     """
+    stranger = works_for_stranger() if stranger is None else stranger
     with open_bundle_files(path) as files:
         manifest = manifest_of(files)
         trusted = names_it_runs(manifest) if trusted is None else trusted
@@ -61,11 +67,18 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
         )
     constants = _under(values, "constant.")
     source = code.source(values) if code.text else None
-    compiler, ambient, refused = _safe_state(manifest, trusted)
+    compiler, ambient, refused = _safe_state(manifest, trusted, own=not stranger)
+    if stranger:
+        _require_plain_strings(manifest, path)
     settings, missing = load_settings(manifest.user_settings, source, trusted, path)
     ambient = replace(ambient, left_out=(*ambient.left_out, *missing))
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
     notes += tuple(f"the setting {name} is not applied: {why}" for name, why in missing.items())
+    if not 0 <= manifest.inputs <= len(values) or not 0 <= manifest.earlier <= len(values):
+        raise BundleError(
+            f"{path}: the manifest does not describe {manifest.inputs} inputs",
+            next_step="take the bundle again",
+        )
     try:
         inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
         calls = [_under(values, f"earlier.{call}.input.") for call in range(manifest.earlier)]
@@ -82,7 +95,7 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
         require_registered(manifest.custom_ops, trusted, lambda: run_registrations(operators), path)
     kernels = run_kernels(operators) if manifest.kernels and SOURCE_TRUST in trusted else {}
     repro = Repro(
-        graph=read_graph(text, constants, trusted=trusted, kernels=kernels, source=source),
+        graph=read_graph(text, constants, trusted=trusted, kernels=kernels, source=source, stranger=stranger),
         inputs=inputs,
         place=manifest.place,
         compiler=compiler if source is None else compiler_in(compiler, source),
@@ -97,6 +110,7 @@ def load_verified(path: Path, *, trusted: Collection[str] | None = None) -> Repr
         groups=manifest.groups,
         collectives=collectives,
         notes=notes,
+        stranger=stranger,
     )
     return with_settings(repro, settings)
 
@@ -138,37 +152,70 @@ class _Code:
         return found[name]
 
 
-def _safe_state(manifest: Manifest, trusted: Collection[str]) -> tuple[Compiler, Ambient, tuple[str, ...]]:
-    """Return the compiler and state that an untrusted bundle may choose, and notes on what was refused."""
-    compiler = manifest.compiler
-    module = compiler.name.partition(":")[0]
-    if ":" in compiler.name and module not in trusted and module.partition(".")[0] != "torch":
+def _safe_state(
+    manifest: Manifest, trusted: Collection[str], *, own: bool
+) -> tuple[Compiler, Ambient, tuple[str, ...]]:
+    """Return the compiler and state that a bundle may choose, and notes on what was refused."""
+    compiler, ambient = manifest.compiler, manifest.ambient
+    _require_known_compiler(compiler, trusted, own=own)
+    _require_known_words(manifest)
+    options, refused = safe_settings(compiler.options, own=own)
+    configs = {}
+    for name, settings in ambient.configs.items():
+        configs[name], more = safe_settings(settings if name in CONFIG_MODULES else {}, own=own)
+        refused += [f"{name}.{setting}" for setting in (more if name in CONFIG_MODULES else settings)]
+    environ, not_set = safe_environment(ambient.environ, own=own)
+    refused += [] if own else not_set
+    notes = tuple(f"the setting {name} is not applied: it could name a program or a file" for name in refused)
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    known = {name: values for name, values in configs.items() if name in CONFIG_MODULES}
+    state = replace(ambient, configs=known, environ=ambient.environ if own else environ)
+    return replace(compiler, options=options), state, notes
+
+
+def _require_known_compiler(compiler: Compiler, trusted: Collection[str], *, own: bool) -> None:
+    module, _, function = compiler.name.partition(":")
+    if ":" in compiler.name and (
+        module not in trusted or not (own or IDENTIFIER.match(function) or module == SOURCE_TRUST)
+    ):
         raise BundleError(
             f"the bundle's compiler is {compiler.name}, a function that would be imported and run",
             next_step=f"if you know it, allow it with --trust {module}",
         )
-    _require_known_words(manifest.ambient)
-    options, refused = safe_settings(compiler.options)
-    configs = {}
-    for name, settings in manifest.ambient.configs.items():
-        configs[name], more = safe_settings(settings)
-        refused += [f"{name}.{setting}" for setting in more]
-    notes = tuple(f"the setting {name} is not applied: it could name a program or a file" for name in refused)
-    for note in notes:
-        warnings.warn(note, stacklevel=3)
-    return replace(compiler, options=options), replace(manifest.ambient, configs=configs), notes
+    if not own and ":" not in compiler.name and compiler.name not in COMPILERS | set(trusted):
+        raise BundleError(
+            f"the bundle's compiler is {compiler.name!r}, which is not one of torch's own",
+            next_step=f"if it is installed and you know it, allow it with --trust {compiler.name}",
+        )
+    if compiler.mode is not None and compiler.mode not in MODES:
+        raise BundleError(f"torch.compile has no mode {compiler.mode!r}", next_step="do not trust the bundle")
 
 
-def _require_known_words(ambient: Ambient) -> None:
+def _require_known_words(manifest: Manifest) -> None:
     """Raise if words of the state that end up in code (`torch.WORD`) are not torch's own."""
+    ambient = manifest.ambient
     dtypes = [ambient.default_dtype, *(cast.dtype for cast in ambient.autocast)]
     known = all(isinstance(getattr(torch, name, None), torch.dtype) for name in dtypes)
+    known &= all(IDENTIFIER.match(cast.device) is not None for cast in ambient.autocast)
+    known &= all(IDENTIFIER.match(symbol.name) is not None for symbol in manifest.symbols)
     known &= ambient.matmul_precision in ("highest", "high", "medium")
     known &= ambient.deterministic in ("off", "warn", "error")
+    known &= ambient.threads is None or ambient.threads > 0
     if not known:
         raise BundleError(
             "the manifest describes a state that torch does not have", next_step="do not trust it"
         )
+
+
+def _require_plain_strings(manifest: Manifest, path: Path) -> None:
+    """Raise if an input is a text that compilers could write into code that they generate."""
+    for entry in parts_of(manifest.values):
+        if isinstance(entry, StrEntry) and entry.value != plain_text(entry.value):
+            raise BundleError(
+                f"{path}: an input is the text {entry.value[:40]!r}; a stranger's may hold plain words",
+                next_step="ask for a bundle with another text",
+            )
 
 
 def _under(values: dict[str, object], prefix: str) -> dict[str, object]:

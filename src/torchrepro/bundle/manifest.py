@@ -6,8 +6,7 @@ entry names the storage and says how to look at it. Nothing here can hold code, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -29,14 +28,6 @@ from torchrepro.nouns.verdict import Signature
 
 FORMAT = 1
 """Raised whenever a reader of the former version would misunderstand a bundle."""
-
-# Settings name programs to run (`cpp.cxx`) and files to read. A stranger's bundle may set numbers, switches
-# and plain words, nothing else.
-_UNSAFE_NAMES = re.compile(
-    r"cxx|flag|dir|path|file|command|compiler_bin|include|library|(?<![a-z])log|url|remote|host"
-)
-_SETTING_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+\-]{0,64}")
 
 
 # values: how each is described: tensors
@@ -372,7 +363,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         version = msgspec.json.decode(data, type=_FormatOnly).format
         if version <= FORMAT:
             return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise BundleError(
             f"{where}: manifest.json is damaged ({exc})", next_step="take the bundle again"
         ) from exc
@@ -380,22 +371,6 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         f"{where}: the bundle has format {version}, this torchrepro reads up to {FORMAT}",
         next_step="upgrade torchrepro (pip install -U torchrepro)",
     )
-
-
-def safe_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that an untrusted bundle may choose, and the names of those that were refused."""
-    safe = {name: value for name, value in settings.items() if _is_safe(name, value)}
-    return safe, [name for name in settings if name not in safe]
-
-
-def _is_safe(name: str, value: Any) -> bool:
-    if _UNSAFE_NAMES.search(name) or not _SETTING_NAME.fullmatch(name):
-        return False
-    if isinstance(value, list):
-        return all(_is_safe(name, item) for item in value)
-    if isinstance(value, dict):
-        return all(_is_safe(str(key), item) for key, item in value.items())
-    return value is None or type(value) in (bool, int, float) or bool(_PLAIN_WORD.fullmatch(str(value)))
 
 
 def devices_of(manifest: Manifest) -> frozenset[str]:

@@ -77,6 +77,11 @@ def standing_of(bundle: Path, manifest: Manifest, trusted: Collection[str] = ())
     return Standing(own, (*trusted, *(names_it_runs(manifest) if own else ())))
 
 
+def works_for_stranger() -> bool:
+    """Return whether this process was started to work on a stranger's bundle."""
+    return os.environ.get(STRANGER) == "1"
+
+
 def verify(files: BundleFiles) -> bool:
     """As `is_own`, for an open bundle."""
     if PROVENANCE not in files:
@@ -106,7 +111,7 @@ def sealed(digests: Mapping[str, str], *, sign: bool = True) -> bytes:
 
     It is signed unless this process works on a stranger's bundle, or there can be no key.
     """
-    key = user_key() if sign and os.environ.get(STRANGER) != "1" else None
+    key = user_key() if sign and not works_for_stranger() else None
     signature = _signature(_BUNDLE, _table(digests), key) if key is not None else ""
     return msgspec.json.format(msgspec.json.encode(Provenance(dict(digests), signature)), indent=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -34,7 +35,9 @@ MEMBERS = (MANIFEST, GRAPH, TENSORS, SCRIPT, OPERATORS, SOURCE, VALUES)
 LOCATED = "located"
 """Not of the bundle itself: a folder in it with what `torchrepro locate` has found out."""
 DEFAULT_LIMIT = 256 << 20
-"""Bytes that the text of a member may unpack to."""
+"""Bytes that a compressed member may unpack to."""
+TEXT_LIMIT = 64 << 20
+"""Bytes that the text of a member may have: that of a graph with 3,400 nodes has one million."""
 PARTIAL_SUFFIX = ".partial"
 """Of the hidden name under which a bundle is written."""
 LOCAL_HEADER = 30
@@ -49,7 +52,7 @@ class BundleFiles(ABC):
     names: tuple[str, ...]
     location: Path
 
-    def read_bytes(self, name: str, limit: int = DEFAULT_LIMIT) -> bytes:
+    def read_bytes(self, name: str, limit: int = TEXT_LIMIT) -> bytes:
         """Return the content of a file, which may have at most `limit` bytes."""
         return b"".join(self.pieces(name, limit))
 
@@ -65,15 +68,14 @@ class BundleFiles(ABC):
 
     def pieces(self, name: str, limit: int) -> Iterator[bytes]:
         """Yield the content piece by piece, so that a file larger than it claims is stopped."""
+        if self._claimed(name) > limit:
+            raise self._too_large(name)
         try:
             with self._open(name) as file:
                 while piece := file.read(_PIECE):
                     limit -= len(piece)
                     if limit < 0:
-                        raise BundleError(
-                            f"{name} of {self.location} is larger than the limit for such a file",
-                            next_step="do not open this bundle unless you know why it is that large",
-                        )
+                        raise self._too_large(name)
                     yield piece
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise BundleError(f"{name} of {self.location} is damaged", next_step=_CAPTURE_AGAIN) from error
@@ -82,6 +84,16 @@ class BundleFiles(ABC):
                 f"cannot read {name} of {self.location}: {error.strerror or error}",
                 next_step="check its permissions",
             ) from error
+
+    def _claimed(self, name: str) -> int:
+        """Return the size that a file says it has; 0 where that is not known before it is opened."""
+        return 0
+
+    def _too_large(self, name: str) -> BundleError:
+        return BundleError(
+            f"{name} of {self.location} is larger than the limit for such a file",
+            next_step="do not open this bundle unless you know why it is that large",
+        )
 
     def _missing(self, name: str) -> BundleError:
         return BundleError(f"{self.location} has no {name}", next_step=_CAPTURE_AGAIN)
@@ -160,6 +172,16 @@ def file_digest(path: Path) -> str:
     """Return the digest of a file's content. A gigabyte takes about a second."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_small_file(path: Path, limit: int = 64 << 20) -> bytes:
+    """Return the content of a plain file; OSError for a link, a pipe, a device and for more than `limit`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > limit:
+            raise OSError(errno.EINVAL, "not a plain file, or too large", str(path))
+        return file.read(limit)
 
 
 def text_of(files: BundleFiles, name: str) -> str:
@@ -267,6 +289,9 @@ class _Zip(BundleFiles):
 
     def _open(self, name: str) -> IO[bytes]:
         return self._archive.open(self._member(name))
+
+    def _claimed(self, name: str) -> int:
+        return self._member(name).file_size
 
     def span(self, name: str, limit: int = DEFAULT_LIMIT) -> tuple[Path, int, int]:
         member = self._member(name)

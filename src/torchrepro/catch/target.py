@@ -14,11 +14,12 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import file_digest
 from torchrepro.catch.launcher import Ended, run_program
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.engine.search.run_directory import CAUGHT, write_json
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.nouns.repro import ModelRequest
 
 _CATCH_ALL = 4
@@ -65,8 +66,9 @@ class Target:
             record = json.loads((directory / f"{CAUGHT}.json").read_text())
             bundle = directory / str(record["bundle"])
             same = record["file"] == file_digest(self.file) and record["request"] == to_builtins(request)
-            return bundle if same and bundle.exists() else None
-        except (OSError, ValueError, KeyError):
+            # Not one that came along with the program: it may run what it names.
+            return bundle if same and is_own(bundle) else None
+        except (OSError, ValueError, KeyError, TypeError, BundleError):
             return None
 
     def remember(self, bundle: Path, directory: Path, request: ModelRequest) -> None:

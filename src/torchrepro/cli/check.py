@@ -18,6 +18,7 @@ from torchrepro.cli.options import (
     Trust,
     failures_as_lines,
 )
+from torchrepro.nouns.errors import visible
 
 _IN_WORDS = {
     0: "no, it does not fail",
@@ -81,5 +82,5 @@ def check(
         facts += [("sandbox", checked.sandbox)] if checked.sandbox else []
         print_section(of_verdict(checked.verdict, facts))
         if traceback and checked.verdict.raised is not None:
-            print(checked.verdict.raised.traceback)
+            print(visible(checked.verdict.raised.traceback))
     raise typer.Exit(code)

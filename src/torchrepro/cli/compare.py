@@ -26,6 +26,7 @@ from torchrepro.cli.options import (
     failures_as_lines,
     model_request,
 )
+from torchrepro.nouns.errors import visible
 
 
 def compare(
@@ -115,7 +116,7 @@ def compare(
         if check_ops:
             print_section(of_operators(compared.operators))
         if traceback and verdict.raised is not None:
-            print(verdict.raised.traceback)
+            print(visible(verdict.raised.traceback))
         if compared.bundle is not None:
             print(f"bundle: {compared.bundle}\nrun it again: torchrepro check {compared.bundle}")
     raise typer.Exit(compared.exit_code)

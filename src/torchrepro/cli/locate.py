@@ -26,6 +26,7 @@ from torchrepro.cli.options import (
     failures_as_lines,
     model_request,
 )
+from torchrepro.nouns.errors import visible
 
 if TYPE_CHECKING:
     from torchrepro.nouns.results import Located
@@ -118,4 +119,4 @@ def print_located(located: Located, *, file: TextIO | None = None) -> None:
 
     print_section(of_located(located), file)
     if located.directory:
-        print(Path(located.directory) / "result.json", file=file)
+        print(visible(Path(located.directory) / "result.json"), file=file)

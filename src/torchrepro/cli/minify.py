@@ -27,6 +27,7 @@ from torchrepro.cli.options import (
     failures_as_lines,
     model_request,
 )
+from torchrepro.nouns.errors import visible
 
 if TYPE_CHECKING:
     from torchrepro.nouns.results import Minified
@@ -152,8 +153,8 @@ def print_minified(minified: Minified, *, stats: bool = False, file: TextIO | No
     explained = tuple(line for line in minified.explained if line not in text)
     print_section(of_minified(replace(minified, script="", explained=explained), stats=stats), file)
     if text:
-        print(f"\n{text}\n", file=file)
-    print(script, file=file)
+        print(f"\n{visible(text)}\n", file=file)
+    print(visible(script), file=file)
 
 
 def print_passes() -> None:

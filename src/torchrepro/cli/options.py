@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torchrepro.nouns.errors import HarnessError, TorchReproError
+from torchrepro.nouns.errors import HarnessError, TorchReproError, visible
 from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
@@ -163,13 +163,13 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
         yield
     except TorchReproError as exc:
         if show_traceback:
-            traceback.print_exc()
+            print(visible(traceback.format_exc()), file=sys.stderr)
         _report(exc.fact, exc.next_step, as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except HarnessError as exc:
         first, _, rest = str(exc).partition("\n")
         if show_traceback:
-            print(rest, file=sys.stderr)
+            print(visible(rest), file=sys.stderr)
         # An exception of the compiler can be a hundred lines of C++ errors, quoted in one.
         shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
         _report(shown, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
@@ -181,6 +181,6 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
 
 def _report(fact: str, next_step: str, as_json: bool) -> None:
     line = f"{fact}; {next_step}" if next_step else fact
-    print(f"torchrepro: {line}", file=sys.stderr)
+    print(f"torchrepro: {' '.join(visible(line).split())}", file=sys.stderr)
     if as_json:
         print(json.dumps({"error": fact, "next_step": next_step}))

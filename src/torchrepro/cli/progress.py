@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from torchrepro.nouns.errors import visible
+
 _PHASES = {
     "start": "importing torch",
     "load": "loading the bundle",
@@ -153,7 +155,8 @@ class Lines(Silent):
         """Print a line unless the last one began in the same way."""
         if text != self._shown:
             self._shown, self._last = text, time.monotonic()
-            self._console.print(f"torchrepro: {text}{more}", markup=False, soft_wrap=True)
+            line = " ".join(visible(f"torchrepro: {text}{more}").split())
+            self._console.print(line, markup=False, soft_wrap=True)
 
 
 class Screen(Silent):
@@ -173,7 +176,7 @@ class Screen(Silent):
 
     def __rich__(self) -> Text:
         """Draw each line cut to the width: one that wraps and unwraps would make the screen jump."""
-        drawn = [Text(line) for line in self._status.lines()]
+        drawn = [Text(" ".join(visible(line).split())) for line in self._status.lines()]
         for line in drawn:
             line.truncate(self._width, overflow="ellipsis")
         return Text("\n").join(drawn)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.options import Json, OptionalTimeLimit, Quiet, Traceback, Trust, failures_as_lines
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import TorchReproError, visible
 from torchrepro.report.formats import Format
 
 _STANDARD_OUTPUT = Path("-")
@@ -98,7 +98,7 @@ def report(
         verdict = contents.verdict.kind.value if contents.verdict is not None else None
         print(json.dumps({"path": str(target), "format": chosen.value, "verdict": verdict}))
     else:
-        print(target)
+        print(visible(target))
     if open_ and not webbrowser.open(target.absolute().as_uri()):
         print(f"torchrepro: no browser was found; open {target} yourself", file=sys.stderr)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.options import Json, Traceback, failures_as_lines
+from torchrepro.nouns.errors import visible
 
 _INPUTS_SHOWN = 12
 
@@ -44,4 +45,4 @@ def show(
         Section(str(bundle), (Facts.of(description.facts.items()), inputs, notes(description.notes)))
     )
     for name, text in texts.items():
-        print(f"\n{text or f'the bundle has no {name} text'}")
+        print(f"\n{visible(text) or f'the bundle has no {name} text'}")

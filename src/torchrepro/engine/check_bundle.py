@@ -92,7 +92,7 @@ def check_bundle(
             "torchrepro.execute.judge_repro:check",
             payload,
             time_limit=seconds,
-            environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
+            environ={**compiler_environment(manifest.ambient.environ, own=standing.own), **standing.environ},
             on_phase=on_phase,
             on_message=lambda message: told.extend(filter(None, [message.get("sandbox")])),
             sandbox=sandbox,

@@ -142,6 +142,16 @@ REFUSED: dict[str, frozenset[str]] = {
 # `aten::save` pickles into a file, `aten::from_file` maps one, `debugprims::load_tensor` reads one.
 REFUSED_OPS = frozenset({"aten::save", "aten::from_file", "debugprims::load_tensor"})
 
+# A stranger may call no operator that runs code it is given: assembler text, compiled or delegated graphs.
+STRANGERS_REFUSED_OPS = frozenset(
+    {
+        *("higher_order::inline_asm_elementwise", "higher_order::inductor_compiled_code"),
+        *("higher_order::aoti_call_delegate", "higher_order::executorch_call_delegate"),
+        *("higher_order::call_torchbind", "higher_order::invoke_leaf_function"),
+        *("prim::PythonOp", "prim::IgnoredPythonOp", "profiler::_call_end_callbacks_on_jit_fut"),
+    }
+)
+
 # Modules whose import registers higher-order operators that a plain `import torch` does not.
 HIGHER_ORDER_MODULES = (
     "torch._higher_order_ops",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import enum
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -201,11 +202,29 @@ RESERVED = frozenset(
         *MODULES["builtins"],  # type: ignore[misc]
     }
 )
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9 _.,:;=<>()+*/!#@%^&|~-]|\*(?=/)")
+_LONGEST_TEXT = 2000
 _WRONG_ARGUMENTS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
+
+
+def _only_string(tree: ast.Call) -> str:
+    match tree.args:
+        case [ast.Constant(value=str(text))]:
+            return text
+    raise TypeError("it takes one string")
 
 
 def is_placeholder_target(target: str) -> bool:
     return bool(resolver.IDENTIFIER.match(target.lstrip("*"))) and target.count("*") <= 2
+
+
+def plain_text(text: str) -> str:
+    """Return a text without characters that could end a string or a comment in generated code.
+
+    Inductor writes some strings of a graph (messages of assertions) into C++ unescaped. What has a meaning
+    to an operator (`"floor"`, `"tanh"`, `"bij,bjk->bik"`) has none of these characters.
+    """
+    return _NOT_PLAIN.sub("_", text[:_LONGEST_TEXT])
 
 
 class LiteralReader:
@@ -218,7 +237,10 @@ class LiteralReader:
         symbols: Callable[[], Symbols],
         source: ModuleType | None = None,
         kernels: Mapping[str, Any] | None = None,
+        *,
+        stranger: bool = False,
     ) -> None:
+        self._stranger = stranger
         self.nodes: dict[str, Node] = {}
         self._constants = constants
         self._trusted = trusted
@@ -228,6 +250,8 @@ class LiteralReader:
 
     def read(self, tree: ast.expr) -> Any:
         match tree:
+            case ast.Constant(value=str(value)) if self._stranger:
+                return plain_text(value)
             case ast.Constant(value=value) if value in (None, ...) or type(value) in _CONSTANTS:
                 return value
             case ast.Name(id=name):
@@ -268,7 +292,7 @@ class LiteralReader:
         """Return the callable at a dotted path."""
         owner, _, name = path.partition(".")
         if owner != "source":
-            return resolver.resolve(path, self._trusted)
+            return resolver.resolve(path, self._trusted, stranger=self._stranger)
         if self._source is None:
             fact = f"{path} is code of the user"
             raise GraphTextError(fact, next_step="read source.py, then --trust source")
@@ -301,9 +325,9 @@ class LiteralReader:
             if symbolic:
                 hints = {item.arg: self.read(item.value) for item in tree.keywords if item.arg}
                 return self._symbols().number(word, tree.args[0], hints)
-            values = [self.read(arg) for arg in tree.args]
             if word == "const":
-                return self._constants[values[0]]
+                return self._constants[_only_string(tree)]
+            values = [self.read(arg) for arg in tree.args]
             if word in ("triton_kernel", "triton_function"):
                 values.append(self._kernels)
             assert build is not None

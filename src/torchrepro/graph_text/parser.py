@@ -50,16 +50,18 @@ def read_graph(
     trusted: Collection[str] = (),
     kernels: Mapping[str, Any] | None = None,
     source: ModuleType | None = None,
+    stranger: bool = False,
 ) -> GraphModule:
     """Return the graph that a text describes; GraphTextError with the line on anything it may not hold.
 
     `trusted` names modules whose code the graph may call; they are imported when it does. `kernels` are the
     user's Triton kernels (`GraphText.kernels`), `source` the bundle's own code, if the reader trusts it.
+    Of a `stranger` strings are made plain, which compilers write into code (`literals.plain_text`).
     """
     symbols = functools.cache(Symbols)  # few graphs name one
 
     def literals() -> LiteralReader:
-        return LiteralReader(constants, tuple(trusted), symbols, source, kernels)
+        return LiteralReader(constants, tuple(trusted), symbols, source, kernels, stranger=stranger)
 
     try:
         return _ModuleReader(constants, literals).module(read_syntax(text))

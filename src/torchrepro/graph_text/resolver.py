@@ -28,10 +28,11 @@ from torchrepro.graph_text.allowed import (
     REFUSED,
     REFUSED_METHODS,
     REFUSED_OPS,
+    STRANGERS_REFUSED_OPS,
     Rule,
 )
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.nouns.repro import SOURCE_TRUST
+from torchrepro.nouns.repro import BUNDLE_TRUST, SOURCE_TRUST
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modes import C
 from torchrepro.torch_api.names import C_FUNCTIONS, C_MODULE, DYNAMO_UTILS, NUMPY
@@ -55,6 +56,7 @@ _NUMPY_MODULES = {
 }
 _DTENSOR = "torch.distributed.tensor.DTensor"
 _METHOD_OWNERS = (torch.Tensor, torch.Size, torch.Generator, torch.SymInt, torch.SymFloat, int, float, tuple)
+_TRUST_WORDS = f"{SOURCE_TRUST}|{BUNDLE_TRUST}"
 # Of torch's own operators; others belong to a library of the user.
 _TORCH_NAMESPACES = frozenset(
     {
@@ -92,10 +94,11 @@ def trusted_path_of(target: Callable[..., Any]) -> str:
     )
 
 
-def resolve(path: str, trusted: Collection[str] = ()) -> Any:
+def resolve(path: str, trusted: Collection[str] = (), *, stranger: bool = False) -> Any:
     """Return the callable at a dotted path that starts with torch, operator, math or builtins."""
     if path.startswith("torch.ops."):
-        return _resolve_operator(path, trusted)
+        refused = REFUSED_OPS | STRANGERS_REFUSED_OPS if stranger else REFUSED_OPS
+        return _resolve_operator(path, trusted, refused)
     owner, _, name = path.rpartition(".")
     if owner == "torch.Tensor" and is_method(name):
         return getattr(torch.Tensor, name)
@@ -123,6 +126,13 @@ def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
     found = _walk(_import_trusted(module), name)
     if not callable(found):
         raise GraphTextError(f"{module} has no function {name}", next_step="install the version it came from")
+    home = getattr(found, "__module__", None)
+    # `mylib:os.system` is reached through a trusted module but is no part of it.
+    if isinstance(home, str) and home.split(".")[0] != module.split(".")[0] and not covers(trusted, home):
+        raise GraphTextError(
+            f"{module}.{name} is a function of {home}, which is not trusted",
+            next_step=f"if you trust it, allow it with --trust {home}",
+        )
     return found
 
 
@@ -199,14 +209,14 @@ def _operator_path(target: OpOverload | OpOverloadPacket | HigherOrderOperator) 
     return path
 
 
-def _resolve_operator(path: str, trusted: Collection[str]) -> Any:
+def _resolve_operator(path: str, trusted: Collection[str], refused: Collection[str]) -> Any:
     parts = path.split(".")[2:]
-    if not 2 <= len(parts) <= 3 or f"{parts[0]}::{parts[1]}" in REFUSED_OPS:
+    if not 2 <= len(parts) <= 3 or f"{parts[0]}::{parts[1]}" in refused:
         raise GraphTextError(f"{path} is no operator that a graph may call", next_step="remove the node")
     found = _find_operator(parts)
     modules = HIGHER_ORDER_MODULES if parts[0] == "higher_order" else OPERATOR_MODULES
     # An operator, a library and the bundle's own source are trusted too: those come before the graph is read.
-    others = [name for name in trusted if not re.match(rf"torch\.ops|.*/|{SOURCE_TRUST}$", name)]
+    others = [name for name in trusted if not re.match(rf"torch\.ops|.*/|({_TRUST_WORDS})$", name)]
     for module in [*modules, *others]:
         if found is not None:
             break

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import msgspec
 
-from torchrepro.bundle.read import LOCATED
+from torchrepro.bundle.read import LOCATED, read_small_file
 from torchrepro.engine.search import run_directory as shared
 from torchrepro.nouns.results import Located
 
@@ -47,7 +47,7 @@ class LocateDirectory(shared.RunDirectory):
     def finished(self) -> Located | None:
         """Return the answer of a search that was not stopped, else None."""
         try:
-            found = msgspec.convert(json.loads(self.result.read_bytes()), Located, strict=False)
+            found = msgspec.convert(json.loads(read_small_file(self.result)), Located, strict=False)
         except (OSError, ValueError, msgspec.MsgspecError):
             return None
         return None if found.stopped else found

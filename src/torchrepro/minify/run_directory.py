@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import msgspec
 
+from torchrepro.bundle.read import read_small_file
 from torchrepro.engine.search import run_directory as shared
 from torchrepro.nouns.results import Adoption, Minified
 
@@ -87,7 +88,7 @@ class RunDirectory(shared.RunDirectory):
     def finished(self, settings: MinifySettings) -> Minified | None:
         """Return the result, if a search with these settings has finished here; else None."""
         try:
-            found = msgspec.json.decode(self.result.read_bytes(), type=Minified)
+            found = msgspec.json.decode(read_small_file(self.result), type=Minified)
         except (OSError, msgspec.DecodeError):
             return None
         complete = found.minimal and Path(found.script).exists() and Path(found.bundle).exists()

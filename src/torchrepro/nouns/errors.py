@@ -6,6 +6,7 @@ the other kind: our own bug, never to be mistaken for a failure of the compiler 
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,25 @@ if TYPE_CHECKING:
     from torchrepro.nouns.verdict import Verdict
 
 
+_LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
+def visible(text: object) -> str:
+    """Return text with visible control characters and uniform line ends: it cannot control the terminal."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else _shown(character)
+        for character in _LINE_BREAKS.sub("\n", str(text))
+    )
+
+
+def _shown(character: str) -> str:
+    return "\N{SYMBOL FOR ESCAPE}" if character == "\x1b" else "\N{REPLACEMENT CHARACTER}"
+
+
 def say(line: str) -> None:
     """Print a line for the user; ignore a closed standard error, which must not stop their program."""
     try:
-        print(f"torchrepro: {line}", file=sys.stderr, flush=True)
+        print(f"torchrepro: {visible(line)}", file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
         return
 

@@ -229,6 +229,8 @@ class Origin:
 
 SOURCE_TRUST = "source"
 """The word that trusts the source in a bundle (`--trust source`)."""
+BUNDLE_TRUST = "bundle"
+"""The word that runs a stranger's bundle without the sandbox (`--trust bundle`); it allows nothing else."""
 
 
 class CustomOpEntry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -208,7 +208,10 @@ def measured(
                 "torchrepro.report.error_map:measure",
                 {**payload, **more},
                 time_limit=seconds,
-                environ={**compiler_environment(manifest.ambient.environ), **standing.environ},
+                environ={
+                    **compiler_environment(manifest.ambient.environ, own=standing.own),
+                    **standing.environ,
+                },
                 on_phase=on_phase,
                 sandbox=sandbox,
             )

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.manifest import Manifest
-from torchrepro.bundle.read import read_manifest
+from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.engine.processes.fresh_process import result_in_isolation
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Environment
@@ -51,10 +51,10 @@ def other_place(against: str) -> Surrounding:
         manifest = read_manifest(path)
         return Surrounding(manifest.environment, settings_of(manifest), path.name)
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_small_file(path))
         environment = msgspec.convert(data["environment"], Environment)
         return Surrounding(environment, dict(data.get("settings") or {}), path.name)
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as exc:
         raise TorchReproError(
             f"{path} is no report of torchrepro ({type(exc).__name__})",
             next_step="write one with torchrepro report BUNDLE --format json",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from torchrepro.nouns.errors import visible
 from torchrepro.nouns.results import Located, Way
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, counted, of_verdict
 from torchrepro.nouns.sentences import culprit_of
@@ -14,7 +15,7 @@ from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of, settings_lines
 from torchrepro.report.markup import code, fenced, folded, prose
 from torchrepro.report.sections import Limits, sections_of
-from torchrepro.report.text import lines_of_sections, visible
+from torchrepro.report.text import lines_of_sections
 
 _LIMITS = Limits(rows=20, nodes=60, wide=True)
 _SCRIPT_LIMIT = 40_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from torchrepro.report.text import visible
+from torchrepro.nouns.errors import visible
 
 _PLAIN_WORD = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*|\d+(?:[.,]\d+)*(?:e[+-]?\d+)?%?")
 

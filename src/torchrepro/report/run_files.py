@@ -22,6 +22,7 @@ from torchrepro.bundle.read import (
     SCRIPT,
     open_bundle_files,
     read_manifest,
+    read_small_file,
     text_of,
 )
 from torchrepro.engine.search.run_directory import minified_beside
@@ -73,9 +74,7 @@ def minified_in(directory: Path) -> Minified | None:
 
 def _json_in(path: Path) -> Any:
     try:
-        if path.stat().st_size > _LARGEST:
-            return None
-        return json.loads(path.read_bytes())
+        return json.loads(read_small_file(path, _LARGEST))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from torchrepro.nouns.errors import visible
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 WIDTH = 80
 _NAME = 12
 _LOG_LINES = 12
-_LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _NUMBER = re.compile(r"(\d[\d,.]*(e[+-]?\d+)?%?|inf|nan|–)?")
 
 
@@ -118,18 +118,6 @@ def _wrapped(text: str, width: int | None, *, indent: str = "", style: str = "")
         following = " " * min(len(indent) + 2, width // 2)
         lines = textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=following)
     yield from (Line(line, style) for line in lines)
-
-
-def visible(text: str) -> str:
-    """Return text with visible control characters and uniform line ends: it cannot control the terminal."""
-    return "".join(
-        character if character.isprintable() or character in "\n\t" else _shown(character)
-        for character in _LINE_BREAKS.sub("\n", text)
-    )
-
-
-def _shown(character: str) -> str:
-    return "\N{SYMBOL FOR ESCAPE}" if character == "\x1b" else "\N{REPLACEMENT CHARACTER}"
 
 
 def _one_line(text: str) -> str:

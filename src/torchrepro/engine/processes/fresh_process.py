@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import platformdirs
 
+from torchrepro.bundle.safe_state import safe_environment
 from torchrepro.engine.processes.child import (
     Child,
     OnMessage,
@@ -32,7 +33,6 @@ from torchrepro.engine.processes.child import (
     start_afresh,
 )
 from torchrepro.nouns.errors import HarnessError, TorchReproError
-from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 if TYPE_CHECKING:
@@ -55,18 +55,15 @@ _DOING = {
 }
 
 
-def compiler_environment(recorded: Mapping[str, str] | None = None) -> dict[str, str]:
+def compiler_environment(recorded: Mapping[str, str] | None = None, *, own: bool = True) -> dict[str, str]:
     """Return the environment variables for a judging process.
 
     Inductor's caches go to torchrepro's own directory and the caches of whole graphs are off: a hit in either
     can hide the failure. What is shared there is keyed by the source of a kernel, and the precompiled header,
-    which costs ten seconds, stays warm. Of a recorded environment only switches are used, no programs to run.
+    which costs ten seconds, stays warm. Of a recorded environment only switches are used, no programs to run;
+    if it is not the user's `own`, only values that are harmless (`bundle/safe_state.py`).
     """
-    chosen = {
-        name: value
-        for name, value in telling_environment(recorded or {}).items()
-        if name not in ("CC", "CXX") and "/" not in value
-    }
+    chosen, _ = safe_environment(recorded or {}, own=own)
     return {
         **chosen,
         "TORCHINDUCTOR_CACHE_DIR": str(cache_directory() / "inductor"),

@@ -194,7 +194,7 @@ class Search:
             lock=lock,
         )
         environ = {
-            **compiler_environment(manifest.ambient.environ),
+            **compiler_environment(manifest.ambient.environ, own=standing.own),
             **standing.environ,
             "OPENBLAS_NUM_THREADS": "1",  # the search process forks, so it must have no other thread
         }

@@ -4,7 +4,11 @@
     scratch/          temporary files, while the run lasts
     cache/            what the compilers cache, while the run lasts
     run.json          what the verdicts depend on: the same command continues only if this is unchanged
-        lock              held while a run is under way
+    lock              held while a run is under way
+
+A run directory can come along with a stranger's bundle, with a best that runs code or a cache of hostile
+libraries. So `run.json` bears a mark that only this user can make for this directory; what is in a directory
+without it is moved aside.
 
 Needs no torch: the result of a finished run is returned at once.
 """
@@ -18,6 +22,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,12 +31,13 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.read import LOCATED, file_digest
+from torchrepro.bundle.provenance import is_mark, mark_of
+from torchrepro.bundle.read import LOCATED, file_digest, read_small_file
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns import __version__
 from torchrepro.nouns.errors import TorchReproError
@@ -108,8 +114,12 @@ def seed_of(identity: Identity) -> Path:
 
 def _digest(bundle: Path) -> str:
     """Return a digest of every file in a bundle. A gigabyte takes about a second."""
-    # The results of `locate`, in a folder of the bundle, are not part of it.
-    inside = (path for path in bundle.rglob("*") if path.is_file() and bundle / LOCATED not in path.parents)
+    # The results of `locate`, in a folder of the bundle, are not part of it, nor are such of a stranger.
+    inside = (
+        path
+        for path in bundle.rglob("*")
+        if path.is_file() and path.relative_to(bundle).parts[0].partition(".untrusted-")[0] != LOCATED
+    )
     digest = hashlib.sha256()
     for path in sorted(inside) if bundle.is_dir() else [bundle]:
         name = path.name if path == bundle else str(path.relative_to(bundle))
@@ -144,6 +154,18 @@ class Entry:
         return directory.path / self.name
 
 
+class _Mark(msgspec.Struct):
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """What an earlier run has written to `run.json`."""
+
+    identity: Identity
+    mark: str
+
+
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The paths that every run directory has, and what an earlier run has left there."""
@@ -169,19 +191,50 @@ class RunDirectory:
     def begin(self, identity: Identity, *, fresh: bool) -> str:
         """Keep what an earlier run with the same identity has left; else start over and return why."""
         former = self._former()
-        changed = "" if former is None else identity.changed_since(former)
+        if former is not None and not self._is_marked(former):
+            aside = self._move_aside()
+            self._write(identity)
+            return f"starting over: this user did not write what was here; it is in {aside} now"
+        changed = "" if former is None else identity.changed_since(former.identity)
         if fresh or changed:
             self.clear()
         if former is None or fresh or changed:
-            write_json(self.path / "run.json", msgspec.to_builtins(identity))
+            self._write(identity)
         return f"starting over: {changed}" if changed and not fresh else ""
 
     def is_about(self, identity: Identity) -> bool:
-        """Return whether a run has left results here for the same bundle, oracle and installation."""
+        """Return whether a run of this user has left results here for the same bundle and installation."""
         try:
-            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Identity) == identity
-        except (OSError, msgspec.DecodeError):
+            former = self._read()
+        except (OSError, msgspec.MsgspecError):
             return False
+        return former.identity == identity and self._is_marked(former)
+
+    def _write(self, identity: Identity) -> None:
+        mark = mark_of(*self._facts(identity))
+        write_json(self.path / "run.json", {**msgspec.to_builtins(identity), "mark": mark})
+
+    def _read(self) -> _Former:
+        content = read_small_file(self.path / "run.json")
+        mark = msgspec.json.decode(content, type=_Mark).mark
+        return _Former(msgspec.json.decode(content, type=Identity), mark)
+
+    def _is_marked(self, former: _Former) -> bool:
+        return is_mark(former.mark, *self._facts(former.identity))
+
+    def _facts(self, identity: Identity) -> tuple[str, ...]:
+        """Return what a mark stands for. The number of the directory's inode differs in every copy of it."""
+        told = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
+        return "run directory", str(self.path.resolve()), str(self.path.stat().st_ino), told
+
+    def _move_aside(self) -> Path:
+        """Move everything but what this run has put here to a new directory next to this one."""
+        aside = self.path.with_name(f"{self.path.name}.untrusted-{new_run_id()}")
+        aside.mkdir()
+        for entry in self.path.iterdir():
+            if entry.name not in self.guests:
+                entry.rename(aside / entry.name)
+        return aside
 
     def clear(self) -> None:
         """Remove what runs leave here, and nothing else."""
@@ -192,9 +245,9 @@ class RunDirectory:
                 else:
                     path.unlink(missing_ok=True)
 
-    def _former(self) -> Identity | None:
+    def _former(self) -> _Former | None:
         try:
-            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Identity)
+            return self._read()
         except FileNotFoundError:
             foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in self.guests)
             if foreign:
@@ -203,8 +256,8 @@ class RunDirectory:
                     next_step="choose an empty or a new directory with --out",
                 ) from None
             return None
-        except msgspec.DecodeError:
-            return Identity()  # half-written because the disk was full: differs from every identity
+        except (OSError, msgspec.MsgspecError):
+            return _Former(Identity(), "")  # damaged, or no file: nothing that this user has marked
 
 
 def minified_beside(bundle: Path) -> Path:
@@ -218,6 +271,8 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
 
     If the preferred one is not writable, use one of that name in the working directory and return a note.
     """
+    if wanted is None and preferred.is_symlink():
+        raise TorchReproError(f"{preferred} is a link", next_step="choose another directory with --out")
     if wanted is not None:
         make_directory(wanted, "choose another directory with --out")
         return wanted.absolute(), ""
@@ -233,13 +288,27 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
 @contextmanager
 def held(directory: RunDirectory) -> Iterator[int]:
     """Hold the lock of a run directory, released once no process has the yielded descriptor open."""
-    with open(directory.path / "lock", "a+") as file:
+    with _open_lock(directory.path / "lock") as file:
         _lock(file.fileno(), directory.path)
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
         file.flush()
         yield file.fileno()
+
+
+def _open_lock(path: Path) -> IO[str]:
+    """Open the lock's file; a link, a pipe or a device of this name is refused, not followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "a+")
+        os.close(descriptor)
+    except OSError as exc:
+        if exc.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+    raise TorchReproError(f"{path} is not a plain file", next_step="choose another directory with --out")
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -50,8 +51,13 @@ def highlighted(source: str, language: str) -> Markup:
     """Return source with a coloured `span` for each word; unchanged if the language has no lexer."""
     lexer = _LEXERS.get(language)
     if lexer is None or len(source) > _LIMIT:
-        return escape(source)
-    return Markup(highlight(source, lexer, _FORMATTER))
+        return escape(_without_controls(source))
+    return Markup(highlight(_without_controls(source), lexer, _FORMATTER))
+
+
+def _without_controls(value: Any) -> Any:
+    """Return text that does not control the terminal of who prints the file; markup of ours as it is."""
+    return _CONTROLS.sub("\ufffd", value) if type(value) is str else value
 
 
 def page_of(contents: Contents) -> str:
@@ -81,6 +87,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"),
         autoescape=True,
+        finalize=_without_controls,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -159,7 +166,10 @@ def _hash(text: str) -> str:
 
 
 # As JSON these are the same characters; as HTML they could begin or end an element.
-_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_ESCAPES = {
+    ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029" + "".join(map(chr, range(0x7F, 0xA0)))
+}
 
 
 def payload_of(contents: Contents) -> str:
