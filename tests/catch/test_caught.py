@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from commands import answer, torchrepro
+from commands import answer, as_strangers, torchrepro
 from test_pending_bundle import pending_in, update
 
 from torchrepro import Kind
@@ -208,7 +208,9 @@ def test_a_backend_that_the_program_itself_defines_goes_into_the_bundle(tmp_path
     finished = torchrepro("run", "--level", "3", "--out", "out", "own.py", cwd=tmp_path)
     assert finished.returncode == -signal.SIGSEGV, finished.stderr
     (found,) = bundles(tmp_path)
-    refused = torchrepro("check", found["path"])
+    own = torchrepro("check", found["path"], "--json")
+    assert answer(own)["reproduces"], own.stderr
+    refused = torchrepro("check", as_strangers(tmp_path / found["path"]))
     assert refused.returncode == 125
     assert "--trust source" in refused.stderr
     checked = torchrepro("check", found["path"], "--trust", "source", "--json")

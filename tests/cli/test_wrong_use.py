@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import answer, torchrepro
+from commands import answer, as_strangers, torchrepro
 
 from torchrepro import Repro, save_bundle
 
@@ -108,7 +108,8 @@ def test_a_directory_that_is_no_bundle(tmp_path: Path) -> None:
 def damaged(bundle: Path, target: Path, name: str, content: bytes) -> Path:
     shutil.copytree(bundle, target)
     (target / name).write_bytes(content)
-    return target
+    # A stranger's: the digests of the user's own would show the damage first.
+    return as_strangers(target)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": "one"}', b'{"format": 1}'])

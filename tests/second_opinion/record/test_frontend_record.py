@@ -10,7 +10,7 @@ from typing import Any
 import frontend_frames
 import pytest
 import torch
-from commands import answer, torchrepro
+from commands import answer, as_strangers, torchrepro
 
 from torchrepro import Compiler, Place, load_bundle
 from torchrepro.bundle.manifest import decode_manifest
@@ -125,7 +125,7 @@ def test_a_captured_graph_has_no_front_end_to_choose(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_in_a_fresh_process_the_code_runs_on_trust_alone(tmp_path: Path) -> None:
     bundle = record_frame(*step_frame(), None, tmp_path / "frame", compiler=EAGER)
-    refused = torchrepro("check", bundle, cwd=tmp_path)
+    refused = torchrepro("check", as_strangers(bundle), cwd=tmp_path)
     assert refused.returncode == 125
     assert "--trust source" in refused.stderr
     checked = torchrepro("check", "--json", "--trust", "source", bundle, cwd=tmp_path)
