@@ -126,6 +126,12 @@ def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
     found = _walk(_import_trusted(module), name)
     if not callable(found):
         raise GraphTextError(f"{module} has no function {name}", next_step="install the version it came from")
+    require_part_of(module, name, found, trusted)
+    return found
+
+
+def require_part_of(module: str, name: str, found: Any, trusted: Collection[str]) -> None:
+    """Raise if what was found in a trusted module belongs to another one, which is not trusted."""
     home = getattr(found, "__module__", None)
     # `mylib:os.system` is reached through a trusted module but is no part of it.
     if isinstance(home, str) and home.split(".")[0] != module.split(".")[0] and not covers(trusted, home):
@@ -133,7 +139,6 @@ def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
             f"{module}.{name} is a function of {home}, which is not trusted",
             next_step=f"if you trust it, allow it with --trust {home}",
         )
-    return found
 
 
 def is_method(name: str) -> bool:

@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 from types import MethodType, ModuleType
 from typing import Any
 
-from torchrepro.graph_text.resolver import covers
+from torchrepro.graph_text.resolver import covers, require_part_of
 from torchrepro.nouns.errors import BundleError, CannotSerialise
 from torchrepro.nouns.repro import Registered, Repro, UserSetting, is_data, name_of_code, shown_setting
 from torchrepro.torch_api.configs import CONFIG_MODULES
@@ -165,13 +165,15 @@ def _is_word(value: Any) -> bool:
 
 
 def _imported(entry: UserSetting, trusted: Collection[str], bundle: Path) -> Any:
-    module = entry.reference.partition(":")[0]
+    module, _, name = entry.reference.partition(":")
     if not covers(trusted, module):
         raise BundleError(
             f"the setting {entry} is {entry.reference}, which would be imported and run",
             next_step=f"if you trust it, allow it with torchrepro check {bundle} --trust {module}",
         )
-    return resolve_name(entry.reference)
+    found = resolve_name(entry.reference)
+    require_part_of(module, name, found, trusted)
+    return found
 
 
 def named_settings(repro: Repro) -> list[str]:
