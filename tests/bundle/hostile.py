@@ -365,7 +365,7 @@ def link_in_the_zip(bundle: Path, canary: Path) -> Path:
 def bomb_in_the_zip(bundle: Path, canary: Path) -> Path:
     info = zipfile.ZipInfo("graph.py")
     info.compress_type = zipfile.ZIP_DEFLATED
-    return with_zip(bundle, (info, b"#" * (300 << 20)))
+    return with_zip(bundle, (info, b"#" * (80 << 20)))
 
 
 @attack

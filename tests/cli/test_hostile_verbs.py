@@ -75,10 +75,8 @@ def _assert_harmless(name: str, verb: str, tmp_path: Path) -> None:
     assert not set(finished.stdout + finished.stderr) & set("\x1b\x07\x9b\r")
     assert not canary.exists()
     assert (home / "precious").read_text() == "years of work"
-    left = {path for path in _files(home) if not path.startswith((".cache", ".triton", ".config"))}
-    assert left <= {"precious", "bundle.minified", "bundle.located"} | {
-        path for path in left if ".minified/" in path
-    }
+    ours = (".cache", ".triton", ".config", "bundle.minified", "bundle.located")
+    assert {path for path in _files(home) if not path.startswith(ours)} == {"precious"}
     if log.exists():
         text = log.read_text(errors="replace")
         programs = re.findall(r'execve\("([^"]*)".*\) = 0$', text, re.MULTILINE)
@@ -87,7 +85,14 @@ def _assert_harmless(name: str, verb: str, tmp_path: Path) -> None:
         assert not re.search(r"connect\(.*AF_INET6?.*\) = 0$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", CORPUS)
+SHOWN = (
+    *("escapes_in_every_text", "escapes_in_the_path", "escapes_in_the_name_of_the_compiler"),
+    *("pipe_in_the_directory", "links_in_the_directory", "name_that_leaves_the_zip", "bomb_in_the_zip"),
+    *("deep_manifest", "counts_beyond_reason", "ranks_that_differ", "pickles_next_to_the_manifest"),
+)
+
+
+@pytest.mark.parametrize("name", SHOWN)
 def test_showing_runs_nothing(name: str, tmp_path: Path) -> None:
     _assert_harmless(name, "show", tmp_path)
 
@@ -108,7 +113,7 @@ def test_searching_runs_no_command(name: str, verb: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("verb", ["check", "minify", "locate", "report"])
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("name", [name for name in CORPUS if name not in SIX])
 def test_no_verb_runs_a_command(name: str, verb: str, tmp_path: Path) -> None:
     _assert_harmless(name, verb, tmp_path)
