@@ -188,7 +188,8 @@ def _require_known_compiler(compiler: Compiler, trusted: Collection[str], *, own
             f"the bundle's compiler is {compiler.name!r}, which is not one of torch's own",
             next_step=f"if it is installed and you know it, allow it with --trust {compiler.name}",
         )
-    if compiler.mode is not None and compiler.mode not in MODES:
+    # A compiler of the user may have modes of its own.
+    if not own and compiler.mode is not None and compiler.mode not in MODES:
         raise BundleError(f"torch.compile has no mode {compiler.mode!r}", next_step="do not trust the bundle")
 
 
