@@ -52,6 +52,12 @@ class ManyParameters(nn.Module):
         return x
 
 
+def fifty_breaks(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(50):
+        x = x + 1 if x.sum() > 0 else x - 1
+    return x
+
+
 def calls() -> list[Cost]:
     """Of a call that finds its graph."""
     torch.set_num_threads(1)
@@ -60,6 +66,7 @@ def calls() -> list[Cost]:
     return [
         _call("a call of 3 operations", *function),
         _call("a call of a module with 200 parameters", *module),
+        _call("a loop with 50 breaks", fifty_breaks, (torch.ones(4),)),
     ]
 
 

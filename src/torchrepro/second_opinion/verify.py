@@ -65,7 +65,7 @@ class VerifiedFunction(WrappedFunction):
         super().__init__(target)
         self._check = _Check(target, traced)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._check(args, kwargs)
 
 
@@ -76,7 +76,7 @@ class VerifiedModule(TracedModule):
         super().__init__(module, settings)
         self.__dict__["_check"] = _Check(module, super().forward)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._check(args, kwargs)
 
 

@@ -148,4 +148,12 @@ def test_it_has_no_special_methods_that_the_original_lacks() -> None:
     assert bool(traced)
     with pytest.raises(TypeError, match="not iterable"):
         iter(traced)
-    assert isinstance(copy.deepcopy(traced), type(traced))
+    assert type(copy.deepcopy(traced)) is type(traced)
+
+
+def test_a_verified_module_has_them_too() -> None:
+    layers = nn.Sequential(nn.ReLU(), nn.Tanh())
+    verified = trace(layers, backend="eager", verify=True)
+    assert len(verified) == len(copy.deepcopy(verified)) == 2
+    assert type(copy.deepcopy(verified)) is type(verified)
+    assert torch.equal(verified(torch.ones(2)), layers(torch.ones(2)))

@@ -22,7 +22,9 @@ from torchrepro.frontend.bytecode.program import program_of
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
     enter,
+    loop_exits,
     resumed_code,
+    run_loop,
     stepped_code,
     why_not_enterable,
 )
@@ -63,10 +65,10 @@ class Split:
         for steps in range(1, len(places)):
             if places[:steps].count(places[steps]) > 1:
                 continue  # the third round of a loop adds nothing but time
-            for only_live in (False, True):
-                got = self.stepwise(steps, only_live, [])
+            for way in ("all", "live", "loop"):
+                got = self.stepwise(steps, way == "live", [], loop=way == "loop")
                 assert got == expected, (
-                    f"{self.name}: resumed at {places[steps]}, {only_live=}\n  {got}\nnot\n  {expected}"
+                    f"{self.name}: resumed at {places[steps]}, {way}\n  {got}\nnot\n  {expected}"
                 )
         function, _ = _started(self.case([]))
         return [program_of(function.__code__).instructions[place].name for place in places]
@@ -76,13 +78,20 @@ class Split:
         function, args, kwargs = self.case(seen)
         return _outcome(lambda: function(*args, **kwargs), seen, function)
 
-    def stepwise(self, steps: int, only_live: bool, places: list[int]) -> Outcome:
-        """`steps` instructions one by one, and then the rest in one go."""
+    def stepwise(self, steps: int, only_live: bool, places: list[int], *, loop: bool = False) -> Outcome:
+        """`steps` instructions one by one, then the rest in one go, or the loop there and then the rest."""
         seen: list[Any] = []
         function, state = _started(self.case(seen))
 
         def run() -> Any:
             *_, got = self._stepped(function, state, steps, places)
+            if (
+                loop
+                and isinstance(got, Continuation)
+                and loop_exits(program_of(function.__code__), got.index)
+            ):
+                self.note(f"{self.name}: loop", got.index)
+                got = run_loop(function, got.index, got.state)
             if not isinstance(got, Continuation):
                 return got
             rest = got.state

@@ -178,6 +178,60 @@ def stepped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeT
     return _finish(assembler, point, bound)
 
 
+@lru_cache(maxsize=4096)
+def loop_exits(program: Program, index: int) -> frozenset[int]:
+    """Return where the innermost loop around an instruction leads to; empty where there is none to run."""
+    around = [
+        (each.target, place)
+        for place, each in enumerate(program.instructions)
+        if each.target is not None and each.target <= index <= place
+    ]
+    # A comprehension replaces the cell of its variable: `locals()` would meet a slot without one.
+    swaps_cells = program.code.co_cellvars and any(
+        each.name == "LOAD_FAST_AND_CLEAR" for each in program.instructions
+    )
+    if not around or swaps_cells or why_not_enterable(program, index) is not None:
+        return frozenset()
+    head, last = max(around, key=lambda jump: (jump[0], jump[1]))
+    stacks = stack_before(program)
+    inside = [place for place in range(head, last + 1) if stacks[place] is not None]
+    exits = {after for place in inside for after, _ in edges(program, place)}.difference(
+        range(head, last + 1)
+    )
+    depth = stacks[index] or (0, 0)
+    enterable = (
+        why_not_enterable(program, each) is None and (stacks[each] or depth) <= depth for each in exits
+    )
+    return frozenset(exits if all(enterable) else ())
+
+
+@lru_cache(maxsize=4096)
+def looped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeType:
+    """Return code that enters at `point`, runs the loop around it and returns a `Continuation` behind it."""
+    _check(program, point)
+    assembler = Assembler(program)
+    _enter_at(assembler, point, bound, assembler.label(point.index))
+    assembler.body(loop_exits(program, point.index), point.nulls)
+    return _finish(assembler, point, bound)
+
+
+def run_loop(function: FunctionType, index: int, state: FrameState) -> Any:
+    """Run the loop around an instruction; return a `Continuation`, or what the function returns in it."""
+    left = enter(looped_code, function, index, state)
+    if type(left) is not Continuation:
+        return left
+    bound = {name: value for name, value in left.state.locals.items() if name not in state.cells}
+    return Continuation(left.index, FrameState(bound, state.cells, left.state.stack))
+
+
+def _left_loop(index: int, nulls: tuple[bool, ...], found: dict[str, Any]) -> Continuation:
+    """Return a continuation behind a loop, given `locals()`: what is bound depends on how it was left."""
+    slots = [_stack_name(depth) for depth in range(len(nulls))]
+    stack = tuple(NULL if null else found[name] for null, name in zip(nulls, slots, strict=True))
+    bound = {name: value for name, value in found.items() if name not in slots}
+    return Continuation(index, FrameState(bound, {}, stack))
+
+
 def enter(
     make: Callable[[Program, Point, frozenset[str]], CodeType],
     function: FunctionType,
@@ -301,17 +355,34 @@ class Assembler:
     _guard: TryBegin | None = None
     _guarded_by: Handler | None = None
 
-    def body(self) -> None:
-        """Append the whole program, each instruction at its label."""
+    def body(self, exits: frozenset[int] = frozenset(), nulls: tuple[bool, ...] = ()) -> None:
+        """Append the whole program, each instruction at its label; at `exits` the frame is handed back."""
         for index, instruction in enumerate(self.program.instructions):
-            self.guard(instruction.handler)
+            self.guard(None if index in exits else instruction.handler)
             self.made.append(self.label(index))
+            if index in exits:
+                self._hand_over(index, nulls)
+                continue
             target, backward = None, False
             if instruction.target is not None:
                 skipped = FOR_ITER_SKIPS if instruction.name == "FOR_ITER" else 0
                 target, backward = self.label(instruction.target - skipped), instruction.target <= index
             self.add(instruction, target, backward)
         self.guard(None)
+
+    def _hand_over(self, index: int, nulls: tuple[bool, ...]) -> None:
+        """Emit the return of a `Continuation` behind a loop, whose stack is the lower part of that in it."""
+        position = self.program.instructions[index].position
+        depth, _ = stack_before(self.program)[index] or (0, 0)
+        for slot in reversed(range(depth)):
+            self.emit("STORE_FAST", _stack_name(slot), position)
+        for callee in (partial(_left_loop, index, nulls[:depth]), locals):
+            loads = (("LOAD_CONST", callee), ("PUSH_NULL", None))
+            for name, argument in loads if NULL_AFTER_CALLABLE else reversed(loads):
+                self.emit(name, argument, position)
+        self.emit("CALL", 0, position)
+        self.emit("CALL", 1, position)
+        self.emit("RETURN_VALUE", None, position)
 
     def add(self, instruction: Instruction, target: Label | None = None, backward: bool = False) -> None:
         """Append one instruction in the form of the running Python."""

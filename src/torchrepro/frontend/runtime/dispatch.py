@@ -16,8 +16,10 @@ from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE, Inst
 from torchrepro.frontend.bytecode.resume import (
     Continuation,
     enter,
+    loop_exits,
     point_of,
     resumed_code,
+    run_loop,
     stepped_code,
     why_not_enterable,
 )
@@ -40,6 +42,30 @@ from torchrepro.torch_api.ambient_facts import user_modes_active
 
 _lock = threading.RLock()
 
+_ROUNDS, _FEW = 3, 8
+"""A loop that breaks is run by Python after so many rounds where graphs compute less than that in a round."""
+
+
+class _Done(threading.local):
+    operations = 0
+    """How many operations graphs of this thread have computed."""
+
+
+_done = _Done()
+
+
+class _Rounds:
+    """How often a call has passed each place of its function, and what graphs computed in between."""
+
+    def __init__(self) -> None:
+        self._passed: dict[int, tuple[int, int]] = {}
+
+    def are_idle(self, index: int) -> bool:
+        """Return whether graphs did little since this place was last passed, and it was passed often."""
+        count, before = self._passed.get(index, (0, 0))
+        self._passed[index] = count + 1, _done.operations
+        return count >= _ROUNDS and _done.operations - before < _FEW
+
 
 def _unlock() -> None:
     """Replace the lock in a forked child: the thread that held it does not exist there."""
@@ -56,6 +82,7 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
     index = 0
     changing: Sources = frozenset()
     start = None if settings.on_failure is None else state
+    rounds = _Rounds()
     while True:
         try:
             region = _region(function, program, index, state, settings, changing)
@@ -69,6 +96,7 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
             result, region = None, None
         if region is None:  # outside of the handler: errors from here on have no `__context__`
             return enter(resumed_code, function, index, state)
+        _done.operations += region.captured.op_count
         if region.end is None:
             return result
         state = result  # releases the previous state
@@ -87,6 +115,12 @@ def dispatch(function: types.FunctionType, state: FrameState, settings: Settings
             return stepped
         index, state = stepped.index, stepped.state
         del stepped
+        if rounds.are_idle(index) and settings.ranks is None and loop_exits(program, index):
+            left = run_loop(function, index, state)
+            if type(left) is not Continuation:
+                return left
+            index, state = left.index, left.state
+            del left
 
 
 def _past_numbers(

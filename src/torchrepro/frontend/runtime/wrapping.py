@@ -8,7 +8,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -166,9 +166,9 @@ class TracedModule(torch.nn.Module):
         """Return one of a class with the special methods of the module's: `len`, subscripts, operators."""
         bases = [base for base in type(module).__mro__ if not issubclass(torch.nn.Module, base)]
         names = {name for base in bases for name in vars(base) if name.startswith("__")} - _NOT_FORWARDED
-        made: TracedModule = super().__new__(
-            _with_methods(frozenset(name for name in names if callable(getattr(type(module), name))))
-        )
+        methods = frozenset(name for name in names if callable(getattr(type(module), name)))
+        made: TracedModule = super().__new__(_with_methods(cast(Any, cls), methods))
+        made.__dict__["_kind"] = cls
         return made
 
     def __init__(self, module: torch.nn.Module, settings: Settings) -> None:
@@ -206,14 +206,14 @@ class TracedModule(torch.nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self._inner.load_state_dict(*args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TracedModule:
-        return TracedModule(copy.deepcopy(self._inner, memo), self._settings)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self._kind(copy.deepcopy(self._inner, memo), self._settings)
 
     def __dir__(self) -> list[str]:
         return dir(self._inner)
 
     def __reduce__(self) -> Any:
-        return TracedModule, (self._inner, self._settings)
+        return self._kind, (self._inner, self._settings)
 
 
 _NOT_FORWARDED = frozenset(
@@ -222,9 +222,9 @@ _NOT_FORWARDED = frozenset(
 
 
 @functools.cache
-def _with_methods(names: frozenset[str]) -> type[TracedModule]:
+def _with_methods(kind: Any, names: frozenset[str]) -> Any:
     methods = {name: _forwarded(name) for name in names}
-    return type(TracedModule.__name__, (TracedModule,), methods) if methods else TracedModule
+    return type(kind.__name__, (kind,), methods) if methods else kind
 
 
 def _forwarded(name: str) -> Callable[..., Any]:

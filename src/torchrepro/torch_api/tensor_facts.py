@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchrepro.frontend.guards.constants import type_name
 from torchrepro.torch_api.modes import DisableTorchFunction
 from torchrepro.torch_api.tensors import storage_number
 
@@ -50,7 +49,7 @@ class TensorFacts(NamedTuple):
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         parts = [
-            f"{type_name(self.kind)} of {dtype}, shape {self.shape}, stride {self.stride}, on {self.device}"
+            f"{self.kind.__name__} of {dtype}, shape {self.shape}, stride {self.stride}, on {self.device}"
         ]
         parts += [str(self.layout)] if self.layout is not torch.strided else []
         parts += ["requires grad"] if self.requires_grad else []
