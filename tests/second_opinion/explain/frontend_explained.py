@@ -63,7 +63,7 @@ def changing(found: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, torch
 def numbers(x: torch.Tensor) -> torch.Tensor:
     total = 0.0
     for i in range(12):
-        total += (x * i).sum().item()
+        total += (x * i).sin().cos().sin().cos().sin().cos().sum().item()
         x = x + total
     return x
 
