@@ -32,4 +32,6 @@ CATCHES: dict[str, Catch] = {
     "c17_mixer_two_bugs_slippage": Catch(NOT_COMPILED, "FXBUG A: relu lowering"),
     "c18_mlp_flaky_compile_error": Catch(NOT_COMPILED, "FXBUG flaky relu lowering"),
     "c20_mlp_relu_accuracy_warm_cache": ACCURACY,
+    # Only the backward graph fails, and it is compiled on fake tensors.
+    "c22_gpt2_2_embedding_bwd_compile_error": Catch(NOT_COMPILED, "FXBUG masked index_put", level=2),
 }

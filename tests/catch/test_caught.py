@@ -56,6 +56,7 @@ def test_a_death_inside_a_call_becomes_a_finished_bundle(
     assert sorted(path.name for path in caught.path.iterdir()) == [
         "graph.py",
         "manifest.json",
+        "provenance.json",
         "repro.py",
         "tensors.safetensors",
     ]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +34,6 @@ def fails(backend: Any = faulty_backends.raises_while_compiling, fn: Any = funct
 def visible(directory: Path) -> list[str]:
     """What a user would take for a bundle, and what they would have to clean up."""
     return sorted(path.name for path in directory.iterdir() if path.suffix != ".log")
-
-
-def test_a_directory_that_cannot_be_written_sends_bundles_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    original = save.write_bundle_files
-
-    def refuses(target: Path, files: Any) -> Path:
-        if "read-only" in str(target):
-            from torchrepro.nouns.errors import BundleError
-
-            raise BundleError(f"cannot write {target}") from PermissionError(errno.EACCES, "denied")
-        return original(target, files)
-
-    monkeypatch.setattr(save, "write_bundle_files", refuses)
-    with watch(level=2, out=tmp_path / "read-only") as watching, pytest.raises(Exception, match="no kernel"):
-        fails()(torch.ones(3))
-    assert watching.kept[0].parent == tmp_path / "temporary" / "torchrepro-out"
-    assert "cannot be written to; bundles go to" in capfd.readouterr().err
 
 
 @pytest.mark.slow

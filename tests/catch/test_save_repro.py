@@ -14,8 +14,9 @@ from torch import nn
 
 from torchrepro import check_bundle, save_repro
 from torchrepro.bundle.read import read_manifest
+from torchrepro.catch.compiled_target import target_of
 from torchrepro.catch.save_repro import in_a_fork
-from torchrepro.catch.torch_hooks import target_of, watch
+from torchrepro.catch.torch_hooks import watch
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Kind

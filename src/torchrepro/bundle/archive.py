@@ -20,7 +20,7 @@ from pathlib import Path
 
 from torchrepro.bundle.provenance import sealed
 from torchrepro.bundle.read import LOCAL_HEADER, PARTIAL_SUFFIX, PROVENANCE, check_member_name, file_digest
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, advice_on, in_a_line
 
 _lock = threading.Lock()
 _last_microsecond = 0
@@ -50,16 +50,25 @@ Content = bytes | Callable[[Path], None]
 
 
 def write_bundle_files(
-    target: Path, files: Mapping[str, Content], *, seal: bool = True, sign: bool = True
+    target: Path,
+    files: Mapping[str, Content],
+    *,
+    optional: Mapping[str, Content] | None = None,
+    amended: Callable[[Mapping[str, str]], Mapping[str, Content]] = lambda missing: {},
+    seal: bool = True,
+    sign: bool = True,
 ) -> Path:
     """Write a bundle: `files` by name, as bytes or as a function that writes the file at a given path.
 
-    A target that ends in .zip becomes a zip. Nothing is ever overwritten. `seal` adds the digests of the
-    files, with the user's signature unless not `sign` (`bundle/provenance.py`).
+    `optional` files come after all others, and the bundle goes without those that cannot be written, for
+    whatever reason. `amended` takes these, by name and reason, and returns files to write once more: the
+    manifest, which says so. `seal` adds the digests of the files, with the user's signature unless not `sign`
+    (`bundle/provenance.py`). A target that ends in .zip becomes a zip. Nothing is ever overwritten.
     """
     files = {name: content for name, content in files.items() if name != PROVENANCE}
     target = Path(os.path.abspath(target))
-    for name in files:
+    optional = optional or {}
+    for name in (*files, *optional):
         check_member_name(name)
     if os.path.lexists(target):
         raise _exists(target)
@@ -69,14 +78,23 @@ def write_bundle_files(
         target.parent.mkdir(parents=True, exist_ok=True)
         staged.mkdir(parents=True)
         _write_members(staged, files)
+        missing = _write_optional(staged, optional)
+        if missing:
+            _write_members(staged, amended(missing))
+        names = [name for name in (*files, *optional) if name not in missing]
         if seal:
-            digests = {name: file_digest(staged / name) for name in files}
-            files[PROVENANCE] = sealed(digests, sign=sign)
-            _write_members(staged, {PROVENANCE: files[PROVENANCE]})
+            digests = {name: file_digest(staged / name) for name in names}
+
+            def write_seal(path: Path) -> None:
+                path.write_bytes(sealed(digests, sign=sign))
+
+            # A bundle that cannot be sealed is worth more than none.
+            if not _write_optional(staged, {PROVENANCE: write_seal}):
+                names.append(PROVENANCE)
         finished = staged
         if target.suffix == ".zip":
             finished = partial / "bundle.zip"
-            _write_zip(finished, staged, list(files))
+            _write_zip(finished, staged, names)
             _sync(finished)
         try:
             move_without_replacing(finished, target)
@@ -85,7 +103,8 @@ def write_bundle_files(
         _sync(target.parent)
     except OSError as error:
         raise BundleError(
-            f"cannot write {target}: {error.strerror or error}", next_step=_advice(error.errno)
+            f"cannot write {target}: {error.strerror or error}",
+            next_step=advice_on(error.errno) or "choose another directory",
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -95,14 +114,6 @@ def write_bundle_files(
 def _exists(target: Path) -> BundleError:
     other = target.with_name(f"{target.stem}-2{target.suffix}").name
     return BundleError(f"{target} exists already", next_step=f"choose another name, for example {other}")
-
-
-def _advice(number: int | None) -> str:
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "free some space, or choose a directory on another disk"
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "choose a directory that you may write to"
-    return "choose another directory"
 
 
 def _write_members(directory: Path, files: Mapping[str, Content]) -> None:
@@ -118,6 +129,18 @@ def _write_members(directory: Path, files: Mapping[str, Content]) -> None:
         _sync(path)
     for each in directories:
         _sync(each)
+
+
+def _write_optional(directory: Path, files: Mapping[str, Content]) -> dict[str, str]:
+    """Write what can be written; return the reasons of the others by name."""
+    missing = {}
+    for name, content in files.items():
+        try:
+            _write_members(directory, {name: content})
+        except Exception as exc:
+            (directory / name).unlink(missing_ok=True)
+            missing[name] = in_a_line(exc)
+    return missing
 
 
 def _sync(path: Path) -> None:

@@ -48,6 +48,7 @@ def describe_bundle(manifest: Manifest) -> Description:
     environment, ambient = manifest.environment, manifest.ambient
     facts = {
         "failure": str(manifest.expected) if manifest.expected else "none recorded",
+        "incomplete": "; ".join(f"it lacks {part}" for part in manifest.missing),
         "taken": f"{manifest.place.value.replace('_', ' ')}, {manifest.created}",
         "compiler": str(manifest.compiler),
         "graph": f"{manifest.ops} ops, {manifest.inputs} inputs, {manifest.elements} elements",

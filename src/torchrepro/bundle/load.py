@@ -14,7 +14,16 @@ import torch
 from torchrepro.bundle.manifest import Manifest, StrEntry, parts_of
 from torchrepro.bundle.process_groups import require_groups
 from torchrepro.bundle.provenance import is_own, names_it_runs, works_for_stranger
-from torchrepro.bundle.read import GRAPH, OPERATORS, SOURCE, TENSORS, manifest_of, open_bundle_files, text_of
+from torchrepro.bundle.read import (
+    GRAPH,
+    OPERATORS,
+    SOURCE,
+    TENSORS,
+    manifest_of,
+    open_bundle_files,
+    require_complete,
+    text_of,
+)
 from torchrepro.bundle.safe_state import COMPILERS, MODES, safe_environment, safe_settings
 from torchrepro.bundle.storage_file import open_storages
 from torchrepro.bundle.values import device_notes, unpack_values
@@ -55,6 +64,7 @@ def load_verified(
     stranger = works_for_stranger() if stranger is None else stranger
     with open_bundle_files(path) as files:
         manifest = manifest_of(files)
+        require_complete(path, manifest)
         trusted = names_it_runs(manifest) if trusted is None else trusted
         if manifest.groups is not None:
             require_groups(manifest.groups)

@@ -347,6 +347,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     collectives: tuple[CollectiveEntry, ...] = ()
     """Collectives of the call: their tensors are `collective.0.given`, `collective.0.returned`, ..."""
     notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Parts of the graph and values that could not be kept: without them it can be shown, but not be run."""
 
 
 class _FormatOnly(msgspec.Struct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shlex
 import stat
 import tempfile
 import zipfile
@@ -26,6 +27,10 @@ OPERATORS = "operators.py"
 """Only where the graph calls operators or Triton kernels of the user: their source."""
 SOURCE = "source.py"
 """Only where the graph calls code of the user that no import finds."""
+CAPTURED = "captured_graph.py"
+"""Only in a bundle of a whole call whose graph could not be kept: the graph's text, for people."""
+GENERATED = "generated_code.py"
+"""Only where a graph could not be kept: what the compiler made of it, for people."""
 VALUES = "values.pt"
 """Only next to a script that needs it: values that plain torch code cannot make in a line."""
 PROVENANCE = "provenance.json"
@@ -151,6 +156,17 @@ def read_manifest(path: Path) -> Manifest:
                 next_step="the bundle is incomplete: take it again",
             )
         return manifest
+
+
+def require_complete(path: Path, manifest: Manifest) -> None:
+    """Raise if a part of the graph or a value could not be kept, without which the bundle cannot be run."""
+    if manifest.missing:
+        more = f" and {len(manifest.missing) - 1} more" if len(manifest.missing) > 1 else ""
+        raise BundleError(
+            f"{path} is incomplete and cannot be run: it lacks {manifest.missing[0]}{more}",
+            next_step=f"look at what was kept (torchrepro show --graph {shlex.quote(str(path))}), or save "
+            "the whole call with torchrepro.save_repro",
+        )
 
 
 def manifest_of(files: BundleFiles) -> Manifest:

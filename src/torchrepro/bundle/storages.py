@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import torch
 
 from torchrepro.bundle.recipes import can_resemble, exact_recipe, random_recipe, unknown_data
-from torchrepro.bundle.storage_entries import RandomFloats, StorageEntry
+from torchrepro.bundle.storage_entries import RandomFloats, Recipe, StorageEntry
 from torchrepro.bundle.storage_file import ALIGNMENT, byte_span, human_size, memory_of
 from torchrepro.graph_text.syntax import unused_name
+from torchrepro.nouns.errors import in_a_line
 from torchrepro.torch_api.tensors import hint, is_fake, storage_identity, storage_number, version_of
 
 WASTE_WORTH_CUTTING = 1 << 20
@@ -61,6 +62,9 @@ class _Use:
     def flat(self) -> torch.Tensor:
         return _bytes_of(self.storage, self.entry.start, self.entry.nbytes)
 
+    def unknown_data(self, seed: int) -> Recipe:
+        return unknown_data(self.dtypes[0] if len(set(self.dtypes)) == 1 else torch.uint8, seed)
+
     def who(self) -> str:
         shown = ", ".join(self.users[:3])
         return shown if len(self.users) <= 3 else f"{shown} and {len(self.users) - 3} more"
@@ -77,6 +81,8 @@ class StorageTable:
         """Return the entry shared by all tensors over this tensor's memory; filled in by `finish`."""
         storage = tensor.untyped_storage()
         nbytes = known(storage.nbytes())
+        size, stride = [known(n) for n in tensor.size()], [known(n) for n in tensor.stride()]
+        span = byte_span(size, stride, known(tensor.storage_offset()), tensor.dtype)
         key = storage_identity(tensor)
         use = self._uses.get(key)
         if use is None:
@@ -88,8 +94,7 @@ class StorageTable:
             use.storage, use.nbytes = storage, nbytes
         use.users.append(where)
         use.dtypes.append(tensor.dtype)
-        size, stride = [known(n) for n in tensor.size()], [known(n) for n in tensor.stride()]
-        use.spans.append(byte_span(size, stride, known(tensor.storage_offset()), tensor.dtype))
+        use.spans.append(span)
         return use.entry
 
     def finish(self, size_cap: int) -> tuple[dict[str, torch.Tensor], list[str]]:
@@ -104,20 +109,26 @@ class StorageTable:
                     f"{human_size(use.nbytes)}"
                 )
             if use.fake:
-                dtypes = set(use.dtypes)
-                dtype = use.dtypes[0] if len(dtypes) == 1 else torch.uint8
-                use.entry.recipe = unknown_data(dtype, seed)
+                use.entry.recipe = use.unknown_data(seed)
                 notes.append(f"{use.who()}: no data existed (fake tensor); values are generated on loading")
         real = [use for use in self._uses.values() if use.has_bytes]
         total = sum(use.entry.nbytes for use in real)
         storages: dict[str, torch.Tensor] = {}
         for seed, use in enumerate(sorted(real, key=lambda use: -use.entry.nbytes)):
-            if total > size_cap:
-                stored, note = _shorten(use, seed, size_cap)
-                notes += note
-                total -= use.entry.nbytes - (0 if stored is None else stored.numel())
-            else:
-                stored = use.flat()
+            stored: torch.Tensor | None
+            try:
+                if total > size_cap:
+                    stored, note = _shorten(use, seed, size_cap)
+                    notes += note
+                    total -= use.entry.nbytes - (0 if stored is None else stored.numel())
+                else:
+                    stored = use.flat()
+            except Exception as exc:
+                # Its device may just have failed, or there may be no memory for a copy.
+                stored, use.entry.recipe = None, use.unknown_data(seed)
+                notes.append(
+                    f"{use.who()}: cannot be read ({in_a_line(exc)}); values are generated on loading"
+                )
             if stored is not None:
                 storages[use.entry.name] = stored
         return dict(sorted(storages.items())), notes

@@ -55,7 +55,7 @@ from torchrepro.bundle.tensors import (
     rebuild_tensor,
     type_name,
 )
-from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError
+from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, in_a_line
 from torchrepro.torch_api.tensors import expression, has_gradient_hooks, hint, plain_torch
 
 DEFAULT_SIZE_CAP = 1 << 30
@@ -85,6 +85,8 @@ class PackedValues:
     """Flat uint8 tensors on the CPU, by the name that the entries use."""
     notes: tuple[str, ...]
     """What was not kept exactly, in words for a person."""
+    missing: tuple[str, ...] = ()
+    """What was not kept at all: loading these values fails."""
 
 
 def pack_values(
@@ -100,7 +102,7 @@ def pack_values(
         packer = Packer(StorageTable(), code.get)
         entries = {name: packer.pack(value, name) for name, value in values.items()}
         storages, notes = packer.storages.finish(size_cap)
-    return PackedValues(entries, storages, (*packer.all_notes(), *notes))
+    return PackedValues(entries, storages, (*packer.all_notes(), *notes), tuple(packer.missing))
 
 
 def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[str, ValueEntry]:
@@ -155,6 +157,7 @@ class Packer:
         self.storages = storages
         self._code = code
         self.notes: list[str] = []
+        self.missing: list[str] = []
         self._left_out: dict[str, list[str]] = {}
         self._histories: dict[str, list[tuple[str, bool]]] = {}
         self._numbers: dict[int, int] = {}
@@ -179,9 +182,12 @@ class Packer:
                 raise NotKept("it is nested too deeply, or contains itself")
             scalar = _SCALARS.get(type(value))
             return self._pack(value, where) if scalar is None else scalar(value)
-        except NotKept as reason:
+        except Exception as exc:
+            # Objects that nobody has described yet raise errors of their own; the other values are kept.
+            reason = str(exc) if isinstance(exc, NotKept) else in_a_line(exc)
+            self.missing.append(f"{where} ({type_name(value)})")
             self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
-            return OpaqueEntry(type_name(value), str(reason))
+            return OpaqueEntry(type_name(value), reason)
         finally:
             self._depth -= 1
 

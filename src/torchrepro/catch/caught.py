@@ -18,10 +18,11 @@ import msgspec
 
 from torchrepro.bundle.manifest import Manifest, encode_manifest
 from torchrepro.bundle.read import read_manifest
+from torchrepro.catch.places import GO_ELSEWHERE, elsewhere, errno_of, places_of
 from torchrepro.engine.processes.child import Outcome, signal_name
 from torchrepro.engine.processes.fresh_process import verdict_of
 from torchrepro.engine.search.run_directory import write_json
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.nouns.verdict import Kind, Signature, Stage, Verdict, as_data
 from torchrepro.ranks.process import answers
 
@@ -89,12 +90,14 @@ class Caught:
     ops: int
     place: str
     summary: str
+    missing: tuple[str, ...] = ()
+    """What the bundle lacks, so that it cannot be run."""
 
 
 def caught_in(directory: Path, run_id: str) -> list[Caught]:
-    """Return the bundles of a run, oldest first."""
+    """Return the bundles of a run, oldest first; also those that had to go elsewhere."""
     found = []
-    for path in sorted(directory.glob(f"{run_id}-*")):
+    for path in _of_run(directory, f"{run_id}-*"):
         flight = read_flight(path)
         idle = path.name.endswith(UNFINISHED) and (flight is None or flight.phase == "idle")
         manifest = _manifest_of(path) if path.is_dir() and not idle else None
@@ -108,15 +111,32 @@ def caught_in(directory: Path, run_id: str) -> list[Caught]:
                 ops=manifest.ops,
                 place=manifest.place.value,
                 summary=str(verdict.get("summary", "")) or "the process ended inside this call",
+                missing=manifest.missing,
             )
             found.append(caught)
     return found
 
 
-def write_summary(directory: Path, run_id: str, **facts: Any) -> None:
-    """Rewrite `summary.json` from the existing bundles, atomically."""
+def write_summary(directory: Path, run_id: str, **facts: Any) -> Path:
+    """Rewrite `summary.json` from the existing bundles, atomically; elsewhere, if the directory refuses it.
+
+    Raises OSError if there is no place for it.
+    """
     bundles = [{**asdict(caught), "path": str(caught.path)} for caught in caught_in(directory, run_id)]
-    write_json(directory / SUMMARY, {"run_id": run_id, "bundles": bundles, **facts})
+    data = {"run_id": run_id, "bundles": bundles, **facts}
+    try:
+        write_json(directory / SUMMARY, data)
+        return directory / SUMMARY
+    except OSError:
+        other = elsewhere() / SUMMARY
+        write_json(other, data)
+        return other
+
+
+def _of_run(directory: Path, pattern: str) -> list[Path]:
+    """Return the paths of a run, by their names, which sort by time."""
+    found = [path for place in places_of(directory) for path in place.glob(pattern)]
+    return sorted(found, key=lambda path: path.name)
 
 
 _SHOWN = 5
@@ -133,12 +153,20 @@ def closing_lines(caught: Sequence[Caught]) -> list[str]:
         lines.append(f"torchrepro: {left_out} more failures (summary.json has all)")
     for found in reversed(caught[:_SHOWN]):
         where = f" in {found.stage}" if found.stage != "none" else ""
-        first_line = found.summary.partition("\n")[0]
-        shown = first_line if len(first_line) <= _WIDTH else first_line[: _WIDTH - 3] + "..."
-        lines.append(f"torchrepro: {found.verdict}{where}: {shown}")
+        lines.append(f"torchrepro: {found.verdict}{where}: {_shortened(found.summary)}")
         lines.append(f"  bundle  {found.path}")
-        lines.append(f"  minify  torchrepro minify {shlex.quote(str(found.path))}")
+        if found.missing:
+            more = f" and {len(found.missing) - 1} more" if len(found.missing) > 1 else ""
+            lines.append(f"  kept in part: it lacks {_shortened(found.missing[0])}{more}")
+            lines.append(f"  show    torchrepro show --graph {shlex.quote(str(found.path))}")
+        else:
+            lines.append(f"  minify  torchrepro minify {shlex.quote(str(found.path))}")
     return lines
+
+
+def _shortened(text: str) -> str:
+    first_line = text.partition("\n")[0]
+    return first_line if len(first_line) <= _WIDTH else first_line[: _WIDTH - 3] + "..."
 
 
 _LONG = 2.0
@@ -196,8 +224,14 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
             # Imported here because it needs torch; most runs end without a verdict.
             from torchrepro.script.save_bundle import finish_bundle
 
-            target = bundle.with_name(bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}")
-            finish_bundle(bundle, target, verdict)
+            name = bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}"
+            try:
+                finish_bundle(bundle, bundle.with_name(name), verdict)
+            except BundleError as exc:
+                # Where nothing can be written, the unfinished bundle stays: it has all but the verdict.
+                if errno_of(exc) not in GO_ELSEWHERE:
+                    raise
+                finish_bundle(bundle, elsewhere() / name, verdict)
         _record_of(bundle).unlink(missing_ok=True)
         shutil.rmtree(bundle, ignore_errors=True)
 
@@ -223,7 +257,7 @@ def _hang(flight: Flight) -> Verdict:
 
 
 def _unfinished(directory: Path, run_id: str) -> Iterator[tuple[Path, Flight]]:
-    for bundle in sorted(directory.glob(f"{run_id}-*{UNFINISHED}")):
+    for bundle in _of_run(directory, f"{run_id}-*{UNFINISHED}"):
         flight = read_flight(bundle)
         if flight is not None:
             yield bundle, flight

@@ -3,19 +3,14 @@
 A compiler may be given fake tensors, so nothing can be run when it is called: checks are deferred to calls of
 the compiled function (`deferred_for_real_inputs`). If nothing fails, levels 1 and 2 cost a call one more
 Python frame and a copy of the generator's state.
-
-At level 4 a call that has just happened is compared with the same graph run eagerly. The result that the user
-got is what is judged. If it needs gradients, forward and backward are run again through the same compiled
-function, on copies, because the user's program runs the real backward. If it is random, the compiler's random
-numbers are not eager's, so a second function is compiled that draws from eager's generators.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -23,30 +18,29 @@ from typing import Any
 import torch
 
 from torchrepro.bundle.process_groups import is_distributed
+from torchrepro.bundle.read import CAPTURED, GENERATED
 from torchrepro.catch.caught import HANG_SECONDS
+from torchrepro.catch.checker import Checker
+from torchrepro.catch.compiled_target import enclosing_call
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
-from torchrepro.catch.snapshot import PendingBundle, Snapshot, concrete
+from torchrepro.catch.snapshot import PendingBundle, Snapshot
 from torchrepro.execute.collectives import CollectiveRecord, recorded_collectives, without_other_ranks
-from torchrepro.execute.compilers import without_tokens
-from torchrepro.execute.judge_repro import Prepared, synchronise, truth_of
+from torchrepro.execute.judge_repro import Prepared, synchronise
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.compare import tensors_in
-from torchrepro.judge.execute import Run, call_as_it_asks, innermost, is_out_of_memory, verdict_of
-from torchrepro.judge.models import Subject, judge
+from torchrepro.judge.execute import call_as_it_asks, innermost, is_out_of_memory, verdict_of
 from torchrepro.nouns.errors import AccuracyError, RankFailed, TorchReproError, say
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
-from torchrepro.script.save_bundle import finish_bundle
+from torchrepro.script.save_bundle import Members, finished, write_what_can_be
 from torchrepro.torch_api.generators import (
     capture_rng_state,
     is_capturing,
     is_device_fault,
     quick_rng_state,
     same_randomness,
-    same_states,
 )
-from torchrepro.torch_api.tensors import version_of
+from torchrepro.torch_api.inductor import seeing_code
 
 CompilerFn = Callable[..., Any]
 Rng = Mapping[str, torch.Tensor]
@@ -116,7 +110,7 @@ class WatchedGraph:
     def __init__(self, session: Session, snapshot: Snapshot, example_inputs: Sequence[Any]) -> None:
         self.session = session
         self.snapshot = snapshot
-        self._example = concrete(example_inputs)
+        self._example = snapshot.concrete(example_inputs)
         self._calls = 0
         self._number = session.graphs
         session.graphs += 1
@@ -124,6 +118,8 @@ class WatchedGraph:
         self._pending = PendingBundle(session, snapshot)
         self._communicates = snapshot.collective or any(map(is_distributed, example_inputs))
         self._checker: Checker | None = None
+        self._generated: list[str] = []
+        """What the compiler generates, where the graph itself cannot be kept."""
         session.endings.append(self._pending.discard)
 
     def compile(self, compile_fn: Callable[[], Any]) -> Any:
@@ -131,8 +127,9 @@ class WatchedGraph:
         self.session.join_ranks()
         rng = self.snapshot.ambient.rng
         self._prepare(self._example, rng, "compile")
+        generated = seeing_code(self._generated.append) if self.snapshot.written.missing else nullcontext()
         try:
-            with self._watching(self._example, rng, compiling=True):
+            with self._watching(self._example, rng, compiling=True), generated:
                 compiled = compile_fn()
         finally:
             # Real inputs are not kept alive. Those of AOT are fake, and the only record of inputs that a
@@ -152,7 +149,7 @@ class WatchedGraph:
             outputs = compiled(*args)
         except Exception as exc:
             if self.session.active and not is_checking():
-                self._failed(exc, tuple(inputs), rng, compiling=False)
+                self._record(exc, tuple(inputs), rng, compiling=False)
             raise
         if self._calls == 1:
             self._keep_step("called")
@@ -164,8 +161,9 @@ class WatchedGraph:
             return compiled(*args)
         self._calls += 1
         settings = self.session.settings
-        checked = settings.level >= 4 and self._sampler.take()
-        if settings.level >= 4 and not checked:
+        checkable = settings.level >= 4 and self._is_complete()
+        checked = checkable and self._sampler.take()
+        if checkable and not checked:
             return compiled(*args)
         rng = capture_rng_state().devices
         started = time.monotonic()
@@ -190,6 +188,13 @@ class WatchedGraph:
                 self._sampler.spent(spent + time.monotonic() - started)
         return outputs
 
+    def _is_complete(self) -> bool:
+        """Return whether the graph can be run again; say so once if it cannot."""
+        if self._calls == 1 and not self.snapshot.complete:
+            missing = self.snapshot.as_data[0].missing[0]
+            say(f"a graph is not compared with eager, because it could not be kept: it lacks {missing}")
+        return self.snapshot.complete
+
     def _prepare(self, inputs: Sequence[Any], rng: Rng, phase: str) -> None:
         if self.session.settings.level >= 3:
             write = partial(self._pending.update, inputs, rng, phase)
@@ -202,7 +207,7 @@ class WatchedGraph:
         try:
             yield
         except Exception as exc:
-            self._failed(exc, tuple(inputs), rng, compiling=compiling)
+            self._record(exc, tuple(inputs), rng, compiling=compiling)
             raise
         except KeyboardInterrupt:
             seconds = time.monotonic() - started
@@ -215,6 +220,11 @@ class WatchedGraph:
             raise
         finally:
             self.session.shielded("finish the bundle", self._pending.idle)
+
+    def _record(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
+        """Record a failure. Whatever goes wrong meanwhile, the user's exception is what is raised."""
+        failed = partial(self._failed, exc, inputs, rng, compiling=compiling)
+        self.session.shielded("record a failure", failed, from_interrupts=True)
 
     def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
         links = (exc, innermost(exc), exc.__cause__)
@@ -248,11 +258,41 @@ class WatchedGraph:
             self.session.keep_step(event)
 
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
-        """Save a bundle, with the inputs from before the call if they were kept, else as they are now."""
-        unfinished = self._pending.path
-        if unfinished is not None:
-            finish = partial(finish_bundle, unfinished, verdict=verdict, earlier=len(self._earlier(())))
-            return self.session.keep_as(finish, verdict, self.snapshot.key)
+        """Save a bundle, with the inputs from before the call if they were kept, else as they are now.
+
+        If it would be incomplete, save the whole call of the compiled function instead, if that is complete.
+        """
+
+        def save(path: Path) -> Path:
+            if self._pending.path is None:
+                members = self._members(verdict, inputs, rng)
+            else:
+                members = finished(self._pending.path, verdict, earlier=len(self._earlier(())))
+            if members.manifest.missing:
+                whole_call = partial(self._whole_call, verdict, members.manifest.missing[0])
+                members = self.session.shielded("save the whole call", whole_call) or members
+                generated = {GENERATED: "\n\n".join(self._generated).encode()} if self._generated else {}
+                members = replace(members, optional={**members.optional, **generated})
+            return members.write(path)
+
+        return self.session.keep_as(save, verdict, self.snapshot.key)
+
+    def _whole_call(self, verdict: Verdict, missing: str) -> Members | None:
+        """Return the bundle of the compiled call in which the graph failed; None if it is incomplete, too."""
+        call = enclosing_call()
+        if call is None:
+            return None
+        repro = call.repro(self.snapshot.ambient)
+        reason = f"the graph that failed could not be kept, it lacks {missing}; this is the call around it"
+        notes = (*repro.notes, reason, "its arguments are as the failed call left them")
+        repro = replace(repro, backward=False, origin=self.snapshot.origin, notes=notes)
+        written, plain = write_what_can_be(repro)
+        members = self.session.members(plain, verdict, written)
+        if members.manifest.missing:
+            return None
+        return replace(members, optional={**members.optional, CAPTURED: self.snapshot.written.text.encode()})
+
+    def _members(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Members:
         notes = []
         if not inputs and self._example:
             inputs = self._example
@@ -261,8 +301,8 @@ class WatchedGraph:
             notes.append(
                 "inputs that the graph writes to are as the failed call left them; level 3 keeps them"
             )
-        repro = self.snapshot.repro(inputs, rng=rng, earlier=self._earlier(inputs), notes=notes)
-        return self.session.keep(repro, verdict, self.snapshot.key)
+        written, repro = self.snapshot.data_with(inputs, rng, earlier=self._earlier(inputs), notes=notes)
+        return self.session.members(repro, verdict, written)
 
     def _eager_fails_too(self, inputs: tuple[Any, ...], rng: Rng, exc: Exception) -> bool:
         """Return whether eager raises on these inputs too, so that the compiler is not the culprit.
@@ -273,6 +313,8 @@ class WatchedGraph:
         """
         if is_out_of_memory(exc) or is_device_fault(innermost(exc)):
             return False
+        if not self.snapshot.complete:
+            return False  # there is no graph to be run
         if self._pending.path is not None:
             prepared = Prepared(self._pending.load())
         elif inputs or not self._example:
@@ -347,83 +389,3 @@ def _is_control_flow(exc: BaseException) -> bool:
     restarts = (dynamo.RestartAnalysis, dynamo.SkipFrame, StopRecomputation)
     kinds = (*restarts, *dynamo.exceptions_allowed_to_be_fallback)
     return isinstance(exc, kinds) or isinstance(innermost(exc), RankFailed)
-
-
-@dataclass(eq=False)
-class Checker:
-    """Checks the calls of one compiled function."""
-
-    compiled: Callable[..., Any]
-    _steady: bool = field(default=False, init=False)
-    """Eager was deterministic in an earlier check."""
-    _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
-
-    def check(self, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
-        """Return the verdict on a call, and the repro as it was judged.
-
-        `repro` has the graph, the inputs from before the call and the generators' states from before it;
-        `after` are the same inputs after it.
-        """
-        # Never through the user's own parameters, whose gradients would change.
-        own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
-        with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
-        repro = replace(repro, backward=None if with_grad else False)
-        # The user's results came from real collectives: eager's must be the same ones.
-        prepared = Prepared(repro, exact=not with_grad)
-        random = False
-        written: set[int] = set()
-
-        def eager(around: AbstractContextManager[Any]) -> Run:
-            nonlocal random
-            graph, inputs = _fresh(prepared), prepared.inputs()
-            with around:
-                before = capture_rng_state().devices
-                versions = _versions(inputs)
-                run = prepared.observe(graph, graph, inputs)
-                written.update(index for index, now in _versions(inputs).items() if now != versions[index])
-            random = random or not same_states(before, run.rng)
-            if run.changed:
-                raise TorchReproError(
-                    "the graph keeps state of its own, which the call has changed",
-                    next_step="use watch(whole=True)",
-                )
-            return run
-
-        def compiled(around: AbstractContextManager[Any]) -> Run:
-            if not random and not with_grad:
-                seen = after
-                if repro.place is Place.AFTER_AOT:
-                    # There a compiler may reuse the memory of dead inputs, so only those are compared that
-                    # the graph writes to.
-                    pairs = enumerate(zip(repro.inputs, after, strict=True))
-                    seen = tuple(now if index in written else former for index, (former, now) in pairs)
-                return Run(outputs=without_tokens(repro.graph, outputs), inputs=seen)
-            graph: torch.nn.Module = _fresh(prepared)
-            function = self.compiled
-            with around:
-                if random:
-                    self._twin = self._twin or prepared.compile()
-                    graph, function = self._twin
-                return prepared.observe(graph, function, prepared.inputs())
-
-        subject = Subject(eager, compiled, lambda draws: truth_of(prepared, draws))
-        verdict = judge(subject, rng=repro.ambient.rng, steady=self._steady)
-        self._steady = self._steady or verdict.kind is Kind.PASS
-        if verdict.fails and self._steady:
-            verdict = judge(subject, rng=repro.ambient.rng)  # check again that eager is deterministic
-        return repro, verdict
-
-
-def _fresh(prepared: Prepared) -> torch.nn.Module:
-    """Return the graph, or a copy if it has state that a run could change."""
-    graph = prepared.repro.graph
-    has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
-    return prepared.graph() if has_state else graph
-
-
-def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
-    return {
-        index: version_of(value)
-        for index, value in enumerate(inputs)
-        if isinstance(value, torch.Tensor) and not value.is_inference()
-    }

@@ -25,9 +25,9 @@ from torchrepro.bundle.load import load_verified
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.bundle.user_calls import repro_of_call
+from torchrepro.catch.compiled_target import CompiledTarget, target_of
 from torchrepro.catch.session import current_session, looking_away
 from torchrepro.catch.settings import WatchSettings
-from torchrepro.catch.torch_hooks import CompiledTarget, target_of
 from torchrepro.engine.processes.fork_safety import fork
 from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known

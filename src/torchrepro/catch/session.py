@@ -16,19 +16,20 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.catch.caught import UNFINISHED, caught_in, closing_lines, write_summary
+from torchrepro.catch.places import GO_ELSEWHERE, OUT_OF_DESCRIPTORS, Reserve, elsewhere, errno_of
 from torchrepro.catch.settings import LAUNCHED, WatchSettings
 from torchrepro.execute.record_graphs import Origins
-from torchrepro.nouns.errors import BundleError, TorchReproError, say
+from torchrepro.graph_text.printer import GraphText
+from torchrepro.nouns.errors import BundleError, TorchReproError, in_a_line, say
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.ranks.agreement import Failure, Ranks
-from torchrepro.script.save_bundle import save_bundle
+from torchrepro.script.save_bundle import Members, bundle_members, write_what_can_be
 
 _lock = threading.Lock()
 _checks = 0
@@ -100,6 +101,8 @@ def _finish() -> None:
 
 T = TypeVar("T")
 
+_COMPLAINTS = 100
+"""Errors of the watch whose details are written to its file."""
 CHECKPOINT_CAP = 1 << 20
 """Bytes of tensors in a bundle at level 1: small tensors are exact, large ones are recipes."""
 
@@ -123,7 +126,8 @@ class Session:
         self.kept: list[Path] = []
         self._seen: set[tuple[str, Signature]] = set()
         self._lock = threading.RLock()
-        self._complained = False
+        self._complaints = 0
+        self._reserve = Reserve()
         self.endings: list[Callable[[], None]] = []
         """Callbacks for the end of the session."""
 
@@ -137,13 +141,22 @@ class Session:
     def keep(self, repro: Repro, verdict: Verdict, key: str) -> Path | None:
         """Save a bundle for a failure, unless the same graph failed in the same way before.
 
-        Raises if it cannot be saved; callers use `shielded`.
+        What cannot be kept of it is named in the bundle. Raises if nothing can be saved; callers use
+        `shielded`.
         """
+
+        def save(path: Path) -> Path:
+            written, plain = write_what_can_be(repro)
+            return self.members(plain, verdict, written).write(path)
+
+        return self.keep_as(save, verdict, key)
+
+    def members(self, repro: Repro, verdict: Verdict, written: GraphText) -> Members:
+        """Return the files of a bundle for a failure."""
         level_1 = self.settings.level == 1
         cap = min(CHECKPOINT_CAP, self.settings.size_cap) if level_1 else self.settings.size_cap
         found = replace(repro, expected=Signature.of(verdict))
-        save = partial(save_bundle, found, verdict=verdict, size_cap=cap, run_id=self.run_id)
-        return self.keep_as(save, verdict, key)
+        return bundle_members(found, verdict, size_cap=cap, run_id=self.run_id, written=written)
 
     def keep_as(self, save: Callable[[Path], Path], verdict: Verdict, key: str) -> Path | None:
         """Call `save` to write a bundle, unless the same graph failed in the same way before."""
@@ -152,21 +165,35 @@ class Session:
             if (key, signature) in self._seen or len(self.kept) >= self.settings.limit:
                 return None
             self._seen.add((key, signature))
-            path = self.under_free_name(f"-{verdict.kind.value}", save)
+            path = self._with_reserve(lambda: self.under_free_name(f"-{verdict.kind.value}", save))
             self.kept.append(path)
-            self.shielded("write the summary", lambda: write_summary(self.directory, self.run_id))
+            # The bundle does not need it, and `torchrepro run` writes it again at the end.
+            with suppress(OSError):
+                write_summary(self.directory, self.run_id)
             return path
 
+    def _with_reserve(self, work: Callable[[], T]) -> T:
+        """Run work that needs file descriptors; once more, with those in reserve, if there are no others."""
+        try:
+            return work()
+        except Exception as exc:
+            if errno_of(exc) not in OUT_OF_DESCRIPTORS or not self._reserve.release():
+                raise
+            try:
+                return work()
+            finally:
+                self._reserve.refill()
+
     def under_free_name(self, ending: str, save: Callable[[Path], Path]) -> Path:
-        """Save under the next free name; in the temporary directory if `out` is not writable."""
+        """Save under the next free name; in the temporary directory if `out` is not writable, or full."""
         try:
             return self._numbered(ending, save)
-        except BundleError as exc:
-            elsewhere = Path(tempfile.gettempdir()) / "torchrepro-out"
-            if getattr(exc.__cause__, "errno", None) not in _NOT_WRITABLE or self.directory == elsewhere:
+        except (BundleError, OSError) as exc:
+            number = errno_of(exc)
+            if number not in GO_ELSEWHERE or self.directory == (other := elsewhere()):
                 raise
-            say(f"{self.directory} cannot be written to; bundles go to {elsewhere}")
-            self.directory = elsewhere
+            say(f"{self.directory} cannot be written to ({os.strerror(number or 0)}); bundles go to {other}")
+            self.directory = other
             return self._numbered(ending, save)
 
     def _numbered(self, ending: str, save: Callable[[Path], Path]) -> Path:
@@ -218,7 +245,7 @@ class Session:
     def _ranks(self) -> Ranks | None:
         return Ranks.current(timeout=self.settings.rank_timeout)
 
-    def shielded(self, what: str, work: Callable[[], T], *, from_interrupts: bool = False) -> T | None:
+    def shielded(self, what: str, work: Callable[[], T | None], *, from_interrupts: bool = False) -> T | None:
         """Run work of the watch; if it fails, report it once, write the details to a file, and return None.
 
         `from_interrupts`: also catch Ctrl-C, which must not replace the user's exception in flight.
@@ -236,7 +263,9 @@ class Session:
     def _complain(self, what: str, exc: Exception) -> None:
         details = f"while trying to {what}:\n{''.join(traceback.format_exception(exc))}\n"
         with self._lock:
-            first, self._complained = not self._complained, True
+            first, self._complaints = not self._complaints, self._complaints + 1
+            if self._complaints > _COMPLAINTS:
+                return  # a call that is made a million times must not fill the disk
             where = ""
             for directory in (self.directory, Path(tempfile.gettempdir())):
                 log = directory / f"{self.run_id}.{os.getpid()}.log"
@@ -247,12 +276,7 @@ class Session:
                     where = f"; details: {log}"
                     break
         if first:
-            fact = str(exc) if isinstance(exc, TorchReproError) else f"{type(exc).__name__}: {exc}"
-            first_line = fact.strip().splitlines()[0] if fact.strip() else type(exc).__name__
-            say(f"could not {what} ({first_line}); the program goes on{where}")
-
-
-_NOT_WRITABLE = (1, 13, 30)  # EPERM, EACCES, EROFS
+            say(f"could not {what} ({in_a_line(exc)}); the program goes on{where}")
 
 
 class Sampler:

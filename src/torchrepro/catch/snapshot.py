@@ -9,15 +9,15 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule
 
-from torchrepro.bundle.archive import write_bundle_files
 from torchrepro.bundle.load import load_verified
 from torchrepro.bundle.process_groups import communicates, current_groups, is_distributed
 from torchrepro.bundle.provenance import owners
@@ -28,16 +28,20 @@ from torchrepro.catch.caught import UNFINISHED, FlightRecord
 from torchrepro.catch.session import Session
 from torchrepro.edit.surgery import has_effects
 from torchrepro.execute.record_graphs import Origins
+from torchrepro.graph_text.annotations import Dimension, TensorNote, note_of_node
 from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
-from torchrepro.nouns.repro import Ambient, Collective, Compiler, Origin, Place, Repro, Symbol, count_ops
-from torchrepro.script.save_bundle import manifest_of, members_of, values_of
+from torchrepro.nouns.errors import CannotSerialise, in_a_line
+from torchrepro.nouns.repro import Ambient, Collective, Compiler, Origin, Place, Repro, Symbol
+from torchrepro.script.save_bundle import members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
-from torchrepro.torch_api.tensors import is_zero_tensor
-from torchrepro.user_code.graph_source import write_with_source
+from torchrepro.torch_api.tensors import expression, hint, is_zero_tensor
+from torchrepro.user_code.graph_source import without_code, write_with_source
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,6 @@ class Snapshot:
     compiler: Compiler
     ambient: Ambient
     symbols: tuple[Symbol, ...]
-    ops: int
     mutates: bool
     """Whether the graph may write to its inputs."""
     collective: bool = False
@@ -57,6 +60,8 @@ class Snapshot:
     backward: bool = False
     """Whether it is a backward graph that AOT made."""
     origin: Origin | None = None
+    shapes: tuple[tuple[Dimension, ...] | None, ...] = ()
+    """The sizes of each input, with symbols by name; None for what is no tensor."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -70,20 +75,32 @@ class Snapshot:
         origins: Origins | None = None,
         notes: Iterable[str] = (),
     ) -> Snapshot:
-        """Take a snapshot of the graph. Raises CannotSerialise or GraphTextError if it cannot be data."""
+        """Take a snapshot of the graph. What cannot be data is left out, and named in `written.missing`."""
         below_aot = place is Place.AFTER_AOT
+        notes = list(notes)
+
+        def part(what: str, take: Callable[[], T], instead: T) -> T:
+            try:
+                return take()
+            except Exception as exc:
+                notes.append(f"{what} could not be recorded ({in_a_line(exc)})")
+                return instead
+
+        def origin() -> Origin | None:
+            return origins.of(graph, below_aot=below_aot, backward=backward) if origins else None
+
         with disable_current_modes():
             return cls(
-                written=write_graph(graph),
+                written=_written(graph),
                 place=place,
                 compiler=compiler,
-                ambient=capture_ambient(),
-                symbols=symbols_of(graph),
-                ops=count_ops(graph),
-                mutates=_any_node(graph, _writes),
-                collective=communicates(graph),
+                ambient=part("the state around the call", capture_ambient, Ambient()),
+                symbols=part("the symbols of the graph", partial(symbols_of, graph), ()),
+                shapes=part("the sizes of the inputs", partial(_shapes, graph), ()),
+                mutates=part("whether it writes to inputs", partial(_any_node, graph, _writes), True),
+                collective=part("whether it communicates", partial(communicates, graph), False),
                 backward=backward,
-                origin=origins.of(graph, below_aot=below_aot, backward=backward) if origins else None,
+                origin=part("the origin of the graph", origin, None),
                 notes=tuple(notes),
             )
 
@@ -92,10 +109,57 @@ class Snapshot:
         """A digest of the graph's text."""
         return hashlib.sha256(self.written.text.encode()).hexdigest()
 
+    @property
+    def complete(self) -> bool:
+        """Whether the graph can be read back and run."""
+        return not self.as_data[0].missing
+
+    @cached_property
+    def as_data(self) -> tuple[GraphText, Repro]:
+        """The graph's text with the source that it needs, and the repro without inputs as a reader finds it.
+
+        A text that is complete is one that has been read back. Cached, so without the user's tensors.
+        """
+        plain = self._around(GraphModule(torch.nn.Module(), torch.fx.Graph()), ())
+        if self.written.missing:
+            return self.written, without_code(plain)
+        try:
+            return write_with_source(self.repro(()))
+        except Exception as exc:
+            missing = (f"what reads the graph back: {in_a_line(exc)}",)
+            return replace(self.written, missing=missing), without_code(plain)
+
+    def data_with(
+        self,
+        inputs: Sequence[Any],
+        rng: Mapping[str, torch.Tensor],
+        *,
+        earlier: Sequence[tuple[Any, ...]] = (),
+        notes: Iterable[str] = (),
+    ) -> tuple[GraphText, Repro]:
+        """Return the same with inputs. The repro's graph is not used: the text may not be a whole graph."""
+        written, plain = self.as_data
+        if self.complete and any(
+            isinstance(value, torch.Tensor) and type(value) not in _PLAIN for value in inputs
+        ):
+            with suppress(Exception):  # a value whose class cannot be kept is missing, and named as such
+                written, _ = write_with_source(self.repro(inputs, earlier=earlier))
+        ambient = replace(plain.ambient, rng=dict(rng)) if rng else plain.ambient
+        filled = replace(plain, inputs=concrete(inputs), ambient=ambient, earlier=tuple(earlier))
+        return written, replace(filled, groups=self._groups(inputs), notes=(*plain.notes, *notes))
+
+    def _groups(self, inputs: Sequence[Any]) -> Any:
+        return current_groups() if self.collective or any(map(is_distributed, inputs)) else None
+
     @cached_property
     def graph(self) -> GraphModule:
-        """The graph as it will be read back from a bundle. It is shared: copy it before changing it."""
+        """The graph as it will be read back from a bundle. It is shared: copy it before changing it.
+
+        Raises CannotSerialise or GraphTextError if it cannot be read back.
+        """
         written = self.written
+        if written.missing:
+            raise CannotSerialise(f"the graph lacks {written.missing[0]}")
         with disable_current_modes():
             return read_graph(
                 written.text,
@@ -103,6 +167,15 @@ class Snapshot:
                 trusted=owners(written.needs_trust),
                 kernels=written.kernels,
             ).eval()
+
+    def concrete(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return example inputs with numbers in place of symbols: hints, or the sizes of the real tensors."""
+        sizes: dict[str, int] = {}
+        for shape, value in zip(self.shapes, inputs, strict=False):
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and shape:
+                pairs = zip(shape, value.shape, strict=False)
+                sizes |= {name: size for name, size in pairs if isinstance(name, str) and type(size) is int}
+        return concrete(inputs, sizes)
 
     def repro(
         self,
@@ -114,36 +187,55 @@ class Snapshot:
         notes: Iterable[str] = (),
     ) -> Repro:
         """Return a repro of this graph on these inputs, as it will be read back from a bundle."""
+        found = self._around(self.graph, inputs)
+        ambient = replace(found.ambient, rng=rng) if rng else found.ambient
+        found = replace(found, ambient=ambient, earlier=tuple(earlier), collectives=tuple(collectives))
+        return replace(found, notes=(*found.notes, *notes))
+
+    def _around(self, graph: GraphModule, inputs: Sequence[Any]) -> Repro:
         return Repro(
-            graph=self.graph,
+            graph=graph,
             inputs=concrete(inputs),
             place=self.place,
             compiler=self.compiler,
-            ambient=replace(self.ambient, rng=rng) if rng else self.ambient,
+            ambient=self.ambient,
             symbols=self.symbols,
-            earlier=tuple(earlier),
             origin=self.origin,
-            groups=current_groups() if self.collective or any(map(is_distributed, inputs)) else None,
-            collectives=tuple(collectives),
-            notes=(*self.notes, *notes),
+            groups=self._groups(inputs),
+            notes=self.notes,
         )
 
 
-def concrete(inputs: Sequence[Any]) -> tuple[Any, ...]:
+def _shapes(graph: GraphModule) -> tuple[tuple[Dimension, ...] | None, ...]:
+    notes = [note_of_node(node) for node in graph.graph.nodes if node.op == "placeholder"]
+    return tuple(note.shape if isinstance(note, TensorNote) else None for note in notes)
+
+
+def _written(graph: GraphModule) -> GraphText:
+    try:
+        return write_graph(graph)
+    except Exception:
+        return write_graph(graph, incomplete=True)
+
+
+def concrete(inputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> tuple[Any, ...]:
     """Return the inputs with symbols replaced by their hints, also in the sizes of fake tensors.
 
-    Checked on torch 2.11 to 2.15 (`SymNode.hint`).
+    `sizes` has the values of symbols without a hint (`mark_unbacked`), as far as they are known.
     """
     mode = FakeTensorMode()
+    known = sizes or {}
 
-    def hint(value: Any) -> Any:
-        symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
-        return value.node.hint if symbolic and value.node.hint is not None else value
+    def number(value: Any) -> Any:
+        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return value
+        found = hint(value)
+        return known.get(expression(value), value) if found is None else found
 
     def made(value: Any) -> Any:
         if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
-            return hint(value)
-        size, stride = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
+            return number(value)
+        size, stride = [number(n) for n in value.shape], [number(n) for n in value.stride()]
         like: Any = {"dtype": value.dtype, "device": value.device, "requires_grad": value.requires_grad}
         with mode:
             return torch.empty_strided(size, stride, **like)
@@ -209,26 +301,18 @@ class PendingBundle:
             shutil.rmtree(self.path, ignore_errors=True)
         self._in_place, self._flight, self.path = None, None, None
 
-    @cached_property
-    def _without_inputs(self) -> tuple[Repro, GraphText]:
-        """The repro without inputs: it is cached, and must not keep the user's tensors alive."""
-        repro = self._snapshot.repro(())
-        written, plain = write_with_source(repro)
-        return plain, written
-
     def _rewrite_all(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
-        plain, written = self._without_inputs
-        if any(isinstance(value, torch.Tensor) and type(value) not in _PLAIN for value in inputs):
-            written, _ = write_with_source(self._snapshot.repro(inputs))  # with the classes of the inputs
-        repro = replace(plain, inputs=tuple(inputs), ambient=replace(plain.ambient, rng=dict(rng)))
+        written, repro = self._snapshot.data_with(inputs, rng)
         cap = self._session.settings.size_cap
         packed = pack_values(values_of(repro, written), size_cap=cap, code=written.code)
-        files = members_of(written, packed, manifest_of(repro, written, packed, run_id=self._session.run_id))
+        members = members_of(repro, written, packed, run_id=self._session.run_id)
         # Not sealed: later calls overwrite its tensors, and finishing it seals it.
-        path = self._session.under_free_name(
-            UNFINISHED, lambda path: write_bundle_files(path, files, seal=False)
-        )
-        flight = FlightRecord(path)
+        path = self._session.under_free_name(UNFINISHED, partial(members.write, seal=False))
+        try:
+            flight = FlightRecord(path)
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)  # without its record nobody would remove it
+            raise
         self._session.announce_unfinished(path)
         self.discard()
         self.path, self._flight = path, flight

@@ -73,7 +73,7 @@ class Target:
 
     def remember(self, bundle: Path, directory: Path, request: ModelRequest) -> None:
         """Record which bundle was caught, for `caught_before`."""
-        if self.file is not None:
+        if self.file is not None and bundle.is_relative_to(directory):
             place = str(bundle.relative_to(directory))
             record = {"file": file_digest(self.file), "request": to_builtins(request), "bundle": place}
             write_json(directory / f"{CAUGHT}.json", record)

@@ -10,10 +10,8 @@ are hooked where `torch.compile` makes something to call. `enable` and `watch` t
 from __future__ import annotations
 
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -26,9 +24,7 @@ from torchrepro.catch.settings import After, WatchSettings
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
-from torchrepro.torch_api.modules import compiled_call, compiled_function, compiled_module, dynamic_of
 from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, CONTEXT_CLASS, EVAL_FRAME, OUTPUT_GRAPH
-from torchrepro.torch_api.patching import closed_over
 
 _here = threading.local()
 _installed = False
@@ -228,67 +224,3 @@ def _named_like(backend: Any, function: Callable[..., Any]) -> Callable[..., Any
     name = getattr(backend, "__name__", None) or getattr(backend, "compiler_name", None)
     function.__name__ = str(name or type(backend).__name__)
     return function
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledTarget:
-    """A compiled function, and its compiler."""
-
-    function: Callable[..., Any]
-    """The uncompiled function, to be called with the same arguments."""
-    compiler: Compiler
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], context: Any) -> CompiledTarget:
-        """Return the target from the argument of `torch.compile` and the context that it made.
-
-        Checked on torch 2.11 to 2.15 (`_TorchDynamoContext.callback`, `fullgraph`, `_dynamic`).
-        """
-        compiler, notes = compiler_of(context.callback)
-        asked = replace(compiler, fullgraph=context.fullgraph, dynamic=dynamic_of(context))
-        return cls(function, asked, notes)
-
-    @property
-    def users(self) -> Callable[..., Any]:
-        """The user's own function or module: what a user would pass to `torch.compile`.
-
-        Checked on torch 2.11 to 2.15 (`wrap_inline`).
-        """
-        function: Any = self.function
-        code = getattr(function, "__code__", None)
-        if code is not None and code.co_filename.endswith("external_utils.py"):
-            function = getattr(function, "__wrapped__", function)  # capture wrapped it
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, torch.nn.Module) and function.__name__ in ("_call_impl", "_wrapped_call_impl"):
-            return owner
-        return function  # type: ignore[no-any-return]
-
-    @property
-    def name(self) -> str:
-        users = self.users
-        named = users if hasattr(users, "__qualname__") else type(users)
-        return f"{named.__module__}.{named.__qualname__}"
-
-
-def target_of(model: Any) -> CompiledTarget | None:
-    """Return what a compiled module, function or method was made from; None if it is not compiled.
-
-    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `get_compiler_config`, `_orig_mod`,
-    `_compiled_call_impl`).
-    """
-    if isinstance(model, torch.nn.Module):
-        original = compiled_module(model)
-        if original is not None:
-            return CompiledTarget.of(original, model.dynamo_ctx)
-        inner = target_of(compiled_call(model))
-        return None if inner is None else replace(inner, function=model)
-    function = compiled_function(model)
-    # The context is only reachable through the closure of this function.
-    context = closed_over(getattr(model, "get_compiler_config", None), "self")
-    if function is None or context is None:
-        return None
-    if isinstance(model, types.MethodType):
-        function = types.MethodType(function, model.__self__)
-    found = CompiledTarget.of(function, context)
-    return replace(found, function=found.users)

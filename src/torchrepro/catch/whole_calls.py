@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 from torchrepro.bundle.user_calls import repro_of_call
+from torchrepro.catch.compiled_target import CompiledTarget
 from torchrepro.catch.session import Sampler, Session, current_session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
-from torchrepro.catch.torch_hooks import CompiledTarget
 from torchrepro.judge.clone import TensorCloner, is_lazy, precision_for
 from torchrepro.judge.compare import same
 from torchrepro.judge.execute import Run, verdict_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torchrepro.nouns.errors import HarnessError, TorchReproError, visible
+from torchrepro.nouns.errors import HarnessError, TorchReproError, refused_by_system, visible
 from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
@@ -173,6 +173,14 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
         # An exception of the compiler can be a hundred lines of C++ errors, quoted in one.
         shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
         _report(shown, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
+        raise typer.Exit(CANNOT_BE_TESTED) from exc
+    except OSError as exc:
+        refused = refused_by_system(exc)
+        if refused is None:
+            raise
+        if show_traceback:
+            traceback.print_exc()
+        _report(refused.fact, refused.next_step, as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except KeyboardInterrupt:
         print("torchrepro: interrupted; no process is left behind", file=sys.stderr)

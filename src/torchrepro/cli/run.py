@@ -101,10 +101,12 @@ def run(
         )
         settings = settings.changed(out=settings.directory)
         ended = run_program(arguments, settings, hang_after=hang_after)
-    for line in closing_lines(ended.caught):
-        print(line, file=sys.stderr)
-    if minify and ended.caught:
-        _minify(ended.caught[0].path, show_traceback=traceback)
+    with suppress(OSError, ValueError):  # standard error may be a file on the full disk, or closed
+        for line in closing_lines(ended.caught):
+            print(line, file=sys.stderr)
+        complete = [caught.path for caught in ended.caught if not caught.missing]
+        if minify and complete:
+            _minify(complete[0], show_traceback=traceback)
     leave_like(ended.exit_code)
 
 

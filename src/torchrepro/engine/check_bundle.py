@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.bundle.provenance import standing_of
-from torchrepro.bundle.read import read_manifest
+from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
     judged_in_isolation,
@@ -70,6 +70,7 @@ def check_bundle(
     replaces the recorded frontend for a bundle of a whole call.
     """
     manifest = read_manifest(bundle)
+    require_complete(bundle, manifest)
     if frontend is not None and manifest.place is not Place.BEFORE_CAPTURE:
         raise TorchReproError(
             f"this bundle is a graph that was captured already ({manifest.place})",

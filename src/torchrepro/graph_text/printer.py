@@ -22,8 +22,8 @@ from torchrepro.graph_text.literals import RESERVED, LiteralWriter, is_placehold
 from torchrepro.graph_text.source_lines import UNKNOWN, comment_of
 from torchrepro.graph_text.syntax import HEADER, INFIX, PREFIX, unused_name
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, with_places
-from torchrepro.nouns.errors import CannotSerialise
-from torchrepro.nouns.repro import UserSetting
+from torchrepro.nouns.errors import CannotSerialise, in_a_line
+from torchrepro.nouns.repro import UserSetting, count_ops
 from torchrepro.torch_api.fake import takes_nested_values
 from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
@@ -52,6 +52,10 @@ class GraphText:
     code: Mapping[int, str] = field(default_factory=dict)
     """Paths of the classes and objects in the graph's values, by identity: `source:NAME`, `module:Class`."""
     notes: tuple[str, ...] = ()
+    ops: int = 0
+    """How many nodes compute something, nested graphs included."""
+    missing: tuple[str, ...] = ()
+    """What could not be written: the text has `missing(...)` in its place, which no reader accepts."""
 
 
 def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOverload, ...]:
@@ -65,17 +69,52 @@ def overloads_of(targets: Iterable[OpOverload | OpOverloadPacket]) -> tuple[OpOv
     return tuple(found.values())
 
 
-def write_graph(module: GraphModule, source: Callable[[Any], str | None] = lambda value: None) -> GraphText:
+def write_graph(
+    module: GraphModule,
+    source: Callable[[Any], str | None] = lambda value: None,
+    *,
+    incomplete: bool = False,
+) -> GraphText:
     """Return the text of a graph; raise CannotSerialise with the name of what cannot be kept as data.
 
-    `source` gives the names of what stands in a source text (see `user_code/graph_source.py`).
+    `source` gives the names of what stands in a source text (see `user_code/graph_source.py`). With
+    `incomplete`, write as much as possible instead of raising: for people, not for a reader.
     """
     constants = _Constants()
-    printer = _GraphPrinter(module, constants, source=source)
-    text = "\n".join([HEADER, *(line.rstrip() for line in printer.lines())]) + "\n"
+    holes = _Holes(allowed=incomplete)
+    printer = _GraphPrinter(module, constants, source=source, holes=holes)
+    try:
+        lines = list(printer.lines())
+    except Exception as exc:
+        if not incomplete:
+            raise
+        holes.add("the graph", exc)
+        lines = [f"# {line}" for line in str(module.graph).splitlines()]
+    text = "\n".join([HEADER, *(line.rstrip() for line in lines)]) + "\n"
     trust = {name: used for used in printer.literals.used if (name := resolver.needs_trust(used))}
     custom = overloads_of(used for used in trust.values() if isinstance(used, OpOverload | OpOverloadPacket))
-    return GraphText(text, constants.by_key, tuple(trust), custom, constants.kernels)
+    return GraphText(
+        text,
+        constants.by_key,
+        tuple(trust),
+        custom,
+        constants.kernels,
+        ops=count_ops(module),
+        missing=tuple(holes.found),
+    )
+
+
+@dataclass
+class _Holes:
+    """What could not be written, where an incomplete text is allowed."""
+
+    allowed: bool
+    found: list[str] = field(default_factory=list)
+
+    def add(self, what: str, reason: Exception) -> str:
+        """Remember what is missing, and return the text that stands for it."""
+        self.found.append(f"{what}: {in_a_line(reason)}")
+        return f"missing({quote(what)}, {quote(in_a_line(reason))})"
 
 
 class _Constants:
@@ -110,11 +149,13 @@ class _GraphPrinter:
         prefix: str = "",
         name: str = "Graph",
         source: Callable[[Any], str | None] = lambda value: None,
+        holes: _Holes | None = None,
     ) -> None:
         self._module = module
         self._constants = constants
         self._prefix = prefix
         self._name = name
+        self._holes = holes or _Holes(allowed=False)
         self._variables: dict[Node, str] = {}
         self._written: dict[str, Any] = {}
         self.literals = LiteralWriter(
@@ -156,7 +197,15 @@ class _GraphPrinter:
         for op in ("call_module", "get_attr"):
             for path in dict.fromkeys(node.target for node in self._module.graph.nodes if node.op == op):
                 if path not in self._written:
-                    yield from self._attribute(path)
+                    yield from self._attribute_or_hole(path)
+
+    def _attribute_or_hole(self, path: str) -> list[str]:
+        try:
+            return list(self._attribute(path))
+        except Exception as exc:
+            if not self._holes.allowed:
+                raise
+            return [f"{_place(path)} = {self._holes.add(f'the attribute {path}', exc)}"]
 
     def _attribute(self, path: str) -> Iterator[str]:
         value, owner = _reach(self._module, path)
@@ -185,7 +234,8 @@ class _GraphPrinter:
             yield f"class {header}:"
             yield f"{_INDENT}pass"
             return
-        nested = _GraphPrinter(value, self._constants, f"{self._prefix}{path}.", header, self.literals.source)
+        prefix = f"{self._prefix}{path}."
+        nested = _GraphPrinter(value, self._constants, prefix, header, self.literals.source, self._holes)
         yield from nested.lines()
         self.literals.used.extend(nested.literals.used)
         yield ""
@@ -236,8 +286,8 @@ class _GraphPrinter:
         defaults = False  # after a parameter with a default, Python wants one for each
         for node in nodes:
             defaults |= node.target != node.name or bool(node.args)
-            default = f" = {self._placeholder(node)}" if defaults else ""
-            parameters.append(self._variables[node] + _annotation(note_of_node(node)) + default)
+            default = f" = {self._expression_or_hole(node)}" if defaults else ""
+            parameters.append(self._variables[node] + self._note(node) + default)
         line = f"def forward({', '.join(parameters)}):"
         if len(line) <= _WIDTH and len(nodes) <= 3:
             yield line
@@ -256,13 +306,31 @@ class _GraphPrinter:
         return f"arg({', '.join(arguments)})"
 
     def _statement(self, node: Node) -> str:
-        expression = self._expression(node)
+        expression = self._expression_or_hole(node)
         variable = "output" if node.op == "output" else self._variables[node]
         if variable != node.name:
             expression = f"named({quote(node.name)}, {expression})"
         if node.op == "output":
             return f"return {expression}"
-        return f"{variable}{_annotation(note_of_node(node))} = {expression}"
+        return f"{variable}{self._note(node)} = {expression}"
+
+    def _note(self, node: Node) -> str:
+        """Return the annotation of a node; in an incomplete text, none where its value has no description."""
+        try:
+            return _annotation(note_of_node(node))
+        except Exception:
+            if not self._holes.allowed:
+                raise
+            return ""
+
+    def _expression_or_hole(self, node: Node) -> str:
+        try:
+            return self._expression(node)
+        except Exception as exc:
+            if not self._holes.allowed:
+                raise
+            called = getattr(node.target, "__name__", node.target)
+            return self._holes.add(f"the node {node.name} ({node.op} {called})", exc)
 
     def _expression(self, node: Node) -> str:
         write = self.literals.write

@@ -6,6 +6,7 @@ the other kind: our own bug, never to be mistaken for a failure of the compiler 
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -35,6 +36,38 @@ def say(line: str) -> None:
         print(f"torchrepro: {visible(line)}", file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
         return
+
+
+def in_a_line(exc: BaseException) -> str:
+    """Return an exception as one line: a fact of torchrepro's own as it is, any other with its type."""
+    text = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+    first = text.strip().partition("\n")[0]
+    if isinstance(exc, TorchReproError | OSError) and first:
+        return first
+    return f"{type(exc).__name__}: {first}" if first else type(exc).__name__
+
+
+_ADVICE = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or choose a directory on another disk"
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a directory that you may write to"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "close files, or raise the limit (ulimit -n)"),
+    errno.EIO: "choose a directory on another disk",
+}
+
+
+def advice_on(number: int | None) -> str:
+    """Return what a user can do about an error of the system; empty for one that is not about writing."""
+    return _ADVICE.get(number or 0, "")
+
+
+def refused_by_system(exc: BaseException) -> TorchReproError | None:
+    """Return the fact of an OSError that is no bug of torchrepro: a full disk, no rights, no descriptors."""
+    if not isinstance(exc, OSError) or not advice_on(exc.errno):
+        return None
+    where = f" ({exc.filename})" if exc.filename else ""
+    return TorchReproError(f"{exc.strerror}{where}", next_step=advice_on(exc.errno))
 
 
 class TorchReproError(Exception):

@@ -66,7 +66,8 @@ def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) 
 def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:
     """Return the standalone script of the bundle, with its files; `reason` says why it is needed."""
     expected = repro.expected or Signature.of(verdict)
-    files = bundle_members(replace(repro, expected=expected), verdict, size_cap=1 << 62)
+    members = bundle_members(replace(repro, expected=expected), verdict, size_cap=1 << 62)
+    files = {**members.files, **members.optional}
     text = files[SCRIPT]
     assert isinstance(text, bytes)
     side_files = {name: files[name] for name in (TENSORS, VALUES, OPERATORS) if name in files}

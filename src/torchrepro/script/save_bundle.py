@@ -1,15 +1,16 @@
 """Write a bundle: from a repro, or from one that was written ahead of a call and gets its verdict now.
 
-A bundle appears whole under its name, or not at all. The script is the last thing in it: where writing the
-script fails, the bundle says so and is written without it.
+A bundle appears whole under its name, or not at all. Manifest, graph and tensors come first; whatever else
+cannot be made or written becomes a note in the manifest. What is missing of the graph or of the values is
+named in `missing`: such a bundle can be shown, but not be run.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,27 +19,58 @@ import msgspec
 import torch
 
 from torchrepro.bundle.archive import Content, new_run_id, write_bundle_files
-from torchrepro.bundle.manifest import CollectiveEntry, Manifest, SameEntry, TensorTraits, encode_manifest
+from torchrepro.bundle.manifest import (
+    CollectiveEntry,
+    Manifest,
+    SameEntry,
+    TensorTraits,
+    ValueEntry,
+    encode_manifest,
+)
 from torchrepro.bundle.process_groups import needed_groups
 from torchrepro.bundle.read import (
     GRAPH,
+    MANIFEST,
     OPERATORS,
     SCRIPT,
     SOURCE,
     TENSORS,
     VALUES,
+    manifest_of,
     open_bundle_files,
     text_of,
 )
-from torchrepro.bundle.read import manifest_of as read_manifest_of
 from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values, unpack_values
-from torchrepro.graph_text.printer import GraphText
+from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.judge.compare import tensors_in
+from torchrepro.nouns.errors import TorchReproError, in_a_line
 from torchrepro.nouns.repro import Environment, Repro
 from torchrepro.nouns.verdict import Signature, Verdict, as_data
-from torchrepro.user_code.graph_source import SOURCE_PREFIX, write_with_source
-from torchrepro.user_code.operators import operators_of
+from torchrepro.torch_api.tensors import hint, is_fake
+from torchrepro.user_code.graph_source import SOURCE_PREFIX, without_code, write_with_source
+from torchrepro.user_code.operators import Operators, operators_of
+
+
+@dataclass(frozen=True)
+class Members:
+    """The files of a bundle by name."""
+
+    manifest: Manifest
+    files: Mapping[str, Content]
+    """What the bundle is read from, without the manifest."""
+    optional: Mapping[str, Content] = field(default_factory=dict)
+    """What only people need."""
+
+    def write(self, path: Path, *, seal: bool = True, sign: bool = True) -> Path:
+        """Write them (`write_bundle_files`); the manifest notes what had to be left out."""
+
+        def amended(missing: Mapping[str, str]) -> Mapping[str, Content]:
+            reasons = (f"{name} could not be written ({reason})" for name, reason in missing.items())
+            return {MANIFEST: encode_manifest(with_notes(self.manifest, *reasons))}
+
+        files = {MANIFEST: encode_manifest(self.manifest), **self.files}
+        return write_bundle_files(path, files, optional=self.optional, amended=amended, seal=seal, sign=sign)
 
 
 def save_bundle(
@@ -57,7 +89,7 @@ def save_bundle(
     which costs a second for each gigabyte, only the process that it is meant for should read it.
     """
     members = bundle_members(repro, verdict, size_cap=size_cap, run_id=run_id, script=script)
-    return write_bundle_files(path, members, seal=seal, sign=not repro.stranger)
+    return members.write(path, seal=seal, sign=not repro.stranger)
 
 
 def bundle_members(
@@ -67,50 +99,99 @@ def bundle_members(
     size_cap: int = DEFAULT_SIZE_CAP,
     run_id: str = "",
     script: bool = True,
-) -> dict[str, Content]:
-    """Return the files of a bundle by name."""
-    written, repro = write_with_source(repro)
-    values = values_of(repro, written)
-    packed = pack_values(values, size_cap=size_cap, code=written.code)
-    manifest = manifest_of(repro, written, packed, verdict, run_id=run_id)
+    written: GraphText | None = None,
+) -> Members:
+    """Return the files of a bundle. `written` is the graph's text, where that is known or incomplete."""
+    if written is None:
+        written, repro = write_with_source(repro)
+    live = values_of(repro, written)
+    packed = pack_values(live, size_cap=size_cap, code=written.code)
+    members = members_of(repro, written, packed, verdict, run_id=run_id)
     if not script:
-        return members_of(written, packed, manifest)
-    manifest, text, kept = _with_script(manifest, written.text, verdict, written.source)
-    return {**members_of(written, packed, manifest), SCRIPT: text, **_values_for_script(kept, values)}
+        return members
+
+    def values(wanted: Mapping[str, ValueEntry]) -> dict[str, Any]:
+        # A fake tensor cannot be saved: its recipe is followed, as a reader would.
+        fake = {name: entry for name, entry in wanted.items() if _any_fake(live[name])}
+        made = unpack_values(fake, lambda name: packed.storages[name].clone())
+        return {name: made.get(name, live[name]) for name in wanted}
+
+    return _with_script(members, written.text, verdict, written.source, values)
 
 
-def _with_script(
-    manifest: Manifest, graph_text: str, verdict: Verdict | None, source: str
-) -> tuple[Manifest, bytes, list[str]]:
-    """Return the script and the names of the values that it cannot make by itself.
-
-    Where writing it fails, the manifest has a note and the script says so: a defect of the script writer must
-    not cost the user the bundle.
-    """
-    from torchrepro.script import standalone
-
+def write_what_can_be(repro: Repro) -> tuple[GraphText, Repro]:
+    """As `write_with_source`; where that is impossible, an incomplete text."""
     try:
-        text = standalone.standalone_script(manifest, graph_text, verdict, source)
-        return manifest, text.encode(), standalone.kept_apart(manifest)
+        return write_with_source(repro)
     except Exception as exc:
-        reason = f"repro.py could not be written ({type(exc).__name__}: {exc})"
-        manifest = msgspec.structs.replace(manifest, notes=(*manifest.notes, reason))
-        return manifest, standalone.no_script(reason).encode(), []
+        written = write_graph(repro.graph, incomplete=True)
+        missing = written.missing or (f"code of the user: {in_a_line(exc)}",)
+        return replace(written, missing=missing), without_code(repro)
 
 
-def members_of(written: GraphText, packed: PackedValues, manifest: Manifest) -> dict[str, Content]:
-    """Return the files from which a bundle can be read again: all but the script."""
+def members_of(
+    repro: Repro,
+    written: GraphText,
+    packed: PackedValues,
+    verdict: Verdict | None = None,
+    *,
+    run_id: str = "",
+) -> Members:
+    """Return the files from which a bundle can be read again, for a repro that has been turned into data."""
     files: dict[str, Content] = {
-        "manifest.json": encode_manifest(manifest),
         GRAPH: written.text.encode(),
         TENSORS: lambda path: write_storages(path, packed.storages),
     }
     if written.source:
         files[SOURCE] = written.source.encode()
-    operators = operators_of(written.custom_ops, written.kernels)
+    try:
+        operators = operators_of(written.custom_ops, written.kernels)
+    except Exception as exc:
+        operators = Operators(notes=(f"the custom operators could not be described ({in_a_line(exc)})",))
     if operators.text:
         files[OPERATORS] = operators.text.encode()
-    return files
+    manifest = _manifest(repro, written, packed, verdict, run_id, operators)
+    return Members(manifest, files)
+
+
+def _with_script(
+    members: Members,
+    graph_text: str,
+    verdict: Verdict | None,
+    source: str,
+    values: Callable[[Mapping[str, ValueEntry]], dict[str, Any]],
+) -> Members:
+    """Add the script, and the values that it cannot make by itself; a note if it cannot be written."""
+    from torchrepro.script import standalone
+
+    manifest = members.manifest
+    try:
+        if manifest.missing:
+            raise TorchReproError(f"the bundle lacks {manifest.missing[0]}")
+        text = standalone.standalone_script(manifest, graph_text, verdict, source)
+        kept = {name: manifest.values[name] for name in standalone.kept_apart(manifest)}
+    except Exception as exc:
+        reason = f"repro.py could not be written ({in_a_line(exc)})"
+        text, kept = standalone.no_script(reason), {}
+        manifest = with_notes(manifest, reason)
+    optional: dict[str, Content] = {SCRIPT: text.encode()}
+    if kept:
+        optional[VALUES] = lambda path: torch.save(_detached(values(kept)), path)
+    return replace(members, manifest=manifest, optional={**members.optional, **optional})
+
+
+def with_notes(manifest: Manifest, *notes: str) -> Manifest:
+    return msgspec.structs.replace(manifest, notes=(*manifest.notes, *notes))
+
+
+def _any_fake(value: Any) -> bool:
+    return any(is_fake(tensor) for _, tensor in tensors_in(value))
+
+
+def _detached(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in values.items()
+    }
 
 
 def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
@@ -135,27 +216,31 @@ def values_of(repro: Repro, written: GraphText) -> dict[str, Any]:
     }
 
 
-def manifest_of(
+def _manifest(
     repro: Repro,
     written: GraphText,
     packed: PackedValues,
-    verdict: Verdict | None = None,
-    *,
-    run_id: str = "",
+    verdict: Verdict | None,
+    run_id: str,
+    operators: Operators,
 ) -> Manifest:
-    """Return the manifest of a repro whose graph and values have been turned into data."""
     left_out = tuple(
         f"the setting {name} is neither data nor code that can be kept, and was left out"
         for name in repro.ambient.left_out
     )
-    operators = operators_of(written.custom_ops, written.kernels)
+    notes = [*repro.notes, *packed.notes, *left_out, *written.notes, *operators.notes]
+    environment = Environment()
+    try:
+        environment = Environment.capture()
+    except Exception as exc:
+        notes.append(f"versions and hardware could not be read ({in_a_line(exc)})")
     return Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         run_id=run_id or new_run_id(),
         place=repro.place,
         compiler=repro.compiler,
         ambient=replace(repro.ambient, rng={}),
-        environment=Environment.capture(),
+        environment=environment,
         backward=repro.backward,
         strict=repro.strict,
         tolerance=repro.tolerance,
@@ -167,40 +252,43 @@ def manifest_of(
         custom_ops=operators.entries,
         kernels=tuple(written.kernels),
         user_settings=written.settings,
-        ops=repro.ops,
-        elements=sum(tensor.numel() for _, tensor in tensors_in(repro.inputs)),
+        ops=written.ops,
+        elements=sum(int(hint(tensor.numel()) or 0) for _, tensor in tensors_in(repro.inputs)),
         expected=repro.expected,
         origin=repro.origin,
         groups=repro.groups or needed_groups(repro.graph, repro.inputs),
         collectives=tuple(CollectiveEntry(one.op, one.arguments) for one in repro.collectives),
         verdict=None if verdict is None else as_data(verdict.to_dict()),
-        notes=tuple(
-            dict.fromkeys((*repro.notes, *packed.notes, *left_out, *written.notes, *operators.notes))
-        ),
+        notes=tuple(dict.fromkeys(notes)),
+        missing=(*written.missing, *packed.missing),
     )
 
 
-def finish_bundle(unfinished: Path, target: Path, verdict: Verdict, *, earlier: int = 0) -> Path:
-    """Give a bundle that was written ahead of a call its verdict and script, under its final name.
+def finish_bundle(unfinished: Path, target: Path, verdict: Verdict) -> Path:
+    """Give a bundle that was written ahead of a call its verdict and script, under its final name."""
+    return finished(unfinished, verdict).write(target)
+
+
+def finished(unfinished: Path, verdict: Verdict, *, earlier: int = 0) -> Members:
+    """Return the files of a bundle that was written ahead of a call, with its verdict and script.
 
     The tensors' bytes are kept unchanged: that needs neither the device they came from, which may just have
     failed, nor the memory to hold them. `earlier` calls of the same kind came before the failing one.
     """
-    with open_bundle_files(unfinished) as files:
-        manifest = _with_verdict(read_manifest_of(files), verdict, earlier)
-        graph_text = text_of(files, GRAPH)
-        source = text_of(files, SOURCE) if SOURCE in files else ""
-        members: dict[str, Content] = {
-            name: _linked(unfinished / name) for name in files.names if name not in ("manifest.json", SCRIPT)
+    with open_bundle_files(unfinished) as opened:
+        manifest = _with_verdict(manifest_of(opened), verdict, earlier)
+        graph_text = text_of(opened, GRAPH)
+        source = text_of(opened, SOURCE) if SOURCE in opened else ""
+        files: dict[str, Content] = {
+            name: _linked(unfinished / name) for name in opened.names if name not in (MANIFEST, SCRIPT)
         }
-    manifest, members[SCRIPT], kept = _with_script(manifest, graph_text, verdict, source)
-    members["manifest.json"] = encode_manifest(manifest)
-    if kept:
-        wanted, storages = {name: manifest.values[name] for name in kept}, open_storages(unfinished / TENSORS)
+
+    def values(wanted: Mapping[str, ValueEntry]) -> dict[str, Any]:
         # On the CPU, wherever they were: that device may just have failed.
-        values = unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
-        members |= _values_for_script(kept, values)
-    return write_bundle_files(target, members)
+        storages = open_storages(unfinished / TENSORS)
+        return unpack_values(wanted, storages.__getitem__, device_map=lambda device: torch.device("cpu"))
+
+    return _with_script(Members(manifest, files), graph_text, verdict, source, values)
 
 
 def _with_verdict(manifest: Manifest, verdict: Verdict, earlier: int) -> Manifest:
@@ -229,11 +317,3 @@ def _linked(source: Path) -> Callable[[Path], None]:
             shutil.copyfile(source, path)
 
     return write
-
-
-def _values_for_script(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Content]:
-    """Return the file with these values, where there are any."""
-    kept = {
-        name: value.detach() if isinstance(value := values[name], torch.Tensor) else value for name in names
-    }
-    return {VALUES: lambda path: torch.save(kept, path)} if kept else {}

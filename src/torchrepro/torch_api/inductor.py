@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from torchrepro.torch_api.patching import replaced
 from torchrepro.torch_api.seam import Seam, load_seam
 
 SEAMS = {
@@ -27,3 +31,25 @@ SEAMS = {
 
 def __getattr__(name: str) -> Any:
     return load_seam(__name__, SEAMS, name)
+
+
+@contextmanager
+def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
+    """Call `see` with the code of each graph that inductor compiles in the body, before it is compiled.
+
+    Checked on torch 2.11 to 2.15 (`GraphLowering.save_output_code`).
+    """
+    if "torch._inductor" not in sys.modules:
+        yield
+        return
+    from torch._inductor.graph import GraphLowering
+
+    former = getattr(GraphLowering, "save_output_code", None)
+
+    def save_output_code(code: str) -> None:
+        see(code)
+        if former is not None:
+            former(code)
+
+    with replaced(GraphLowering, "save_output_code", staticmethod(save_output_code)):
+        yield

@@ -95,6 +95,15 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
     return written, replace(plain, ambient=ambient)
 
 
+def without_code(repro: Repro) -> Repro:
+    """Return the repro without a backend and settings that are code; their names are in `left_out`."""
+    settings = code_settings(repro)
+    compiler = replace(repro.compiler, function=None)
+    plain = without_settings(replace(repro, compiler=compiler), settings.keys())
+    lost = (".".join(place) for place in settings)
+    return replace(plain, ambient=replace(plain.ambient, left_out=(*plain.ambient.left_out, *lost)))
+
+
 def compiler_in(compiler: Compiler, source: types.ModuleType) -> Compiler:
     """Return the compiler under the name by which it is imported here, if the source text defines it."""
     place, _, name = compiler.name.partition(":")

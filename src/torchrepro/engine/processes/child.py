@@ -29,7 +29,7 @@ from typing import IO, Any, NoReturn, Protocol, Self
 
 import msgspec
 
-from torchrepro.nouns.errors import HarnessError, TorchReproError
+from torchrepro.nouns.errors import HarnessError, TorchReproError, refused_by_system
 
 OnMessage = Callable[[Mapping[str, Any]], None]
 """Called with every message that a process reports."""
@@ -167,6 +167,8 @@ def describe_error(exc: BaseException) -> dict[str, str]:
     """Return an error as plain text, with its kind: see `Outcome.error`."""
     if isinstance(exc, TorchReproError):
         words = {"kind": "user", "fact": exc.fact, "next_step": exc.next_step}
+    elif (refused := refused_by_system(exc)) is not None:
+        words = {"kind": "user", "fact": refused.fact, "next_step": refused.next_step}
     elif isinstance(exc, SystemExit):
         fact = f"the program ends itself (SystemExit: {exc.code})"
         words = {"kind": "user", "fact": fact, "next_step": "let it return instead"}

@@ -24,7 +24,7 @@ import msgspec
 
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.provenance import standing_of
-from torchrepro.bundle.read import read_manifest
+from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with, handling, leave
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
@@ -179,6 +179,7 @@ class Search:
         copy_out(self.directory)
         remove(self.directory.scratch)
         manifest = read_manifest(self.bundle)
+        require_complete(self.bundle, manifest)
         standing = standing_of(self.bundle, manifest, self.settings.trusted)
         minified = RunDirectory(minified_beside(self.bundle))
         counts = not self.fresh and minified.is_about(identity)

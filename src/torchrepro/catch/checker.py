@@ -1,0 +1,107 @@
+"""Level 4: compare a call that has just happened with the same graph run eagerly.
+
+The result that the user got is what is judged. If it needs gradients, forward and backward are run again
+through the same compiled function, on copies, because the user's program runs the real backward. If it is
+random, the compiler's random numbers are not eager's, so a second function is compiled that draws from
+eager's generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchrepro.execute.compilers import without_tokens
+from torchrepro.execute.judge_repro import Prepared, truth_of
+from torchrepro.judge.compare import tensors_in
+from torchrepro.judge.execute import Run
+from torchrepro.judge.models import Subject, judge
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.torch_api.generators import capture_rng_state, same_states
+from torchrepro.torch_api.tensors import version_of
+
+
+@dataclass(eq=False)
+class Checker:
+    """Checks the calls of one compiled function."""
+
+    compiled: Callable[..., Any]
+    _steady: bool = field(default=False, init=False)
+    """Eager was deterministic in an earlier check."""
+    _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
+
+    def check(self, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
+        """Return the verdict on a call, and the repro as it was judged.
+
+        `repro` has the graph, the inputs from before the call and the generators' states from before it;
+        `after` are the same inputs after it.
+        """
+        # Never through the user's own parameters, whose gradients would change.
+        own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
+        with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
+        repro = replace(repro, backward=None if with_grad else False)
+        # The user's results came from real collectives: eager's must be the same ones.
+        prepared = Prepared(repro, exact=not with_grad)
+        random = False
+        written: set[int] = set()
+
+        def eager(around: AbstractContextManager[Any]) -> Run:
+            nonlocal random
+            graph, inputs = _fresh(prepared), prepared.inputs()
+            with around:
+                before = capture_rng_state().devices
+                versions = _versions(inputs)
+                run = prepared.observe(graph, graph, inputs)
+                written.update(index for index, now in _versions(inputs).items() if now != versions[index])
+            random = random or not same_states(before, run.rng)
+            if run.changed:
+                raise TorchReproError(
+                    "the graph keeps state of its own, which the call has changed",
+                    next_step="use watch(whole=True)",
+                )
+            return run
+
+        def compiled(around: AbstractContextManager[Any]) -> Run:
+            if not random and not with_grad:
+                seen = after
+                if repro.place is Place.AFTER_AOT:
+                    # There a compiler may reuse the memory of dead inputs, so only those are compared that
+                    # the graph writes to.
+                    pairs = enumerate(zip(repro.inputs, after, strict=True))
+                    seen = tuple(now if index in written else former for index, (former, now) in pairs)
+                return Run(outputs=without_tokens(repro.graph, outputs), inputs=seen)
+            graph: torch.nn.Module = _fresh(prepared)
+            function = self.compiled
+            with around:
+                if random:
+                    self._twin = self._twin or prepared.compile()
+                    graph, function = self._twin
+                return prepared.observe(graph, function, prepared.inputs())
+
+        subject = Subject(eager, compiled, lambda draws: truth_of(prepared, draws))
+        verdict = judge(subject, rng=repro.ambient.rng, steady=self._steady)
+        self._steady = self._steady or verdict.kind is Kind.PASS
+        if verdict.fails and self._steady:
+            verdict = judge(subject, rng=repro.ambient.rng)  # check again that eager is deterministic
+        return repro, verdict
+
+
+def _fresh(prepared: Prepared) -> torch.nn.Module:
+    """Return the graph, or a copy if it has state that a run could change."""
+    graph = prepared.repro.graph
+    has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
+    return prepared.graph() if has_state else graph
+
+
+def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
+    return {
+        index: version_of(value)
+        for index, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    }
