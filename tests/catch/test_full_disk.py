@@ -200,6 +200,15 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_a_small_disk_keeps_nothing_half_written(small: Path, temporary: Path) -> None:
+    compiled = torch.compile(lambda x: x.sin(), backend=faulty_backends.raises_while_running)
+    with watch(level=3, out=small) as watching, pytest.raises(RuntimeError, match="the kernel failed"):
+        compiled(torch.randn(1 << 20))
+    (bundle,) = watching.kept
+    assert bundle.parent == temporary
+    assert list(small.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_a_disk_that_fills_up_while_the_program_runs(level: int, tmp_path: Path, small: Path) -> None:

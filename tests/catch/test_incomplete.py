@@ -48,7 +48,7 @@ def test_what_fails_besides_the_graph_and_its_values_is_a_note(
         compiled(torch.randn(4, 4).to_mkldnn())
     (bundle,) = watching.kept
     assert [line for line in read_manifest(bundle).notes if note in line and "a defect" in line]
-    assert load_bundle(bundle, trusted=["faulty_backends"]).ops == 2
+    assert load_bundle(bundle, trusted=["faulty_backends", "source"]).ops == 2
 
 
 def test_a_bundle_that_cannot_be_sealed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_graph_with_something_that_is_no_data_is_kept_with_a_hole(level: int, 
     assert 'getattr_1 = missing("the node getattr_1' in text
     assert manifest.values["input.0"].size == (2,)
     with pytest.raises(BundleError, match="is incomplete and cannot be run: it lacks the node getattr_1"):
-        load_bundle(bundle, trusted=["faulty_backends"])
+        load_bundle(bundle, trusted=["faulty_backends", "source"])
     with pytest.raises(BundleError, match="is incomplete and cannot be run: it lacks the node getattr_1"):
         check_bundle(bundle)
     lines = closing_lines(caught_in(tmp_path, manifest.run_id))

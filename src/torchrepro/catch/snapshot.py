@@ -139,9 +139,7 @@ class Snapshot:
     ) -> tuple[GraphText, Repro]:
         """Return the same with inputs. The repro's graph is not used: the text may not be a whole graph."""
         written, plain = self.as_data
-        if self.complete and any(
-            isinstance(value, torch.Tensor) and type(value) not in _PLAIN for value in inputs
-        ):
+        if self.complete and not all(type(value) in _WITHOUT_CODE for value in inputs):
             with suppress(Exception):  # a value whose class cannot be kept is missing, and named as such
                 written, _ = write_with_source(self.repro(inputs, earlier=earlier))
         ambient = replace(plain.ambient, rng=dict(rng)) if rng else plain.ambient
@@ -257,6 +255,8 @@ def _writes(node: torch.fx.Node) -> bool:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_WITHOUT_CODE = (*_PLAIN, bool, int, float, complex, str, type(None))
+"""Types of inputs for which a bundle needs no class of the user."""
 
 
 class PendingBundle:
