@@ -53,7 +53,7 @@ _ADVICE = {
     ),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a directory that you may write to"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "close files, or raise the limit (ulimit -n)"),
-    errno.EIO: "choose a directory on another disk",
+    errno.EIO: "choose another directory, on another disk",
 }
 
 
