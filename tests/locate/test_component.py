@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_compiler import Answer, Asked, inquiry_of, small_repro
 
-from torchrepro.locate.component import Found, find_part
+from torchrepro.locate.component import Found, find_part, proved
 from torchrepro.locate.context import Inquiry
+from torchrepro.locate.switches import by_name
 from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.results import GuiltyOp, Part, Way
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 
 LOWERED = [f"aten.op{number}.default" for number in range(60)]
@@ -165,7 +168,48 @@ def test_what_matters_under_a_cheaper_backend_alone_is_said() -> None:
 
     found, inquiry = part_of(answer, Stage.DECOMPOSITION)
     assert found is not None
-    assert "not under inductor" in inquiry.notes[0]
+    assert not found.part.verified
+    assert found.part.detail.startswith("turning it off hides the failure: ")
+    assert "not under inductor" in found.part.detail
+    assert proved(inquiry, found, None, None) == found
+
+
+def proof(op: GuiltyOp | None, answer: Answer, name: str = "aten.gelu.default") -> Part:
+    """Return what is said of a decomposition that makes the failure go away, given the first wrong op."""
+    inquiry = inquiry_of(answer, met=MET)
+    found = Found.of(by_name("decompositions", [name]))
+    assert found is not None
+    return proved(inquiry, found, op, inquiry.repro).part
+
+
+def test_a_decomposition_is_verified_if_its_operator_is_the_wrong_op() -> None:
+    def answer(question: Asked) -> Kind:
+        return Kind.MISMATCH
+
+    wrong = GuiltyOp("g", "torch.nn.functional.gelu", Way.OUTPUTS)
+    assert proof(wrong, answer).verified
+    for way in (Way.PIECE, Way.CONTRACT):
+        assert not proof(replace(wrong, way=way), answer).verified
+    assert "no op was shown" in proof(None, answer).detail
+    # Another op fails alone, and the decomposition is nowhere in it: turning that off only hid the failure.
+    other = GuiltyOp("g", "fastops.gram.default", Way.WINDOW)
+    assert "fastops.gram.default, does not need it" in proof(other, answer).detail
+    assert not proof(replace(other, way=Way.OUTPUTS), answer, "aten.tanh.default").verified
+
+
+def test_a_decomposition_inside_the_wrong_op_is_verified_if_the_op_alone_passes_without_it() -> None:
+    answer = wrong_unless({"decompositions:aten.native_layer_norm.default": 1})
+    wrong = GuiltyOp("n", "torch.nn.functional.layer_norm", Way.WINDOW)
+    assert proof(wrong, answer, "aten.native_layer_norm.default").verified
+    assert not proof(wrong, answer, "aten.addmm.default").verified
+    seen = replace(wrong, way=Way.OUTPUTS)
+    assert proof(seen, answer, "aten.native_layer_norm.default").verified, "it occurs in the op"
+
+
+def test_options_and_passes_need_no_wrong_op() -> None:
+    found, inquiry = part_of(wrong_unless({"passes:remove_noop_ops": 1}))
+    assert found is not None
+    assert proved(inquiry, found, None, None).part.verified
 
 
 def test_a_setting_of_aot_is_named() -> None:

@@ -78,6 +78,7 @@ def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_togeth
     assert (case.inquiry.asked, case.inquiry.notes) == (3, ["of the call"])
 
 
+HIDING = Part("decomposition", "aten._softmax.default", "turning it off hides the failure", verified=False)
 ALONE = GuiltyOp("erf", "torch.erf", Way.WINDOW)
 
 
@@ -91,6 +92,8 @@ ALONE = GuiltyOp("erf", "torch.erf", Way.WINDOW)
         (replace(FOUND, workaround=Workaround(code="x", verified=True)), Confidence.VERIFIED),
         (replace(FOUND, op=ALONE), Confidence.VERIFIED),
         (replace(FOUND, part=Part("pass", "reinplace")), Confidence.VERIFIED),
+        (replace(FOUND, part=HIDING, workaround=Workaround(code="x", verified=True)), Confidence.LIKELY),
+        (replace(FOUND, part=HIDING, op=ALONE), Confidence.VERIFIED),
     ],
 )
 def test_how_sure_it_is_depends_on_what_was_seen(found: Located, sure: Confidence) -> None:

@@ -3,8 +3,11 @@
 Whole groups are turned off first, and a group is narrowed down only if that makes the failure go away. The
 most informative groups come first. Options of code generation come before lowerings: a wrong lowering is
 wrong in scalar and unfused code, too, while calling the operator in place of a lowering also ends its fusion
-and vectorisation. And lowerings come before passes, without which a wrong lowering may not be reached. The
-culprit is verified: with it alone turned off the repro passes.
+and vectorisation. And lowerings come before passes, without which a wrong lowering may not be reached.
+
+With the culprit alone turned off the repro passes. For an option, a pass or a rewrite, everything before it
+is then as in the failing run. A decomposition or a lowering that is off leaves a call of the operator, which
+has other strides and ends a fusion. That alone may hide a failure, so `proved` asks for a wrong operator.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from torchrepro.locate.switches import (
     switches_of,
 )
 from torchrepro.nouns.repro import AOT_INDUCTOR, Repro
-from torchrepro.nouns.results import Part
+from torchrepro.nouns.results import GuiltyOp, Part, Way
 from torchrepro.nouns.verdict import Stage, Verdict
 from torchrepro.torch_api.ops import plain_op_name
 
@@ -74,6 +77,17 @@ class Found:
         part = Part(culprits[0].kind, names, f"the failure goes away without {meanings}")
         return cls(part, all_off(culprits))
 
+    def hiding(self, reason: str) -> Found:
+        """Return the same as a part that merely hides the failure when it is turned off."""
+        detail = f"turning it off hides the failure: {reason}"
+        return replace(self, part=replace(self.part, detail=detail, verified=False))
+
+    @property
+    def operators(self) -> list[tuple[str, str]]:
+        """Kind and name of what replaces the implementation of an operator."""
+        parts = self.off.parts
+        return [(kind, name) for kind in (DECOMPOSITIONS, LOWERINGS) for name in parts.get(kind, ())]
+
 
 def find_part(inquiry: Inquiry, stage: Stage, suspects: Sequence[str] = ()) -> Found | None:
     """Return the culprit inside a stage; None if none was found. `suspects`: operators to try first."""
@@ -93,9 +107,32 @@ def find_part(inquiry: Inquiry, stage: Stage, suspects: Sequence[str] = ()) -> F
     compiler = repro.compiler
     if found is None or cheap.repro.compiler == compiler or Trials(inquiry, repro).goes_away(found.off):
         return found
-    seen = f"seen to matter under {backend}, not under {compiler.name}"
-    inquiry.notes.append(f"{found.part.name}: {seen}")
-    return found
+    return found.hiding(f"seen to matter under {backend}, not under {compiler.name}")
+
+
+def proved(inquiry: Inquiry, found: Found, op: GuiltyOp | None, single: Repro | None) -> Found:
+    """Return the culprit as verified if it was shown wrong itself, else as one that hides the failure.
+
+    `op` is the first wrong op, `single` that op alone on its recorded operands.
+    """
+    if not found.part.verified or not found.operators:
+        return found
+    evidence = evidence_in(inquiry.verdict)
+    plain = [plain_op_name(name) for _, name in found.operators]
+    if all(evidence.get(name, 0.0) > _TELLING for name in plain):
+        return found
+    if op is None or op.way not in (Way.ERROR, Way.OUTPUTS, Way.WINDOW):
+        return found.hiding("no op was shown to be wrong by itself")
+    if plain == [plain_op_name(op.op)]:
+        return found
+    trials = None if single is None else Trials(inquiry, single)
+    if trials is not None and op.way is Way.WINDOW and trials.goes_away(found.off):
+        return found
+    if trials is not None and op.way is Way.OUTPUTS:
+        met = {switch.name for switch in trials.switches(DECOMPOSITIONS, LOWERINGS)}
+        if met.issuperset(name for _, name in found.operators):
+            return found
+    return found.hiding(f"the op that is wrong, {op.op}, does not need it to be wrong")
 
 
 def _in_inductor(trials: Trials, suspects: Sequence[str]) -> Found | None:

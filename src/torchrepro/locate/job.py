@@ -22,11 +22,11 @@ from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory, write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import Store, store_knowing
-from torchrepro.locate.component import Found, find_part
+from torchrepro.locate.component import Found, find_part, proved
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.kernels import find_kernel
 from torchrepro.locate.operators import check_operators, find_operator, rung_of
-from torchrepro.locate.ops import find_op
+from torchrepro.locate.ops import find_op, op_alone
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
 from torchrepro.locate.stages import Ladder, find_stage, graph_in_call, graph_of
@@ -157,7 +157,11 @@ def _graph(case: Case, found: Located) -> Answer:
 
 
 def _part(case: Case, found: Located) -> Answer:
-    case.part = find_part(case.inquiry, found.stage, suspects=(found.op.op,) if found.op else ())
+    op, part = found.op, find_part(case.inquiry, found.stage, suspects=(found.op.op,) if found.op else ())
+    if part is not None:
+        single = op_alone(case.watching, op.node) if op is not None and case.watching is not None else None
+        part = proved(case.inquiry, part, op, single)
+    case.part = part
     return {"part": case.part.part if case.part else None}
 
 
@@ -212,10 +216,16 @@ def answered(steps: Steps, case: Case, found: Located) -> Located:
 
 
 def confidence_in(found: Located) -> Confidence:
-    """Return `VERIFIED` if the failure goes away with a part turned off, or shows with the op alone."""
+    """Return `VERIFIED` if a part was shown wrong, the op fails alone, or the stage turned off is enough.
+
+    A part that merely hides the failure proves nothing, nor does a workaround that turns it off.
+    """
     if found.blamed or not found.found:
         return found.confidence
-    gone = found.part is not None or bool(found.workaround and found.workaround.verified)
+    if found.part is not None:
+        gone = found.part.verified
+    else:
+        gone = bool(found.workaround and found.workaround.verified)
     alone = found.op is not None and found.op.way is Way.WINDOW
     return Confidence.VERIFIED if gone or alone else Confidence.LIKELY
 

@@ -17,7 +17,7 @@ from typing import Any
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.subgraph import piece
 from torchrepro.cut.units import Unit, takes_apart, units_of
-from torchrepro.cut.windows import alone, beside, by_ambient, failing_one, windows_of, wrong_ones
+from torchrepro.cut.windows import Window, alone, beside, by_ambient, failing_one, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts
 from torchrepro.locate.wrong_values import Traced, steepest, trace
@@ -43,6 +43,13 @@ def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
     if inquiry.verdict.kind not in OF_VALUES:
         return search.by_failure()
     return search.by_gradients() if inquiry.failure.places == {"grad"} else search.by_values()
+
+
+def op_alone(watching: Watching, name: str, windows: Sequence[Window] | None = None) -> Repro | None:
+    """Return the op that computes a node, on its recorded operands; None if they are not all known."""
+    cut = watching.static, watching.recording
+    places = ((window, unit) for window in windows or windows_of(*cut) for unit in window.instances)
+    return next((alone(*cut, unit, window) for window, unit in places if name in unit.nodes), None)
 
 
 class _Search:
@@ -155,9 +162,7 @@ class _Search:
 
     def fails_alone(self, name: str) -> tuple[bool, Seen | None]:
         """Return whether the op that computes a node fails alone, and its result's `Seen`."""
-        places = ((window, unit) for window in self._windows for unit in window.instances)
-        window, unit = next(((window, unit) for window, unit in places if name in unit.nodes), (None, None))
-        single = None if window is None or unit is None else alone(*self._cut, unit, window)
+        single = op_alone(self._watching, name, self._windows)
         if single is None:
             return False, None
         if self._inquiry.verdict.kind not in OF_VALUES or self._gradients_alone:

@@ -17,7 +17,8 @@ class Confidence(StrEnum):
     """How sure an answer is."""
 
     VERIFIED = "verified"
-    """Turned off, the failure goes away; or the op fails alone, on the values that it was given."""
+    """Turned off alone, the failure goes away and was not merely hidden; or the op fails alone, on the values
+    that it was given."""
     LIKELY = "likely"
     """All that was seen points there, and nothing was found that could be turned off to prove it."""
     UNKNOWN = "unknown"
@@ -60,6 +61,8 @@ class Part:
     """`pass`, `decomposition`, `lowering`, `fusion`, `vectorisation`, `option`."""
     name: str
     detail: str = ""
+    verified: bool = True
+    """Turned off alone, in the failing run, and shown wrong itself; else turning it off hides the failure."""
 
 
 @dataclass(frozen=True, slots=True)

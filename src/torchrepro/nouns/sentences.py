@@ -152,13 +152,17 @@ def _part(located: Located) -> str:
     part = located.part
     if part is None:
         return ""
-    return f", and in it the {part.kind} {part.name}" + (f" ({part.detail})" if part.detail else "")
+    detail = f" ({part.detail})" if part.detail else ""
+    if not part.verified:
+        return f"; of the {part.kind} {part.name}, {part.detail}"
+    return f", and in it the {part.kind} {part.name}{detail}"
 
 
 def _proof(located: Located) -> str:
     if located.confidence is not Confidence.VERIFIED:
         return ""
-    if located.workaround is not None and located.workaround.verified:
+    hidden = located.part is not None and not located.part.verified
+    if not hidden and located.workaround is not None and located.workaround.verified:
         return ": with it turned off, the failure goes away"
     return ": the op fails alone" if located.op is not None and located.op.way is Way.WINDOW else ""
 

@@ -108,9 +108,12 @@ def _culprit(located: Located | None) -> str:
     if located.blamed:
         return prose(culprit_of(located))
     found = [f"First stage that fails: {code(located.stage.value)}"]
-    if located.part is not None:
-        found[0] += f", {prose(located.part.kind)} {code(located.part.name)}"
+    part = located.part
+    if part is not None and part.verified:
+        found[0] += f", {prose(part.kind)} {code(part.name)}"
     found[0] += f" ({located.confidence.value})."
+    if part is not None and not part.verified:
+        found.append(f"Turning off the {prose(part.kind)} {code(part.name)} hides it.")
     if located.rungs:
         tried = [
             (rung.backend, "passes")
