@@ -10,6 +10,11 @@ from typing import Any
 import contract_operators as ops
 import pytest
 import torch
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+    triton_kernel_wrapper_mutation,
+)
 
 from torchrepro.execute.operator_calls import Calls
 from torchrepro.execute.operator_contracts import check_operators
@@ -123,3 +128,42 @@ def test_what_was_found_before_a_crash_is_kept(tmp_path: Path) -> None:
     found = read_checks(log)
     assert len(found.violations) == 1
     assert found.skipped == ("contracts::stride: determinism not checked: the process died in it",)
+
+
+class Kernel:
+    """Stands in for a kernel of Triton, which is not installed here: what torch asks of one, in Python."""
+
+    def __init__(self, fn: Callable[..., None]) -> None:
+        self.fn = fn
+        self.arg_names = list(inspect.signature(fn).parameters)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self.fn
+
+
+def doubles(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x * 2)
+
+
+def counts_its_launches(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x * next(ops._CALLS))
+
+
+@pytest.mark.parametrize(("function", "broken"), [(doubles, False), (counts_its_launches, True)])
+@pytest.mark.parametrize("functional", [False, True])
+def test_a_triton_kernel_is_checked_where_a_graph_launches_it(
+    function: Callable[..., None], broken: bool, functional: bool, tmp_path: Path
+) -> None:
+    constants = {"constant_args_idx": kernel_side_table.add_constant_args({})}
+    where = {"kernel_idx": kernel_side_table.add_kernel(Kernel(function)), **constants}
+    given = {"kwargs": {"x": torch.randn(4), "out": torch.zeros(4)}, "grid": [(1,)]}
+    cloned = {"tensors_to_clone": ["out"]} if functional else {}
+    wrapper = triton_kernel_wrapper_functional if functional else triton_kernel_wrapper_mutation
+    found = checks(lambda: wrapper(**where, **given, **cloned, tma_descriptor_metadata={}), tmp_path)
+    name = f"Triton kernel {function.__name__}"
+    assert found.operators == (name,)
+    seen = [(one.op, one.contract) for one in found.violations]
+    assert seen == ([(name, Contract.DETERMINISM)] if broken else [])
+    if broken:
+        line = inspect.getsourcelines(function)[1]
+        assert found.violations[0].registered.endswith(f"test_operator_contracts.py:{line}")

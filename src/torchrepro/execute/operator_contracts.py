@@ -25,6 +25,7 @@ from torchrepro.execute.fake_results import (
 from torchrepro.execute.gradient_check import NotChecked, WrongGradient, check_backward
 from torchrepro.execute.operator_calls import Call, Calls, RunWithNodes
 from torchrepro.graph_text.triton_kernels import kernel_of
+from torchrepro.judge.clone import is_plain
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase
@@ -134,8 +135,10 @@ class _OwnFakes:
         self.seen: dict[FakeDifference, None] = {}
 
     def __call__(self, op: Any, arguments: Arguments) -> Callable[[Any], None]:
-        mode, fakes = fake_arguments(arguments)
-        fake = run_fake(op, mode, fakes)
+        tensors = [tensor for _, tensor in tensors_in(arguments)]
+        if op.namespace != "aten" or not all(map(is_plain, tensors)):
+            return lambda real: None
+        fake = run_fake(op, *fake_arguments(arguments))
 
         def look(real: Any) -> None:
             # Many operators need data that a fake tensor has not, and say so.

@@ -33,8 +33,11 @@ def check_operators(inquiry: Inquiry) -> OperatorChecks:
     """Run the computation eagerly in a child process and check the operators that it calls."""
     with tempfile.TemporaryDirectory(prefix="torchrepro-operators-") as directory:
         log = Path(directory) / "checks.jsonl"
-        inquiry.ran(_CHECK, inquiry.repro, compiles=0, log=str(log))
-        return read_checks(log)
+        outcome = inquiry.ran(_CHECK, inquiry.repro, compiles=0, log=str(log))
+        checks = read_checks(log)
+    if outcome.result is None and not checks.operators and inquiry.verdict.kind is not Kind.MISSING_ERROR:
+        inquiry.notes.append("operators were not checked: an eager run that watches them does not end")
+    return checks
 
 
 def rung_of(checks: OperatorChecks) -> Rung | None:
