@@ -107,7 +107,14 @@ def parsers() -> dict[str, tuple[Parse, list[bytes]]]:
             return None
         return verdict_in(found if isinstance(found, dict) else None)
 
-    expressions = ["2*s0 + 1", "(s0 + 3)//4", "Mod(s0, 8)", "Max(s0, 2)**3", "u0*(s1 - 1) < 5", "-s0 & ~s1"]
+    expressions = [
+        "2*s0 + 1",
+        "(s0 + 3)//4",
+        "Mod(s0, 8)",
+        "Max(s0, 2)**3",
+        "u0*(s1 - 1) < 5",
+        "Max(s0, -s1)",
+    ]
     return {
         "manifest": (whole("manifest.json", load), [members["manifest.json"]]),
         "description": (

@@ -323,6 +323,7 @@ CALLS = {
     "assembles": 'y = torch.ops.higher_order.inline_asm_elementwise(x, asm_str="x", constraints="=r,r")',
     "evaluates_a_size": "y = torch.add(x, sym(__import__('os').system('touch {canary}')))",
     "prints_a_format": 'p = torch.ops.higher_order.print("{{0.__class__}}\\x1b[2J", x)\n        y = x.relu()',
+    "divides_by_a_negative": "y = torch.add(x, sym(Mod(s0, -18), s0=4))",
     "takes_for_ever": "y = torch.add(x, sym(9 ** 9 ** 9 ** 9))",
     "multiplies_for_ever": "y = torch.add(x, sym((s0 + 1) ** 64 * (s0 + 2) ** 64 * (s0 + 3) ** 64, s0=4))",
     "names_an_enormous_number": "y = torch.add(x, 9{nines})",

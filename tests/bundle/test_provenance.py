@@ -121,6 +121,15 @@ def test_changing_the_table_breaks_the_signature(tmp_path: Path) -> None:
     assert not is_own(bundle)
 
 
+@pytest.mark.parametrize("signature", ["\u0086", "", "0" * 64])
+def test_a_signature_of_other_characters_is_none(tmp_path: Path, signature: str) -> None:
+    bundle = save_bundle(_repro(), tmp_path / "bundle")
+    table = bundle / "provenance.json"
+    former = msgspec.json.decode(table.read_bytes(), type=provenance.Provenance)
+    table.write_bytes(msgspec.json.encode(provenance.Provenance(former.members, signature)))
+    assert not is_own(bundle)
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"members": 3}', b'{"members": {"../x": "0"}}', b"[" * 100_000, b"\xff"]
 )

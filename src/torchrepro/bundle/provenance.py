@@ -92,7 +92,7 @@ def verify(files: BundleFiles) -> bool:
             raise BundleError(
                 f"{name} of {files.location} is missing", next_step="get a fresh copy of the bundle"
             )
-        if not hmac.compare_digest(_digest_in(files, name), digest):
+        if _digest_in(files, name) != digest:
             raise BundleError(
                 f"{name} of {files.location} is damaged: its content is not what was written",
                 next_step="get a fresh copy, or capture the failure again; if you changed it on purpose, "
@@ -103,7 +103,7 @@ def verify(files: BundleFiles) -> bool:
     key = user_key(create=False)
     if key is None or not complete or not found.signature:
         return False
-    return hmac.compare_digest(_signature(_BUNDLE, _table(found.members), key), found.signature)
+    return _same(_signature(_BUNDLE, _table(found.members), key), found.signature)
 
 
 def sealed(digests: Mapping[str, str], *, sign: bool = True) -> bytes:
@@ -126,7 +126,7 @@ def mark_of(purpose: str, *facts: str) -> str:
 
 def is_mark(mark: str, purpose: str, *facts: str) -> bool:
     """Return whether `mark_of` gave this mark, in any process of this user."""
-    return bool(mark) and hmac.compare_digest(mark.encode(), mark_of(purpose, *facts).encode())
+    return bool(mark) and _same(mark, mark_of(purpose, *facts))
 
 
 def names_it_runs(manifest: Manifest) -> tuple[str, ...]:
@@ -232,6 +232,11 @@ def _digest_in(files: BundleFiles, name: str) -> str:
 
 def _table(digests: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(sorted(digests.items()))
+
+
+def _same(left: str, right: str) -> bool:
+    """Compare in a time that does not tell where they differ; as bytes, because text must be ASCII there."""
+    return hmac.compare_digest(left.encode(errors="replace"), right.encode())
 
 
 def _signature(purpose: bytes, content: bytes, key: bytes) -> str:

@@ -204,7 +204,10 @@ RESERVED = frozenset(
 )
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9 _.,:;=<>()+*/!#@%^&|~-]|\*(?=/)")
 _LONGEST_TEXT = 2000
-_WRONG_ARGUMENTS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
+_WRONG_ARGUMENTS = (
+    *(TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError),
+    AssertionError,  # torch's functions of sympy, for a negative divisor
+)
 
 
 def _only_string(tree: ast.Call) -> str:
