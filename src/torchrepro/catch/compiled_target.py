@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.execute.backends import compiler_of
 from torchrepro.nouns.repro import Ambient, Compiler, Repro
 from torchrepro.torch_api.modules import compiled_call, compiled_function, compiled_module, dynamic_of
-from torchrepro.torch_api.names import COMPILED_CALL, EVAL_FRAME
+from torchrepro.torch_api.names import AUTOGRAD_GRAPH, COMPILED_CALL, ENGINE_CALL, EVAL_FRAME
 from torchrepro.torch_api.patching import closed_over
 
 
@@ -89,25 +89,30 @@ class EnclosingCall:
     target: CompiledTarget
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    runs_backward: bool = False
+    """Whether autograd is at work in it: gradients are off there, but were not when it began."""
 
     def repro(self, ambient: Ambient) -> Repro:
         """Return the call as a repro, with its arguments as they are now."""
         target = self.target
+        ambient = replace(ambient, grad_enabled=True) if self.runs_backward else ambient
         found = repro_of_call(target.users, self.args, self.kwargs, compiler=target.compiler, ambient=ambient)
         return replace(found, notes=(*found.notes, *target.notes))
 
 
-def enclosing_call() -> EnclosingCall | None:
-    """Return the innermost compiled call of this thread, found on its stack; None outside of any.
+def enclosing_calls() -> Iterator[EnclosingCall]:
+    """Yield the compiled calls that are under way in this thread, found on its stack, the innermost first.
 
-    Checked on torch 2.11 to 2.15 (`compile_wrapper` with `fn`, `self`, `args` and `kwargs`).
+    Checked on torch 2.11 to 2.15 (`compile_wrapper` with `fn`, `self`, `args` and `kwargs`,
+    `_engine_run_backward`).
     """
     frame: types.FrameType | None = sys._getframe()
+    runs_backward = False
     while frame is not None:
         names = frame.f_code.co_name, frame.f_globals.get("__name__")
+        runs_backward |= names == (ENGINE_CALL, AUTOGRAD_GRAPH)
         if names == (COMPILED_CALL, EVAL_FRAME):
             found = frame.f_locals
             target = CompiledTarget.of(found["fn"], found["self"])
-            return EnclosingCall(target, tuple(found["args"]), dict(found["kwargs"]))
+            yield EnclosingCall(target, tuple(found["args"]), dict(found["kwargs"]), runs_backward)
         frame = frame.f_back
-    return None

@@ -21,7 +21,7 @@ from torchrepro.bundle.process_groups import is_distributed
 from torchrepro.bundle.read import CAPTURED, GENERATED
 from torchrepro.catch.caught import HANG_SECONDS
 from torchrepro.catch.checker import Checker
-from torchrepro.catch.compiled_target import enclosing_call
+from torchrepro.catch.compiled_target import enclosing_calls
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot
@@ -278,19 +278,18 @@ class WatchedGraph:
         return self.session.keep_as(save, verdict, self.snapshot.key)
 
     def _whole_call(self, verdict: Verdict, missing: str) -> Members | None:
-        """Return the bundle of the compiled call in which the graph failed; None if it is incomplete, too."""
-        call = enclosing_call()
-        if call is None:
-            return None
-        repro = call.repro(self.snapshot.ambient)
+        """Return the bundle of a compiled call in which the graph failed; None if all are incomplete, too."""
         reason = f"the graph that failed could not be kept, it lacks {missing}; this is the call around it"
-        notes = (*repro.notes, reason, "its arguments are as the failed call left them")
-        repro = replace(repro, backward=False, origin=self.snapshot.origin, notes=notes)
-        written, plain = write_what_can_be(repro)
-        members = self.session.members(plain, verdict, written)
-        if members.manifest.missing:
-            return None
-        return replace(members, optional={**members.optional, CAPTURED: self.snapshot.written.text.encode()})
+        for call in enclosing_calls():
+            repro = call.repro(self.snapshot.ambient)
+            notes = (*repro.notes, reason, "its arguments are as the failed call left them")
+            repro = replace(repro, backward=False, origin=self.snapshot.origin, notes=notes)
+            written, plain = write_what_can_be(repro)
+            members = self.session.members(plain, verdict, written)
+            if not members.manifest.missing:
+                captured = {CAPTURED: self.snapshot.written.text.encode()}
+                return replace(members, optional={**members.optional, **captured})
+        return None
 
     def _members(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Members:
         notes = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -153,8 +154,12 @@ def _hook_calls(module: Any) -> None:
             return compiled
         from torchrepro.catch.whole_calls import compared_with_python
 
+        module.skip_code(compared_with_python.__code__)
         return compared_with_python(compiled, module.innermost_fn(fn), self)
 
+    # Compiled autograd compiles inside a frame that Dynamo follows: it would capture these frames, too.
+    for ours in (compile_callable, current_session):
+        module.skip_code(ours.__code__)
     context_class.__call__ = compile_callable
 
 
@@ -177,9 +182,17 @@ def _watched_after_aot(
         return watched
 
     def only_backward(graph: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        captured = getattr(_here, "backend", None) is not None
         if not (backward or kwargs.get("is_backward")):
-            return compiler_fn(graph, example_inputs, **kwargs)
-        if getattr(_here, "backend", None) is None:
+            compile_fn = partial(compiler_fn, graph, example_inputs, **kwargs)
+            if captured:
+                return compile_fn()
+            # Of a program that is compiled ahead of time: no hook above sees a failure.
+            alone = session.shielded(
+                "keep a graph", lambda: WatchedGraph(session, take(graph, kwargs), example_inputs)
+            )
+            return compile_fn() if alone is None else alone.compile(compile_fn)
+        if not captured:
             return watched(graph, example_inputs, **kwargs)
         # Compiled together with its forward: the hook after capture sees a failure, with real inputs.
         watched_graph = session.shielded(

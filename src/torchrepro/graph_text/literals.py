@@ -95,10 +95,9 @@ class LiteralWriter:
         name = self.source(target) if path is None else None
         if name is not None:
             return f"source.{name}"
+        text = f"user({quote(resolver.trusted_path_of(target))})" if path is None else path
         self.used.append(target)
-        if path is None:
-            return f"user({quote(resolver.trusted_path_of(target))})"
-        return path.removeprefix("builtins.")
+        return text.removeprefix("builtins.")
 
 
 def quote(text: str) -> str:

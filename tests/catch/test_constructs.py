@@ -1,0 +1,28 @@
+"""The failure of one op is kept, whatever construct it is in, and fails again in the same way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.constructs import PROGRAMS, measure, names_in
+
+pytestmark = pytest.mark.slow
+
+NOT_CHECKABLE: dict[str, str] = {}
+"""Constructs whose bundle is kept, but not checked as the same failure, and why."""
+
+
+@pytest.mark.timeout(300)
+def test_constructs_that_were_lost_are_kept_and_fail_again(tmp_path: Path) -> None:
+    rows = list(measure(["unbacked", "nested_jagged"], tmp_path))
+    assert [(row.name, row.verdict) for row in rows] == [("unbacked", "same"), ("nested_jagged", "same")]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_no_construct_loses_its_failure(tmp_path: Path) -> None:
+    rows = list(measure(names_in(PROGRAMS), tmp_path))
+    assert [row for row in rows if row.verdict == "LOST"] == []
+    assert {row.name for row in rows if row.verdict == "kept"} <= NOT_CHECKABLE.keys(), rows
