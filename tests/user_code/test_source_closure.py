@@ -548,3 +548,24 @@ def test_the_text_of_a_script_stands_alone(tmp_path: Path) -> None:
     )
     text = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
     assert load_source(text).f(1) == 5
+
+
+def test_a_namespace_of_operators_is_named_and_not_taken_apart(tmp_path: Path) -> None:
+    user = write_module(
+        tmp_path,
+        """
+        import torch
+
+        aten = torch.ops.aten
+        held = [aten]
+
+        def is_tanh(target):
+            return target is aten.tanh.default or target is held[0].tan.default
+        """,
+    )
+    closure = source_closure([user.is_tanh])
+    assert "target is torch.ops.aten.tanh.default" in closure.text
+    (again,) = taken_along(user.is_tanh)
+    assert again(torch.ops.aten.tanh.default)
+    assert again(torch.ops.aten.tan.default)
+    assert not again(torch.ops.aten.sin.default)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.ops import OpNamespace
 from torchrepro.user_code.closure import is_installed_module
 from torchrepro.user_code.closure.live_objects import Defined, same_literal
 from torchrepro.user_code.closure.scopes import DEFINITIONS, deferred_names
@@ -168,6 +169,8 @@ def _live_value(module: UserModule, node: ast.expr) -> Any:
 
 
 def _is_user_module(value: Any) -> bool:
+    if isinstance(value, OpNamespace):
+        return False
     return isinstance(value, types.ModuleType) and not is_installed_module(value.__name__)
 
 

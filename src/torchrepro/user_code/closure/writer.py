@@ -15,6 +15,7 @@ import torch
 
 from torchrepro.graph_text.syntax import unused_name
 from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.torch_api.ops import OpNamespace
 from torchrepro.user_code.closure import installed_path, is_installed_module
 from torchrepro.user_code.closure.live_objects import (
     Defined,
@@ -86,6 +87,8 @@ class ClosureWriter:
     def refer(self, value: Any) -> str:
         """Return the expression for a function, class, module or decorated function; define it first."""
         self._alive.append(value)
+        if isinstance(value, OpNamespace):
+            return self._operators(value)
         if isinstance(value, types.ModuleType):
             if is_installed_module(value.__name__):
                 return self.text.import_module(value.__name__)
@@ -107,6 +110,10 @@ class ClosureWriter:
         if isinstance(home.owner, type):
             return f"{self.refer(home.owner)}{home.path}"
         return f"{self.global_name(home.owner, home.name, eager=True)}{home.path}"
+
+    def _operators(self, namespace: OpNamespace) -> str:
+        """Return the expression for a namespace of operators (`aten = torch.ops.aten`)."""
+        return f"{self.text.import_module('torch')}{namespace.__name__.removeprefix('torch')}"
 
     def alias(self, expression: str) -> str:
         """Give an expression a name of its own, which no local variable can hide."""
@@ -166,6 +173,8 @@ class ClosureWriter:
     def _imported(self, module: UserModule, name: str, *, eager: bool) -> str | None:
         """Keep the origin of what is imported: a package, or the user's module that defines it."""
         value = module.globals[name]
+        if isinstance(value, OpNamespace):
+            return self._operators(value)
         if isinstance(value, types.ModuleType):
             if not is_installed_module(value.__name__):
                 return self.refer(value)
