@@ -69,7 +69,7 @@ def verdicts(outcome: Outcome) -> Iterator[None]:
         outcome.checks += 1
         outcome.kinds[verdict.kind.value] += 1
         rounding = [note for note in verdict.notes if note.startswith("explained by rounding")]
-        outcome.explained += bool(rounding)
+        outcome.explained += bool(rounding) and not verdict.fails
         outcome.alarms += verdict.fails
         if (verdict.fails or rounding) and len(outcome.examples) < 3:
             outcome.examples.append(str(verdict) if verdict.fails else rounding[0])
@@ -95,7 +95,7 @@ def train(name: str, device: str, steps: int, ulp: float = 0.0) -> Outcome:
     ):
         losses = [float(loss) for loss in islice(steps_of(name, device), steps)]
         outcome.steps, outcome.loss = len(losses), losses[-1]
-    outcome.planted_in = ", ".join(ops)
+    outcome.planted_in = ", ".join(dict.fromkeys(ops))
     outcome.seconds = round(time.perf_counter() - began, 1)
     return outcome
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch.utils.checkpoint import checkpoint
 
 from torchrepro import Kind, Place, Repro, watch
 from torchrepro.bundle.load import load_bundle
@@ -131,3 +132,13 @@ def test_inductor_with_warm_caches_is_still_watched(after: str, tmp_path: Path) 
             step()
     found = bundles(tmp_path)
     assert {repro.place for repro in found} == {Place.AFTER_AOT if after == "aot" else Place.AFTER_CAPTURE}
+
+
+@pytest.mark.slow
+def test_dropout_that_backward_computes_again_from_a_seed_is_no_mismatch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 8))
+    run = torch.compile(lambda x: x + checkpoint(block, x, use_reentrant=False))
+    with watch(level=4, out=tmp_path):
+        run(torch.randn(4, 8)).sum().backward()
+    assert bundles(tmp_path) == []

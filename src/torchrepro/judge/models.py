@@ -158,7 +158,8 @@ def judge(
             judged.runs["truth"] = truth
 
         phase("compile")
-        randomness = eager_randomness() if recorder.is_random else nullcontext()
+        from_generators = recorder.is_random and not recorder.is_seeded
+        randomness = eager_randomness() if from_generators else nullcontext()
         compiled = _attempt(lambda: subject.compiled(_starting_from(start, randomness)))
         if isinstance(compiled, Exception):
             judged.raised = compiled

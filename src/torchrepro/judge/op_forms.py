@@ -247,6 +247,11 @@ class RecordRandom(TorchDispatchMode):
         return bool(self._draws)
 
     @property
+    def is_seeded(self) -> bool:
+        """Whether it drew where compiled code computes the numbers from a seed: they are never the same."""
+        return any(draw.op in _SEEDED for draw in self._draws)
+
+    @property
     def coarsest_dtype(self) -> torch.dtype | None:
         """The floating dtype with the fewest digits that any op gave a result in."""
         floating = [dtype for dtype in self._dtypes if dtype.is_floating_point]
@@ -343,9 +348,15 @@ _RECOMPUTED: dict[Any, Callable[..., None]] = {
 """Ops that draw and compute at once: the result follows in float64 from the recorded mask."""
 
 
+_SEEDED = frozenset({"prims::inductor_random", "prims::inductor_randint"})
+"""Ops that compute numbers from a seed when compiled, and draw from a generator in eager; without a tag."""
+
+
 @lru_cache(maxsize=4096)
 def is_random_op(func: Any) -> bool:
     """Return whether the op may take numbers from a generator."""
+    if func.name() in _SEEDED:
+        return True
     returns_tensors = any("Tensor" in str(item.type) for item in schema_of(func).returns)
     return torch.Tag.nondeterministic_seeded in func.tags and returns_tensors
 
