@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from torchrepro.bundle.archive import write_bundle_files
-from torchrepro.bundle.read import PARTIAL_SUFFIX, open_bundle_files
+from torchrepro.bundle.provenance import verify
+from torchrepro.bundle.read import PARTIAL_SUFFIX, PROVENANCE, open_bundle_files
 from torchrepro.nouns.errors import BundleError
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,8 @@ fork = get_context("fork")
 
 def assert_complete(path: Path) -> None:
     with open_bundle_files(path) as bundle:
-        assert bundle.names == tuple(sorted(FILES))
+        assert bundle.names == tuple(sorted([*FILES, PROVENANCE]))
+        assert verify(bundle), "signed, and every member has the digest that was written"
         assert bundle.read_bytes("manifest.json") == FILES["manifest.json"]
         assert bundle.read_bytes("graph.py") == FILES["graph.py"]
         assert bundle.read_bytes("tensors.safetensors") == TENSORS
