@@ -8,7 +8,7 @@ import webbrowser
 from pathlib import Path
 
 import pytest
-from commands import answer, torchrepro
+from commands import answer, as_strangers, torchrepro
 from report.findings import RAISED, failing_bundle, minified_beside
 from typer.testing import CliRunner, Result
 
@@ -122,8 +122,8 @@ def test_wrong_values_are_mapped_in_a_process_of_their_own(tmp_path: Path) -> No
     manifest = json.loads((bundle / "manifest.json").read_text())
     manifest["compiler"]["name"] = "wrong_backend:wrong"
     (bundle / "manifest.json").write_text(json.dumps(manifest))
-    words = ("report", bundle, "--json", "--format", "json", "--against", "here", "--trust", "wrong_backend")
-    told = answer(torchrepro(*words, cwd=tmp_path))
+    words = ("--json", "--format", "json", "--against", "here", "--trust", "wrong_backend")
+    told = answer(torchrepro("report", as_strangers(bundle), *words, cwd=tmp_path))
     assert told["verdict"] == "mismatch"
     data = json.loads(Path(told["path"]).read_text())
     (errors,) = data["errors"]
