@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import answer, torchrepro
+from commands import answer, as_strangers, torchrepro
 
 from torchrepro import Compiler, Kind, Repro, Signature, save_bundle
 
@@ -152,8 +152,11 @@ def test_check_tells_four_outcomes_apart(place: Path, tmp_path: Path) -> None:
     healthy = torchrepro("check", save_bundle(repro("aot_eager"), tmp_path / "healthy"), "--json")
     assert (healthy.returncode, answer(healthy)["verdict"]) == (0, "pass")
 
-    untrusted = torchrepro("check", path, "--json", cwd=place)
+    own = torchrepro("check", path, "--json", cwd=place)
+    assert (own.returncode, answer(own)["reproduces"]) == (1, True), "one's own bundle needs no --trust"
+    untrusted = torchrepro("check", as_strangers(path), "--json", cwd=place)
     assert untrusted.returncode == 125
+    assert "--trust compilers" in untrusted.stderr
 
 
 def test_a_zip_is_as_good_as_a_directory(tmp_path: Path) -> None:
