@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,7 @@ CASES: dict[str, tuple[dict[str, str], str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_saved_of_a_function_fails_exactly_if_comparing_it_does(case: str, tmp_path: Path) -> None:
     from torchrepro.bundle.load import load_verified
+    from torchrepro.bundle.read import read_source_text
     from torchrepro.execute.judge_repro import judge_repro
     from torchrepro.execute.user_model import judge_model, keep_call, record
 
@@ -172,6 +175,8 @@ def test_what_is_saved_of_a_function_fails_exactly_if_comparing_it_does(case: st
     graphs = record({**payload, "directory": str(tmp_path)}, lambda phase: None)["bundles"]
     whole = keep_call({**payload, "path": str(tmp_path / "whole")}, lambda phase: None)
     assert [judge_repro(load_verified(Path(each))).kind.value for each in (*graphs, whole)] == [kind, kind]
+    for each in (*graphs, whole):
+        assert f"def {backend}(" in read_source_text(Path(each)), "the backend is in a file of the user"
 
 
 @pytest.mark.parametrize(
@@ -203,3 +208,7 @@ def test_minify_runs_a_function_as_compare_does(tmp_path: Path) -> None:
     assert minified.returncode == 0, minified.stderr
     assert json.loads(minified.stdout)["reproduces"]
     assert json.loads(compared.stdout)["verdict"] in json.loads(minified.stdout)["signature"]
+    script = json.loads(minified.stdout)["script"]
+    assert Path(script).read_text().startswith('"""torch.compile with always gives a wrong result')
+    run = subprocess.run([sys.executable, script], cwd="/", capture_output=True, text=True)
+    assert "AssertionError" in run.stderr, "the script brings the backend along, without model.py"

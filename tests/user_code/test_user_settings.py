@@ -320,6 +320,7 @@ BACKENDS: dict[str, tuple[Callable[[ModuleType], Any], float]] = {
     "of a local module": (lambda user: user.backend, 1.0),
     "made by a function": (lambda user: user.made_backend(2.0), 2.0),
     "partial": (lambda user: user.tripled, 3.0),
+    "by name": (lambda user: f"{user.__name__}:tripled", 3.0),
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
 
-from torchrepro.execute.compilers import known_compilers
+from torchrepro.execute.compilers import imported, known_compilers
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.verdict import Stage
 from torchrepro.torch_api import dynamo
@@ -110,9 +110,18 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
             named = Compiler(backend.compiler_name)
         return replace(named, mode=mode, options=options, dynamic=dynamic), (*notes, *more)
     if isinstance(backend, str):
-        return Compiler(backend), notes
+        return Compiler(backend, function=function_to_keep(backend)), notes
     name = _name_of(backend)
     return Compiler(name, function=users if ":" in name and not _is_found(name, users) else None), notes
+
+
+def function_to_keep(name: str) -> Callable[..., Any] | None:
+    """Return the function that `module:function` names in a file of the user; None for other compilers.
+
+    A compiler that has its function goes into bundles and scripts as source, which run without the file.
+    """
+    function = imported(name) if ":" in name else None
+    return None if function is None or _is_found(name, function) else function
 
 
 def watches_itself(backend: Any) -> bool:

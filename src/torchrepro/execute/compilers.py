@@ -108,7 +108,7 @@ def require_known(compiler: Compiler) -> None:
     if compiler.function is not None:
         return
     if ":" in compiler.name:
-        _imported(compiler.name)
+        imported(compiler.name)
         return
     known = [*known_compilers(), AOT_INDUCTOR]
     if compiler.name not in known:
@@ -127,7 +127,7 @@ def backend_function(compiler: Compiler) -> CompilerFn:
     """
     require_known(compiler)
     if compiler.function is not None or ":" in compiler.name:
-        return _with_options(compiler, compiler.function or _imported(compiler.name))
+        return _with_options(compiler, compiler.function or imported(compiler.name))
     if compiler.name == AOT_INDUCTOR:
         return _aot_inductor(compiler)
     if compiler.name == "inductor":
@@ -146,7 +146,7 @@ def _backend_for_public_api(compiler: Compiler) -> str | CompilerFn:
         )
     if compiler.function is not None:
         return compiler.function
-    return _imported(compiler.name) if ":" in compiler.name else compiler.name
+    return imported(compiler.name) if ":" in compiler.name else compiler.name
 
 
 def _with_options(compiler: Compiler, function: CompilerFn) -> CompilerFn:
@@ -271,7 +271,8 @@ def _as_if_captured(fake_mode: Any) -> Iterator[None]:
         yield
 
 
-def _imported(name: str) -> CompilerFn:
+def imported(name: str) -> CompilerFn:
+    """Return the function `package.module:function`; UnknownCompilerError if there is none."""
     try:
         found: Any = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as exc:

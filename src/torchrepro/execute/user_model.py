@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import torch
 
+from torchrepro.execute.backends import function_to_keep
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.judge_repro import compilation
 from torchrepro.judge.clone import clone_inputs, clone_module
@@ -337,6 +338,7 @@ def load_trial(request: ModelRequest) -> ModelTrial:
     compiler = request.compiler
     compiler = replace(
         compiler,
+        function=function_to_keep(compiler.name),
         options={**in_file.pop("options", {}), **compiler.options},
         mode=compiler.mode or in_file.pop("mode", None),
         dynamic=in_file.pop("dynamic", None) if compiler.dynamic is None else compiler.dynamic,

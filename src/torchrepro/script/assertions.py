@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.repro import SOURCE_TRUST, Compiler
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.script.layout import WIDTH
 
@@ -95,7 +95,8 @@ def tolerances(compared: Compared) -> tuple[float, float] | None:
 
 def sentence(compiler: Compiler, verdict: Verdict) -> str:
     """Return one sentence that says what goes wrong."""
-    who = "torch.compile" if compiler.name == "inductor" else f"torch.compile with {compiler}"
+    shown = str(compiler).removeprefix(f"{SOURCE_TRUST}:")  # the script defines it, under this name
+    who = "torch.compile" if compiler.name == "inductor" else f"torch.compile with {shown}"
     raised = verdict.raised
     match verdict.kind:
         case Kind.COMPILE_ERROR | Kind.RUN_ERROR if raised is not None:

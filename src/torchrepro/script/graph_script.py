@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -75,10 +75,11 @@ class GraphScript:
         """Return the script; `Unwritable` where there is none."""
         definitions = self.definitions()
         statements, functions = self._statements()
-        repro, said = self.repro, sentence(self.repro.compiler, self.verdict)
+        repro, compiler = self.repro, (self.written[1] if self.written else self.repro).compiler
+        said = sentence(replace(repro.compiler, name=compiler.name), self.verdict)
         text = parts.document(
             parts.docstring(said, [parts.seen_with(repro), *self.header]),
-            compiler=self.written[1].compiler if self.written else repro.compiler,
+            compiler=compiler,
             environ=repro.ambient.environ,
             modules=self.modules | ({"Path"} if self.inputs.kept else set()),
             settings=self.settings,
