@@ -6,99 +6,31 @@ create. Whatever succeeds in creating it has run a command of the stranger.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
 import stat
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Stage, Verdict
-from torchrepro.script.save_bundle import save_bundle
-
-Attack = Callable[[Path, Path], Path]
-CORPUS: dict[str, Attack] = {}
-ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[31m\r\x9b[bold red]x[/]</script><script>alert(1)</script>`|@someone #1"
-
-
-def attack(function: Attack) -> Attack:
-    CORPUS[function.__name__] = function
-    return function
-
-
-def healthy(bundle: Path) -> Path:
-    """Save a bundle of three ops, with a verdict, as a stranger would have written it."""
-    if bundle.exists():
-        return bundle
-
-    def function(x: torch.Tensor) -> tuple[torch.Tensor]:
-        return (torch.relu(x).sin() + 1,)
-
-    repro = Repro(torch.fx.symbolic_trace(function), (torch.arange(64.0) - 30,))
-    save_bundle(repro, bundle, verdict=Verdict(Kind.MISMATCH, Stage.BACKEND, summary="1 of 64 is wrong"))
-    (bundle / "provenance.json").unlink()
-    return bundle
-
-
-def with_manifest(bundle: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    path = healthy(bundle) / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    change(manifest)
-    path.write_text(json.dumps(manifest))
-    return bundle
-
-
-def with_environ(bundle: Path, **variables: str) -> Path:
-    return with_manifest(bundle, lambda manifest: manifest["ambient"].update(environ=variables))
-
-
-def with_settings(bundle: Path, module: str, settings: dict[str, Any]) -> Path:
-    return with_manifest(bundle, lambda manifest: manifest["ambient"].update(configs={module: settings}))
-
-
-def with_options(bundle: Path, options: dict[str, Any]) -> Path:
-    return with_manifest(bundle, lambda manifest: manifest["compiler"].update(options=options))
-
-
-def with_compiler(bundle: Path, name: str) -> Path:
-    return with_manifest(bundle, lambda manifest: manifest["compiler"].update(name=name))
-
-
-def with_lines(bundle: Path, *lines: str) -> Path:
-    body = "\n".join(f"        {line}" for line in lines)
-    (healthy(bundle) / "graph.py").write_text(f"class Graph:\n    def forward(self, x):\n{body}\n")
-    return bundle
-
-
-def with_zip(path: Path, *members: tuple[zipfile.ZipInfo | str, bytes]) -> Path:
-    whole = healthy(path.with_name("whole"))
-    path = path.with_suffix(".zip")
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in sorted(whole.iterdir()):
-            if file.name not in {getattr(name, "filename", name) for name, _ in members}:
-                archive.write(file, file.name)
-        for name, content in members:
-            archive.writestr(name, content)
-    return path
-
-
-def planted_script(canary: Path) -> str:
-    return f"import os\nos.system('touch {canary}')\n"
-
-
-class _Bomb:
-    def __init__(self, canary: Path) -> None:
-        self.canary = canary
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.canary}",)
-
+import hostile_values  # noqa: F401 (adds its part to the corpus)
+from hostile_tools import (
+    CORPUS,
+    ESCAPES,
+    Attack,
+    Bomb,
+    attack,
+    healthy,
+    planted_script,
+    with_compiler,
+    with_environ,
+    with_lines,
+    with_manifest,
+    with_options,
+    with_settings,
+    with_zip,
+)
 
 # The six ways of issue 13.
 
@@ -299,7 +231,7 @@ def source_without_trust(bundle: Path, canary: Path) -> Path:
 
 @attack
 def pickles_next_to_the_manifest(bundle: Path, canary: Path) -> Path:
-    bomb = pickle.dumps(_Bomb(canary))
+    bomb = pickle.dumps(Bomb(canary))
     for name in ("values.pt", "values.pkl"):
         (healthy(bundle) / name).write_bytes(bomb)
     (bundle / "repro.py").write_text(planted_script(canary))
@@ -308,7 +240,7 @@ def pickles_next_to_the_manifest(bundle: Path, canary: Path) -> Path:
 
 @attack
 def pickle_in_place_of_tensors(bundle: Path, canary: Path) -> Path:
-    (healthy(bundle) / "tensors.safetensors").write_bytes(pickle.dumps(_Bomb(canary)))
+    (healthy(bundle) / "tensors.safetensors").write_bytes(pickle.dumps(Bomb(canary)))
     return bundle
 
 
@@ -326,6 +258,8 @@ CALLS = {
     "divides_by_a_negative": "y = torch.add(x, sym(Mod(s0, -18), s0=4))",
     "takes_for_ever": "y = torch.add(x, sym(9 ** 9 ** 9 ** 9))",
     "multiplies_for_ever": "y = torch.add(x, sym((s0 + 1) ** 64 * (s0 + 2) ** 64 * (s0 + 3) ** 64, s0=4))",
+    "hands_on_an_accessor": "y = torch.ops.higher_order.wrap({accessor}, x, '__class__')",
+    "hands_on_a_key": "y = max(x, x, key={accessor})",
     "names_an_enormous_number": "y = torch.add(x, 9{nines})",
     "nests_deeply": "y = torch.add(x, {deep})",
 }
@@ -333,7 +267,8 @@ CALLS = {
 
 def _calling(line: str) -> Attack:
     def make(bundle: Path, canary: Path) -> Path:
-        text = line.format(canary=canary, nines="9" * 5000, deep="(" * 150 + "1" + ",)" * 150)
+        deep, accessor = "(" * 150 + "1" + ",)" * 150, "torch._dynamo.utils.numpy_attr_wrapper"
+        text = line.format(canary=canary, nines="9" * 5000, deep=deep, accessor=accessor)
         return with_lines(bundle, text, "return (y,)")
 
     return make
@@ -435,76 +370,6 @@ def table_that_names_other_files(bundle: Path, canary: Path) -> Path:
     return bundle
 
 
-# Numbers and sizes.
-
-
-@attack
-def sizes_beyond_the_storage(bundle: Path, canary: Path) -> Path:
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["values"]["input.0"].update(size=[1 << 40], stride=[1 << 20], offset=1 << 50)
-
-    return with_manifest(bundle, change)
-
-
-@attack
-def negative_strides(bundle: Path, canary: Path) -> Path:
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["values"]["input.0"].update(size=[64, -1], stride=[-8, 1], offset=-4096)
-
-    return with_manifest(bundle, change)
-
-
-@attack
-def ranks_that_differ(bundle: Path, canary: Path) -> Path:
-    return with_manifest(
-        bundle, lambda manifest: manifest["values"]["input.0"].update(size=[8, 8], stride=[1])
-    )
-
-
-@attack
-def counts_beyond_reason(bundle: Path, canary: Path) -> Path:
-    return with_manifest(bundle, lambda manifest: manifest.update(inputs=1 << 62, earlier=1 << 62, ops=-1))
-
-
-@attack
-def recipe_of_a_petabyte(bundle: Path, canary: Path) -> Path:
-    def change(manifest: dict[str, Any]) -> None:
-        recipe = {"kind": "constant", "element": "AA=="}
-        manifest["values"]["input.0"]["storage"].update(nbytes=1 << 50, recipe=recipe)
-        manifest["values"]["input.0"].update(size=[1 << 48])
-
-    return with_manifest(bundle, change)
-
-
-@attack
-def header_of_a_petabyte(bundle: Path, canary: Path) -> Path:
-    tensors = healthy(bundle) / "tensors.safetensors"
-    tensors.write_bytes((1 << 50).to_bytes(8, "little") + tensors.read_bytes()[8:])
-    return bundle
-
-
-@attack
-def deep_manifest(bundle: Path, canary: Path) -> Path:
-    nested = '{"kind":"sequence","type":"list","items":[' * 4000 + "]}" * 4000
-    text = (healthy(bundle) / "manifest.json").read_text()
-    manifest = json.loads(text)
-    manifest["values"]["input.1"] = "HERE"
-    (bundle / "manifest.json").write_text(json.dumps(manifest).replace('"HERE"', nested))
-    return bundle
-
-
-@attack
-def deep_graph(bundle: Path, canary: Path) -> Path:
-    return with_lines(bundle, "y = x.relu()", "return " + "(" * 2000 + "y" + ",)" * 2000)
-
-
-@attack
-def many_nested_graphs(bundle: Path, canary: Path) -> Path:
-    text = "".join("    " * depth + f"class {'Graph' if not depth else 'g'}:\n" for depth in range(90))
-    (healthy(bundle) / "graph.py").write_text(text + "    " * 90 + "pass\n")
-    return bundle
-
-
 # What is shown.
 
 
@@ -538,12 +403,3 @@ def escapes_in_the_path(bundle: Path, canary: Path) -> Path:
 def text_as_an_input(bundle: Path, canary: Path) -> Path:
     entry = {"kind": "str", "value": f'"); std::system("touch {canary}"); ("'}
     return with_manifest(bundle, lambda manifest: manifest["values"].update({"input.0": entry}))
-
-
-def zipped(bundle: Path) -> bytes:
-    """Return the zip of a bundle, for the fuzzers."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for file in sorted(bundle.iterdir()):
-            archive.write(file, file.name)
-    return buffer.getvalue()

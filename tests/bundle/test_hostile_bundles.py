@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ast
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import CORPUS, ESCAPES, with_compiler, with_lines
+from hostile import CORPUS
+from hostile_tools import ESCAPES, with_compiler, with_lines, with_manifest
 
 from torchrepro.bundle.describe import describe_bundle
 from torchrepro.bundle.load import load_bundle, load_verified
@@ -26,6 +29,8 @@ from torchrepro.graph_text.parser import read_graph
 from torchrepro.nouns.errors import BundleError, GraphTextError, TorchReproError
 from torchrepro.report.collect import collect
 from torchrepro.report.formats import Format, rendered
+from torchrepro.report.run_files import verdict_in
+from torchrepro.script.save_bundle import save_bundle
 
 SECONDS = 5.0
 _COMMANDS = (
@@ -107,6 +112,12 @@ REFUSED_ON_LOADING = (
     *("text_as_an_input", "links_in_the_directory", "pipe_in_the_directory", "counts_beyond_reason"),
     *("negative_strides", "sizes_beyond_the_storage", "deep_graph", "graph_that_reads_a_file"),
     *("graph_that_assembles", "graph_that_calls_the_system", "graph_that_evaluates_a_size"),
+    *("graph_that_hands_on_an_accessor", "graph_that_hands_on_a_key", "module_that_is_a_command"),
+    *("placement_of_another_module", "group_that_is_code", "mesh_with_names_that_are_code"),
+    *("groups_without_end", "group_with_a_rank_twice", "subclass_in_a_tool_of_torch", "subclass_of_code"),
+    *("subclass_of_text", "subclass_with_another_class", "collective_of_text", "recipe_of_integers"),
+    *("setting_of_the_standard_library", "setting_in_the_source", "setting_that_is_code"),
+    *("setting_with_arguments_that_are_code", "compiler_that_is_a_command", "recipe_of_floats"),
 )
 
 
@@ -116,6 +127,52 @@ def test_loading_refuses_it_in_one_line(name: str, tmp_path: Path) -> None:
     refused = _outcome(lambda: load_verified(bundle, trusted=(), stranger=True))
     assert isinstance(refused, TorchReproError)
     assert refused.next_step
+
+
+@pytest.mark.parametrize("name", [name for name in CORPUS if name.startswith(("placement", "subclass"))])
+def test_no_module_is_imported_by_its_name(name: str, tmp_path: Path) -> None:
+    bundle = CORPUS[name](tmp_path / "bundle", tmp_path / "canary")
+    _outcome(lambda: load_verified(bundle, trusted=(), stranger=True))
+    assert not {"antigravity", "torch.distributed.run"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize("name", ["module_that_is_a_command", "compiler_that_is_a_command"])
+def test_a_command_to_copy_is_one_command(name: str, tmp_path: Path) -> None:
+    bundle = CORPUS[name](tmp_path / "bundle", tmp_path / "canary")
+    refused = _outcome(lambda: load_verified(bundle, trusted=(), stranger=True))
+    assert isinstance(refused, TorchReproError)
+    words = shlex.split(refused.next_step, comments=True)
+    assert f"x; touch {tmp_path / 'canary'} #" in words
+    shown = rendered(collect(bundle), Format.TEXT)
+    assert "torchrepro locate a; touch" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x\n"""\nimport planted  #',
+        "x\rimport planted",
+        '")\nimport planted  #',
+        "x\x0cimport planted\u2028import planted",
+    ],
+)
+def test_no_text_of_a_manifest_becomes_code_of_a_script(text: str, tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest.update(notes=[text], origin={"number": 0, "seen": 1, "source": text}, run_id=text)
+        manifest["ambient"]["left_out"] = [text]
+        manifest["expected"] = {"kind": "compile_error", "stage": "backend", "exception": text}
+        raised = {"type": text, "message": text, "traceback": text}
+        manifest["verdict"].update(kind="compile_error", summary=text, raised=raised, notes=[text])
+
+    bundle = with_manifest(tmp_path / "bundle", change)
+    repro = load_verified(bundle, trusted=(), stranger=True)
+    verdict = verdict_in(read_manifest(bundle).verdict)
+    assert verdict is not None
+    written = save_bundle(repro, tmp_path / "written", verdict=verdict)
+    tree = ast.parse((written / "repro.py").read_text())
+    imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    assert imported
+    assert "planted" not in imported
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.bundle.manifest import Manifest, StrEntry, parts_of
+from torchrepro.bundle.manifest import GroupEntry, Manifest, MeshEntry, StrEntry, parts_of
 from torchrepro.bundle.process_groups import require_groups
 from torchrepro.bundle.provenance import is_own, names_it_runs, works_for_stranger
 from torchrepro.bundle.read import (
@@ -66,6 +67,8 @@ def load_verified(
         manifest = manifest_of(files)
         require_complete(path, manifest)
         trusted = names_it_runs(manifest) if trusted is None else trusted
+        if stranger:
+            _require_plain_strings(manifest, path)
         if manifest.groups is not None:
             require_groups(manifest.groups)
         file, start, length = files.span(TENSORS)
@@ -78,8 +81,6 @@ def load_verified(
     constants = _under(values, "constant.")
     source = code.source(values) if code.text else None
     compiler, ambient, refused = _safe_state(manifest, trusted, own=not stranger)
-    if stranger:
-        _require_plain_strings(manifest, path)
     settings, missing = load_settings(manifest.user_settings, source, trusted, path)
     ambient = replace(ambient, left_out=(*ambient.left_out, *missing))
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
@@ -126,7 +127,10 @@ def load_verified(
 
 
 def _collective_tensors(values: dict[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return values[f"collective.{number}.given"], values[f"collective.{number}.returned"]
+    given, returned = (values[f"collective.{number}.{name}"] for name in ("given", "returned"))
+    if not isinstance(given, torch.Tensor) or not isinstance(returned, torch.Tensor):
+        raise BundleError(f"the collective {number} has no tensors", next_step="take the bundle again")
+    return given, returned
 
 
 @dataclass
@@ -142,7 +146,7 @@ class _Code:
     def source(self, values: Mapping[str, Any]) -> ModuleType:
         """Run the source in the bundle, once, on the tensors among the values that it needs."""
         if SOURCE_TRUST not in self.trusted:
-            show = f"read it (torchrepro show --source {self.path})"
+            show = f"read it (torchrepro show --source {shlex.quote(str(self.path))})"
             raise BundleError(
                 f"{self.path} runs code of its user, which it keeps in {SOURCE}",
                 next_step=f"{show}, then allow it with --trust {SOURCE_TRUST}",
@@ -191,12 +195,13 @@ def _require_known_compiler(compiler: Compiler, trusted: Collection[str], *, own
     ):
         raise BundleError(
             f"the bundle's compiler is {compiler.name}, a function that would be imported and run",
-            next_step=f"if you know it, allow it with --trust {module}",
+            next_step=f"if you know it, allow it with --trust {shlex.quote(module)}",
         )
     if not own and ":" not in compiler.name and compiler.name not in COMPILERS | set(trusted):
         raise BundleError(
             f"the bundle's compiler is {compiler.name!r}, which is not one of torch's own",
-            next_step=f"if it is installed and you know it, allow it with --trust {compiler.name}",
+            next_step="if it is installed and you know it, allow it with "
+            f"--trust {shlex.quote(compiler.name)}",
         )
     # A compiler of the user may have modes of its own.
     if not own and compiler.mode is not None and compiler.mode not in MODES:
@@ -220,11 +225,18 @@ def _require_known_words(manifest: Manifest) -> None:
 
 
 def _require_plain_strings(manifest: Manifest, path: Path) -> None:
-    """Raise if an input is a text that compilers could write into code that they generate."""
+    """Raise if an input or the name of a group is a text that compilers could write into generated code."""
+    texts = [] if manifest.groups is None else [*manifest.groups.groups]
     for entry in parts_of(manifest.values):
-        if isinstance(entry, StrEntry) and entry.value != plain_text(entry.value):
+        match entry:
+            case StrEntry(value=text) | GroupEntry(name=text):
+                texts.append(text)
+            case MeshEntry(names=names, groups=groups):
+                texts += (*(names or ()), *groups)
+    for text in texts:
+        if text != plain_text(text):
             raise BundleError(
-                f"{path}: an input is the text {entry.value[:40]!r}; a stranger's may hold plain words",
+                f"{path} holds the text {text[:40]!r}; a stranger's may hold plain words",
                 next_step="ask for a bundle with another text",
             )
 

@@ -17,7 +17,7 @@ from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 
 COMMUNICATING = ("_c10d_functional", "c10d_functional", "_dtensor", "c10d", "symm_mem")
 """Libraries whose operators talk to other ranks."""
-_MOST_RANKS = 1 << 20
+_MOST_RANKS, _MOST_GROUPS = 1 << 20, 1 << 12
 
 
 def communicates(graph: GraphModule) -> bool:
@@ -61,9 +61,11 @@ def require_groups(groups: ProcessGroups) -> None:
 
     Groups of a job that this process is part of are left alone: its own bundle fits them.
     """
-    ranks = [rank for group in groups.groups.values() for rank in group]
-    sane = 0 <= groups.rank < groups.size <= _MOST_RANKS and all(0 <= rank < groups.size for rank in ranks)
-    if not sane or not all(groups.rank in group for group in groups.groups.values()):
+    sane = 0 <= groups.rank < groups.size <= _MOST_RANKS and 0 < len(groups.groups) <= _MOST_GROUPS
+    for ranks in groups.groups.values():
+        sane &= groups.rank in ranks and len({*ranks}) == len(ranks)
+        sane &= all(0 <= rank < groups.size for rank in ranks)
+    if not sane:
         raise BundleError(
             "the manifest describes impossible process groups", next_step="take the bundle again"
         )

@@ -8,6 +8,7 @@ code: an entry has its path, and only a reader who trusts that code finds the cl
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     from torchrepro.bundle.values import Packer, Unpacker
 
 _FLATTENS = frozenset({"__tensor_flatten__", "__tensor_unflatten__"})
+_MODULES = frozenset(
+    {
+        *("torch.nested._internal.nested_tensor", "torch.sparse.semi_structured"),
+        *("torch.distributed._functional_collectives", "torch._subclasses.complex_tensor._core"),
+        *(f"torch.testing._internal.{name}" for name in ("two_tensor", "custom_tensor", "subclasses")),
+    }
+)
+"""Modules of torch that define tensor subclasses, in torch 2.11 to 2.15."""
 
 
 def class_path(kind: type) -> str:
@@ -97,8 +106,10 @@ def build_subclass(
             f"the bundle holds a {entry.type}, which torch {torch.__version__} does not have",
             next_step="use the torch version that the manifest names",
         )
-    is_class = isinstance(found, type) and issubclass(found, torch.Tensor)
-    if not is_class or (wrapper and not set(dir(found)) >= _FLATTENS):
+    fits = isinstance(found, type) and issubclass(found, torch.Tensor)
+    fits = fits and (not wrapper or set(dir(found)) >= _FLATTENS)
+    names = entry.inner if isinstance(entry, SubclassEntry) else entry.attributes
+    if not fits or not all(name.isidentifier() and not name.startswith("__") for name in names):
         raise BundleError(f"{entry.type} is no tensor class that fits", next_step="take the bundle again")
     if isinstance(entry, AsSubclassEntry):
         made = make_subclass(found, unpacking.unpack(entry.plain))
@@ -112,15 +123,17 @@ def build_subclass(
 def find_torch_class(name: str) -> type[torch.Tensor] | None:
     """Return the tensor subclass of torch with this full name, if there is one.
 
-    Only torch's own modules are searched: a name in an untrusted manifest must import nothing else.
+    A name in an untrusted manifest imports nothing but the modules of a table: others of torch parse the
+    command line, start tools or register operators when they are imported.
     """
     module_name, _, class_name = name.rpartition(".")
-    if module_name != "torch" and not module_name.startswith("torch."):
+    if module_name.partition(".")[0] != "torch":
         return None
     try:
-        found = getattr(importlib.import_module(module_name), class_name, None)
-    except ImportError:
+        module = importlib.import_module(module_name) if module_name in _MODULES else sys.modules[module_name]
+    except (ImportError, KeyError):
         return None
+    found = getattr(module, class_name, None)
     own = isinstance(found, type) and issubclass(found, torch.Tensor)
     return found if own and set(dir(found)) >= _FLATTENS else None
 

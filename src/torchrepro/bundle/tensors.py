@@ -249,6 +249,12 @@ class _NonLeaf(torch.autograd.Function):
         return torch.zeros((), device="cpu"), None
 
 
+_WRONG_PARTS = (
+    *(RuntimeError, TypeError, ValueError, AssertionError, LookupError, ArithmeticError),
+    AttributeError,  # a class that is given another value in place of a tensor
+)
+
+
 def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
     """Return the tensor that an entry describes."""
 
@@ -266,7 +272,7 @@ def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
                     tensor = cast(torch.Tensor, cast(Any, _NonLeaf).apply(anchor, make))
             else:
                 tensor = make().requires_grad_(entry.requires_grad)
-    except (RuntimeError, TypeError, ValueError, AssertionError, LookupError, ArithmeticError) as error:
+    except _WRONG_PARTS as error:
         # Only a manifest that was changed by hand, or a torch that builds this kind differently.
         reason = str(error).split("\n", 1)[0]
         raise BundleError(

@@ -122,5 +122,7 @@ def time_limit_of(manifest: Manifest) -> float:
     """Return the seconds that a bundle may take: 300, or a little more than a recorded hang took."""
     if manifest.expected is None or manifest.expected.kind is not Kind.HANG:
         return 300.0
-    recorded = float((manifest.verdict or {}).get("seconds") or 0.0)
+    recorded = (manifest.verdict or {}).get("seconds")
+    if not isinstance(recorded, int | float) or not recorded > 0:
+        return 30.0
     return min(300.0, 30.0 + 2 * recorded)

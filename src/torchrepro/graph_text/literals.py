@@ -26,6 +26,7 @@ from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
 from torchrepro.graph_text.syntax import NUMPY_WORDS, dotted_name
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.torch_api.distributed import PLACEMENTS, is_mesh_or_group, make_placement, placement_parts
+from torchrepro.torch_api.names import NUMPY_ATTRIBUTE
 
 _TORCH_VALUES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 _CONSTANTS = (int, float, str, bytes, bool)
@@ -288,6 +289,8 @@ class LiteralReader:
         value = getattr(torch, name, None) if owner == "torch" else None
         if isinstance(value, _TORCH_VALUES) or value is torch.Tensor:
             return value
+        if path == NUMPY_ATTRIBUTE:  # what calls it would choose the attribute, which the parser checks
+            raise GraphTextError(f"{path} is no value", next_step="call it with the name of an attribute")
         return self.resolve(path)
 
     def resolve(self, path: str) -> Any:

@@ -11,6 +11,7 @@ import functools
 import importlib
 import operator
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator
 from types import BuiltinFunctionType, FunctionType
@@ -121,7 +122,7 @@ def resolve_trusted(path: str, trusted: Collection[str]) -> Any:
     if not covers(trusted, module):
         raise GraphTextError(
             f"{module}.{name} is not among the functions that a graph may call",
-            next_step=f"if you trust it, allow it with --trust {module}",
+            next_step=f"if you trust it, allow it with --trust {shlex.quote(module)}",
         )
     found = _walk(_import_trusted(module), name)
     if not callable(found):

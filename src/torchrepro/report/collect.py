@@ -6,12 +6,11 @@ What is missing is left out, and the command that adds it is named.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.provenance import standing_of
@@ -21,7 +20,12 @@ from torchrepro.bundle.read import (
 )
 from torchrepro.engine.check_bundle import time_limit_of
 from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
-from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated, verdict_of
+from torchrepro.engine.processes.fresh_process import (
+    compiler_environment,
+    run_isolated,
+    understood,
+    verdict_of,
+)
 from torchrepro.engine.sandbox.chosen import sandbox_for
 from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import HarnessError, TorchReproError
@@ -167,6 +171,7 @@ def _steps(minified: Minified | None) -> tuple[Adoption, ...]:
 
 def _next_steps(around: Surroundings, verdict: Verdict | None, shown: str) -> tuple[str, ...]:
     """Return the commands that would add what is missing."""
+    shown = shlex.quote(shown)
     if verdict is None:
         return (f"torchrepro check {shown} tells whether it fails",)
     if not verdict.fails:
@@ -220,8 +225,9 @@ def measured(
         outcome = run_without_reference_if_it_dies(ran)
         if outcome.result is None:
             return Measured(verdict_of(outcome, seconds))
-        verdict = msgspec.convert(outcome.result["verdict"], Verdict)
-        maps = msgspec.convert(outcome.result["maps"], tuple[ErrorMap, ...], strict=False)
+        found = understood(outcome.result, dict[str, Any])
+        verdict = understood(found.get("verdict"), Verdict)
+        maps = understood(found.get("maps"), tuple[ErrorMap, ...], strict=False)
         return Measured(replace(verdict, seconds=outcome.seconds), maps)
     except (TorchReproError, HarnessError) as exc:
         return Measured(note=f"could not be run for this report: {str(exc).splitlines()[0]}")

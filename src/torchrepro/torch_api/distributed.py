@@ -113,10 +113,11 @@ def placement_parts(value: Any) -> tuple[str, tuple[Any, ...]] | None:
 
 def make_placement(path: str, *fields: Any) -> Any:
     """Return the placement of a class of `PLACEMENTS` with these fields."""
-    module, _, name = path.rpartition(".")
-    kind = getattr(import_module(module), name)
+    # Before the import: a stranger's bundle may name any module.
     if path not in PLACEMENTS or len(fields) != len(PLACEMENTS[path]):
         raise ValueError(f"{path} takes {len(PLACEMENTS.get(path, ()))} fields")
+    module, _, name = path.rpartition(".")
+    kind = getattr(import_module(module), name)
     # The last field of a strided shard can only be given by name.
     return kind(*fields[:1], **dict(zip(PLACEMENTS[path][1:], fields[1:], strict=True)))
 

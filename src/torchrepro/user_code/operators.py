@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,12 +225,13 @@ def _register(entry: CustomOpEntry, trusted: Collection[str], registrations: Reg
 
 
 def _how_to_trust(entry: CustomOpEntry, bundle: Path) -> str:
-    command = f"torchrepro check {bundle} --trust"
+    name = shlex.quote(str(bundle))
+    command = f"torchrepro check {name} --trust"
     if entry.in_source:
         return (
-            f"its source is in the bundle: read it with torchrepro show --source {bundle}, "
+            f"its source is in the bundle: read it with torchrepro show --source {name}, "
             f"allow it with {command} {SOURCE_TRUST}"
         )
     if entry.module == "__main__" or not (entry.module or entry.library):
         return f"move what registers it into a module, and allow that with {command} MODULE"
-    return f"if you trust it, allow it with {command} {entry.library or entry.module}"
+    return f"if you trust it, allow it with {command} {shlex.quote(entry.library or entry.module)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import shlex
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -132,9 +133,9 @@ def load_settings(
     found: dict[tuple[str, str], Any] = {}
     missing: dict[str, str] = {}
     for entry in entries:
+        _require_plain(entry, bundle)
         if entry.table == BACKEND:
             continue
-        _require_plain(entry, bundle)
         try:
             value = getattr(source, entry.source) if entry.source else _imported(entry, trusted, bundle)
         except (ImportError, AttributeError, ValueError) as exc:
@@ -148,8 +149,9 @@ def load_settings(
 def _require_plain(entry: UserSetting, bundle: Path) -> None:
     """Raise if an entry does not name a setting: its words end up in scripts."""
     plain = entry.table in (*CONFIG_MODULES, *TABLES, OPTIONS) and bool(_SETTING.fullmatch(entry.name))
+    plain |= entry.table == BACKEND
     plain &= not entry.source or entry.source.isidentifier()
-    plain &= not entry.reference or bool(_REFERENCE.fullmatch(entry.reference))
+    plain &= bool(entry.source) if not entry.reference else bool(_REFERENCE.fullmatch(entry.reference))
     plain &= entry.arguments.keys() <= ARGUMENTS
     plain &= all(
         value is None or type(value) is bool or _is_word(value) for value in entry.arguments.values()
@@ -169,7 +171,8 @@ def _imported(entry: UserSetting, trusted: Collection[str], bundle: Path) -> Any
     if not covers(trusted, module):
         raise BundleError(
             f"the setting {entry} is {entry.reference}, which would be imported and run",
-            next_step=f"if you trust it, allow it with torchrepro check {bundle} --trust {module}",
+            next_step="if you trust it, allow it with "
+            f"torchrepro check {shlex.quote(str(bundle))} --trust {module}",
         )
     found = resolve_name(entry.reference)
     require_part_of(module, name, found, trusted)

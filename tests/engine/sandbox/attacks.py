@@ -57,6 +57,7 @@ def try_all(payload: Mapping[str, Any], phase: Any) -> dict[str, str]:
         "write to the system": lambda: Path("/usr/torchrepro-was-here").write_text(""),
         "read": secret.read_text,
         "list": lambda: os.listdir(secret.parent),
+        "read shared memory": Path(payload["shared"]).read_text,
         "read the key": lambda: Path(payload["key"]).read_bytes(),
         "TCP": lambda: _connect(socket.AF_INET, tuple(payload["tcp"])),
         "socket in a file": lambda: _connect(socket.AF_UNIX, payload["unix"]),
@@ -89,6 +90,7 @@ def look_around(payload: Mapping[str, Any], phase: Any) -> dict[str, Any]:
         "said": said.strip(),
         "wrote": scratch.read_text(),
         "descriptors": _open_files(),
+        "most processes": int(Path("/proc/sys/kernel/pid_max").read_text()),
     }
 
 
@@ -157,6 +159,18 @@ def wait_for_interrupt(payload: Mapping[str, Any], phase: Any) -> str:
     except KeyboardInterrupt:
         return "interrupted"
     return "not interrupted"
+
+
+def flood(payload: Mapping[str, Any], phase: Any) -> None:
+    """Report without an end; or one line without an end."""
+    data = b'{"phase": "run"}\n' * 4096 if payload["lines"] else b"x" * (1 << 16)
+    while True:
+        os.write(phase._descriptor, data)
+
+
+def lie(payload: Mapping[str, Any], phase: Any) -> Any:
+    """Answer what no job answers."""
+    return payload["answer"]
 
 
 def forge(payload: Mapping[str, Any], phase: Any) -> None:

@@ -71,6 +71,17 @@ def test_home_and_what_is_above_it_are_never_readable(
     assert wanted <= readable
 
 
+def test_the_working_directory_is_not_readable_because_python_was_started_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "project"), *sys.path])  # as `python -m` does
+    found = _chosen(tmp_path)
+    assert found is not None
+    assert str(tmp_path / "project") not in found.readable
+
+
 @pytest.mark.parametrize("choice", ["bubblewrap", "nonsense"])
 def test_a_sandbox_that_is_not_there_is_refused(
     choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

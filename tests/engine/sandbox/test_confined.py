@@ -22,7 +22,9 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.fresh_process import run_isolated, verdict_of
 from torchrepro.engine.sandbox.chosen import CHOICE, MORE_NAMES, Sandbox, sandbox_for
+from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
+from torchrepro.report import collect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is made of parts of Linux")
 HERE = Path(__file__).resolve().parent
@@ -63,6 +65,7 @@ def test_nothing_outside_is_written_read_connected_to_or_signalled(
     canary.write_text("as it was")
     secret.write_text("a secret")
     key = Path(os.environ["TORCHREPRO_CONFIG_DIR"]) / "key"
+    shared = Path("/dev/shm") / f"torchrepro-test-{os.getpid()}"
     before, mode = canary.stat().st_mtime_ns, canary.stat().st_mode
     with ExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -73,12 +76,15 @@ def test_nothing_outside_is_written_read_connected_to_or_signalled(
             listener.listen()
         victim = stack.enter_context(subprocess.Popen(["sleep", "60"]))
         stack.callback(victim.kill)
+        stack.callback(shared.unlink)
+        shared.write_text("a secret")
         outcome = _run(
             sandbox,
             "try_all",
             canary=str(canary),
             secret=str(secret),
             key=str(key),
+            shared=str(shared),
             victim=victim.pid,
             tcp=tcp.getsockname(),
             unix=str(tmp_path / "socket"),
@@ -123,6 +129,8 @@ def test_the_environment_is_rebuilt_and_the_scratch_directory_works(
     if os.environ[CHOICE] != "landlock":
         assert os.getpid() not in found["processes"]
         assert len(found["processes"]) < 10
+    if os.environ[CHOICE] == "namespaces" and _kernel() >= (6, 14):
+        assert found["most processes"] == sandbox.limits.processes
     # Besides pipes, its output, which has no name, and nothing that the parent has open.
     files = {name for name in found["descriptors"] if name.startswith("/") and name != os.devnull}
     assert all(name.endswith(" (deleted)") for name in files), files
@@ -180,6 +188,36 @@ def test_an_interrupt_reaches_it_and_forged_reports_are_ignored(sandbox: Sandbox
     outcome = run_isolated("attacks:forge", {}, time_limit=3.0, sandbox=sandbox, on_phase=phases.append)
     assert outcome.timed_out  # not by the clock that it set itself
     assert phases == ["run"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [True, False])
+def test_reports_without_an_end_do_not_keep_a_deadline_from_passing(sandbox: Sandbox, lines: bool) -> None:
+    began = time.monotonic()
+    outcome = run_isolated("attacks:flood", {"lines": lines}, time_limit=3.0, sandbox=sandbox)
+    assert outcome.timed_out
+    assert outcome.result is None
+    assert time.monotonic() - began < 20
+
+
+LIES: list[Any] = ["x", [1], {"kind": "mismatch", "stage": []}, {"kind": "x"}, 7]
+
+
+@pytest.mark.slow
+def test_an_answer_that_no_job_gives_is_refused_in_one_line(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer in LIES:
+        outcome = _run(sandbox, "lie", answer=answer)
+        with pytest.raises(TorchReproError, match="cannot be understood"):
+            verdict_of(outcome, 60.0)
+        monkeypatch.setattr(collect, "run_isolated", lambda *args, outcome=outcome, **how: outcome)
+        found = collect.measured(BUNDLE, read_manifest(BUNDLE))
+        assert "cannot be understood" in found.note
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
 
 
 def _processes_in(sandbox: Sandbox) -> list[str]:

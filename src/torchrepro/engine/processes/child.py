@@ -38,6 +38,7 @@ SignalHandler = Callable[[int, FrameType | None], None]
 _TAIL_BYTES = 8000
 _LONGEST_LINE = 256 << 20
 """Bytes of a report; whoever sends more does not answer."""
+_CHUNK, _MOST_CHUNKS = 1 << 16, 256
 _POLL_SECONDS = 0.1
 _POLL_DYING_SECONDS = 0.005
 _TERM_SECONDS = 0.3
@@ -277,7 +278,7 @@ class Child(Program):
         self.jobs = 0
         """How many jobs it has been given."""
         self._reports, self._requests = reports, requests
-        self._unread = b""
+        self._unread = bytearray()
         self._ended: int | None = None
         """The exit code of a process in a sandbox, which the process around it reports."""
         os.set_blocking(reports, False)
@@ -344,11 +345,16 @@ class Child(Program):
 
     def _read(self) -> None:
         with suppress(BlockingIOError):
-            while not self.is_silent:
-                chunk = os.read(self._reports, 1 << 16)
-                *lines, self._unread = (self._unread + chunk).split(b"\n")
+            # So many at a time: a process that never stops reporting must not keep its deadline from passing.
+            for _ in range(_MOST_CHUNKS):
+                if self.is_silent:
+                    break
+                chunk = os.read(self._reports, _CHUNK)
+                *lines, rest = chunk.split(b"\n")
                 for line in lines:
-                    self._take(line)
+                    self._take(bytes(self._unread) + line)
+                    self._unread.clear()
+                self._unread += rest
                 self.is_silent = not chunk or len(self._unread) > _LONGEST_LINE
 
     def _take(self, line: bytes) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import platformdirs
@@ -31,6 +31,7 @@ from torchrepro.engine.processes.child import (
     popen,
     reports_and_output,
     start_afresh,
+    undisturbed,
 )
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
@@ -38,6 +39,7 @@ from torchrepro.nouns.verdict import Kind, Stage, Verdict
 if TYPE_CHECKING:
     from torchrepro.engine.sandbox.chosen import Sandbox
 
+Answer = TypeVar("Answer")
 _MODULE = "torchrepro.engine.processes.fresh_process"
 _COMPILED_PHASES = ("compile", "run", "compare")
 # Printed by C++ code and by libgomp, which abort where Python raises MemoryError.
@@ -95,7 +97,8 @@ def run_isolated(
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
-    `on_start` is called with its pid, `on_message` with each report, and `on_phase` with each phase's name.
+    `on_start` is called with its pid, for `os.kill`, `on_message` with each report, and `on_phase` with each
+    phase's name.
     In a `sandbox` the environment is not inherited, and only the process around it has `pass_fds`.
     """
 
@@ -105,7 +108,7 @@ def run_isolated(
             on_phase(message["phase"])
 
     with start_interpreter(environ, pass_fds, sandbox) as child:
-        on_start(child.process.pid)
+        on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload})
         while (outcome := child.outcome()) is None:
@@ -125,13 +128,14 @@ def start_interpreter(
             # -P: a file called random.py in the user's directory must not replace the standard library's.
             command = [sys.executable, "-P", "-m", _MODULE, str(writing_end)]
             chosen = environ or {}
-            process = popen(
-                command if sandbox is None else sandbox.command(command, reports=writing_end),
-                output,
-                stdin=reading_end,
-                pass_fds=(writing_end, *pass_fds),
-                env={**os.environ, **chosen} if sandbox is None else sandbox.environment(chosen),
-            )
+            start = partial(popen, output=output, stdin=reading_end, pass_fds=(writing_end, *pass_fds))
+            if sandbox is None:
+                process = start(command, env={**os.environ, **chosen})
+            else:
+                with undisturbed():  # bubblewrap inherits that: an interrupt is for the process inside
+                    process = start(
+                        sandbox.command(command, reports=writing_end), env=sandbox.environment(chosen)
+                    )
             return Child(process, output, reports, requests)
     except BaseException:
         os.close(requests)
@@ -215,7 +219,7 @@ def result_in_isolation(
 def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
     """Return the verdict that a process reported, or the one derived from its death."""
     if outcome.result is not None:
-        return replace(msgspec.convert(outcome.result, Verdict), seconds=outcome.seconds)
+        return replace(understood(outcome.result, Verdict), seconds=outcome.seconds)
     short_of_memory = _ran_out_of_memory(outcome)
     if not short_of_memory:
         raise_reported(outcome)
@@ -243,6 +247,20 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
         stderr_tail=outcome.output_tail,
         seconds=outcome.seconds,
     )
+
+
+def understood(answer: Any, kind: type[Answer], *, strict: bool = True) -> Answer:
+    """Return the answer of a process as data of this kind; whoever else wrote into its pipe gives no answer.
+
+    A stranger's code that has taken over the process can send anything (`engine/sandbox/`).
+    """
+    try:
+        return msgspec.convert(answer, kind, strict=strict)
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise TorchReproError(
+            f"the process gave an answer that cannot be understood ({exc})",
+            next_step="do not trust this bundle",
+        ) from exc
 
 
 def _ran_out_of_memory(outcome: Outcome) -> bool:

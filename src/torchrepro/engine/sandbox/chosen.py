@@ -107,6 +107,10 @@ class Sandbox:
             found["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / CACHE)
         return found
 
+    def signalled(self, pid: int) -> int:
+        """Return where `os.kill` reaches the supervisor; behind bubblewrap it is in the group of that."""
+        return -pid if self.kind is Kind.BUBBLEWRAP else pid
+
     @property
     def home(self) -> Path:
         return self.scratch / "home"
@@ -299,7 +303,8 @@ def _readable(bundle: Path, oracle: str, *, on_device: bool = False) -> tuple[st
 
 def _of_python() -> Iterator[str]:
     yield from (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
-    yield from (path for path in sys.path if path and os.path.isabs(path))
+    # `python -m` puts the working directory there, which confined interpreters do not search (-P).
+    yield from (path for path in sys.path if os.path.isabs(path) and path != os.getcwd())
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
     for name in _PACKAGES:
         with suppress(ImportError, ValueError):

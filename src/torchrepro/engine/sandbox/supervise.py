@@ -192,6 +192,8 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
+            if confinement.kind is Kind.BUBBLEWRAP:
+                os.setpgid(0, 0)  # signals to the group are for the supervisor
             os.chdir(confinement.home)
             confined_alone = confinement.kind is not Kind.BUBBLEWRAP and not self._inside
             _limit_resources(confinement, confined_alone)
@@ -201,7 +203,7 @@ class Supervisor:
             if version:
                 landlock.restrict(
                     # A process outside its namespace shows in /proc, but gives nothing away but its name.
-                    readable=(*confinement.readable, "/proc", "/dev/shm"),
+                    readable=(*confinement.readable, "/proc"),
                     writable=(*confinement.writable, *(("/dev/shm",) if self._inside else ())),
                     devices=confinement.devices,
                 )

@@ -62,10 +62,8 @@ def copy_known(known: RunDirectory, sandbox: Sandbox) -> Path:
     return target
 
 
-def answer_outside(told: Any, outer: RunDirectory, inner: Path, bundle: Path) -> dict[str, Any]:
+def answer_outside(told: dict[str, Any], outer: RunDirectory, inner: Path, bundle: Path) -> dict[str, Any]:
     """Return a confined search's answer with the paths of the run directory; raise if it names others."""
-    if not isinstance(told, dict):
-        raise TorchReproError("the search gave no answer", next_step="do not trust this bundle")
     answer: dict[str, Any] = _renamed(told, str(inner), str(outer.path))
     allowed = (outer.path, bundle.absolute(), bundle.resolve())
     for path in _paths_in(answer):

@@ -32,6 +32,7 @@ from torchrepro.engine.processes.fresh_process import (
     job_named,
     raise_reported,
     run_isolated,
+    understood,
 )
 from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
@@ -171,7 +172,7 @@ class Search:
             if former is not None:
                 return former
             told = self._run(identity, lock, on_message)
-        found: Answer = msgspec.convert(told, kind, strict=False)
+        found: Answer = understood(told, kind, strict=False)
         return replace(found, notes=(started_over, *found.notes)) if started_over else found
 
     def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
@@ -241,7 +242,7 @@ class Search:
             again = replace(request, warm=False)
             outcome = run_search(again, environ=environ, on_message=take, sandbox=sandbox)
         if outcome.result is not None:
-            return {**outcome.result, "sandbox": "".join(named[:1])}
+            return {**understood(outcome.result, dict[str, Any]), "sandbox": "".join(named[:1])}
         raise_reported(outcome)
         if outcome.signal == "SIGKILL":
             raise TorchReproError(

@@ -115,10 +115,12 @@ def seed_of(identity: Identity) -> Path:
 def _digest(bundle: Path) -> str:
     """Return a digest of every file in a bundle. A gigabyte takes about a second."""
     # The results of `locate`, in a folder of the bundle, are not part of it, nor are such of a stranger.
+    # A link is no member (`bundle/read.py`), and may lead to a file without an end.
     inside = (
         path
         for path in bundle.rglob("*")
-        if path.is_file() and path.relative_to(bundle).parts[0].partition(".untrusted-")[0] != LOCATED
+        if stat.S_ISREG(path.lstat().st_mode)
+        and path.relative_to(bundle).parts[0].partition(".untrusted-")[0] != LOCATED
     )
     digest = hashlib.sha256()
     for path in sorted(inside) if bundle.is_dir() else [bundle]:
