@@ -17,7 +17,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,32 @@ SECONDS = 1.0
 MEBIBYTES = 512
 
 Parse = Callable[[bytes, Path], object]
+
+
+def _newer(manifest: bytes) -> Iterator[bytes]:
+    """Yield manifests with the kinds of values and entries that few bundles have."""
+    tensor = json.loads(manifest)["values"]["input.0"]
+    two = {"kind": "subclass", "type": "torch.testing._internal.two_tensor.TwoTensor", "number": 7}
+    two |= {
+        "inner": {"a": tensor, "b": tensor},
+        "context": {"kind": "none"},
+        "size": [4, 4],
+        "stride": [4, 1],
+    }
+    mesh = {"kind": "mesh", "number": 8, "device": "cpu", "shape": [2], "ranks": [0, 1], "groups": ["0"]}
+    placements = [["torch.distributed.tensor.Shard", 0]]
+    spread = {"kind": "dtensor", "number": 9, "local": tensor, "mesh": mesh, "placements": placements}
+    spread |= {"size": [8, 4], "stride": [4, 1]}
+    recipe = {"kind": "random_integers", "itemsize": 4, "low": 0, "high": 9, "seed": 1}
+    drawn = {**tensor, "storage": {**tensor["storage"], "recipe": recipe}}
+    setting = {"table": "inductor", "name": "post_grad_custom_post_pass", "reference": "mylib:function"}
+    for value in (two, spread, drawn):
+        changed = json.loads(manifest)
+        changed["values"] |= {"input.0": value, "collective.0.given": tensor, "collective.0.returned": tensor}
+        changed["groups"] = {"rank": 0, "size": 2, "groups": {"0": [0, 1]}}
+        changed["collectives"] = [{"op": "all_reduce", "arguments": ["sum"]}]
+        yield json.dumps(changed).encode()
+    yield json.dumps({**json.loads(manifest), "user_settings": [setting]}).encode()
 
 
 def parsers() -> dict[str, tuple[Parse, list[bytes]]]:
@@ -116,7 +142,10 @@ def parsers() -> dict[str, tuple[Parse, list[bytes]]]:
         "Max(s0, -s1)",
     ]
     return {
-        "manifest": (whole("manifest.json", load), [members["manifest.json"]]),
+        "manifest": (
+            whole("manifest.json", load),
+            [members["manifest.json"], *_newer(members["manifest.json"])],
+        ),
         "description": (
             lambda data, scratch: describe_bundle(decode_manifest(data, "fuzz")).to_dict(),
             [members["manifest.json"]],

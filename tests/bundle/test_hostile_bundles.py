@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hostile import CORPUS
 from hostile_tools import ESCAPES, with_compiler, with_lines, with_manifest
 
@@ -77,6 +78,14 @@ def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
     load_verified(healthy, trusted=(), stranger=True)
     for format_ in Format:
         rendered(collect(healthy), format_)
+
+
+@pytest.fixture(autouse=True)
+def _without_groups() -> Iterator[None]:
+    """Leave the process groups that a bundle describes to no other test."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -24,6 +24,8 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTR_READ_ONLY, _ATTR_NO_SUID = 1, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SHARED_MEMORY = "size=256m"
+_RESERVED = 300
+"""Numbers of processes that the kernel does not use again."""
 
 
 def enter_namespaces() -> None:
@@ -41,9 +43,17 @@ def enter_namespaces() -> None:
 
 
 def enter_root(
-    scratch: Path, *, readable: Iterable[str], writable: Sequence[str], devices: Iterable[str]
+    scratch: Path,
+    *,
+    readable: Iterable[str],
+    writable: Sequence[str],
+    devices: Iterable[str],
+    processes: int,
 ) -> None:
-    """Make a root file system of the given paths, and forget the old one. `writable` is beneath `scratch`."""
+    """Make a root file system of the given paths, and forget the old one. `writable` is beneath `scratch`.
+
+    No more than `processes` processes and threads may exist in it.
+    """
     _mount("none", "/", flags=_RECURSIVE | _PRIVATE)
     root = scratch / ".root"
     root.mkdir(exist_ok=True)
@@ -64,18 +74,19 @@ def enter_root(
     _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", _DETACH), "umount2")
     os.chdir("/")
+    _limit_process_ids(processes)  # a file that is read-only from here on
     _set_attributes("/", _ATTR_READ_ONLY | _ATTR_NO_SUID, 0)
     for path in (*writable, "/dev/shm"):
         _set_attributes(path, 0, _ATTR_READ_ONLY)
 
 
-def limit_process_ids(count: int) -> None:
-    """Let no more processes and threads exist here than `count`, where the kernel can (6.14).
+def _limit_process_ids(count: int) -> None:
+    """Limit the numbers of processes in this namespace, where the kernel can (6.14).
 
     Before that, `RLIMIT_NPROC` and the supervisor do; the first does not apply to root.
     """
     try:
-        Path("/proc/sys/kernel/pid_max").write_text(str(max(count, 301)))
+        Path("/proc/sys/kernel/pid_max").write_text(str(count + _RESERVED))
     except OSError:
         return
 

@@ -135,8 +135,8 @@ def _be_first(confinement: Confinement, done: int) -> NoReturn:
             readable=confinement.readable,
             writable=confinement.writable,
             devices=confinement.devices,
+            processes=confinement.limits.processes,
         )
-        namespaces.limit_process_ids(confinement.limits.processes)
     except OSError as exc:
         os.write(done, str(exc).encode())
         os._exit(0)
