@@ -50,7 +50,10 @@ FrontendOption = Annotated[
 Trust = Annotated[
     list[str] | None,
     typer.Option(
-        "--trust", metavar="MODULE", help="A module that the bundle may import and run (repeatable)."
+        "--trust",
+        metavar="MODULE",
+        help="A module that the bundle may import and run (repeatable). Any of them runs a stranger's bundle "
+        "without the sandbox.",
     ),
 ]
 
