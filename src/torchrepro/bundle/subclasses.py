@@ -29,20 +29,13 @@ from torchrepro.judge.tensors import inner_values, is_wrapper_subclass
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.distributed import group_named, make_mesh, make_placement, placement_parts
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
+from torchrepro.torch_api.names import SUBCLASS_MODULES
 from torchrepro.torch_api.tensors import hint, make_subclass
 
 if TYPE_CHECKING:
     from torchrepro.bundle.values import Packer, Unpacker
 
 _FLATTENS = frozenset({"__tensor_flatten__", "__tensor_unflatten__"})
-_MODULES = frozenset(
-    {
-        *("torch.nested._internal.nested_tensor", "torch.sparse.semi_structured"),
-        *("torch.distributed._functional_collectives", "torch._subclasses.complex_tensor._core"),
-        *(f"torch.testing._internal.{name}" for name in ("two_tensor", "custom_tensor", "subclasses")),
-    }
-)
-"""Modules of torch that define tensor subclasses, in torch 2.11 to 2.15."""
 
 
 def class_path(kind: type) -> str:
@@ -130,7 +123,11 @@ def find_torch_class(name: str) -> type[torch.Tensor] | None:
     if module_name.partition(".")[0] != "torch":
         return None
     try:
-        module = importlib.import_module(module_name) if module_name in _MODULES else sys.modules[module_name]
+        module = (
+            importlib.import_module(module_name)
+            if module_name in SUBCLASS_MODULES
+            else sys.modules[module_name]
+        )
     except (ImportError, KeyError):
         return None
     found = getattr(module, class_name, None)

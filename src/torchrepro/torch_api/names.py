@@ -87,3 +87,11 @@ FAKE_GROUPS = "torch.testing._internal.distributed.fake_pg"
 
 REGISTER_GROUP = "torch.distributed.distributed_c10d._register_process_group"
 """Gives a process group the name by which operators find it."""
+SUBCLASS_MODULES = frozenset(
+    {
+        *("torch.nested._internal.nested_tensor", "torch.sparse.semi_structured"),
+        *("torch.distributed._functional_collectives", "torch._subclasses.complex_tensor._core"),
+        *(f"torch.testing._internal.{name}" for name in ("two_tensor", "custom_tensor", "subclasses")),
+    }
+)
+"""Modules of torch that define tensor subclasses; checked on torch 2.13."""
