@@ -184,3 +184,69 @@ def where_positive(ctx: Any, grad: Tensor) -> Tensor:
 
 _register("straight_through", rounded, same).register_autograd(straight_through)
 _register("positive", positive, same).register_autograd(where_positive, setup_context=keep)
+
+
+# Results that help backward and have no gradient of their own, as in norms (rstd) and attention (logsumexp).
+def with_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    norm = x.square().sum(-1, keepdim=True).sqrt()
+    return x / norm, norm
+
+
+def keep_statistics(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*output)
+
+
+def keep_apart(ctx: Any, inputs: Any, output: Any) -> None:
+    keep_statistics(ctx, inputs, output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def backward_of_the_first(ctx: Any, grad: Tensor, ignored: Tensor) -> Tensor:
+    unit, norm = ctx.saved_tensors
+    return (grad - unit * (grad * unit).sum(-1, keepdim=True)) / norm
+
+
+def wrong_for_the_first(ctx: Any, grad: Tensor, ignored: Tensor) -> Tensor:
+    return grad / ctx.saved_tensors[1]
+
+
+def fake_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(*x.shape[:-1], 1)
+
+
+for _name, _backward, _keep in (
+    ("statistics", wrong_for_the_first, keep_statistics),
+    ("statistics_healthy", backward_of_the_first, keep_statistics),
+    ("apart", wrong_for_the_first, keep_apart),
+    ("apart_healthy", backward_of_the_first, keep_apart),
+):
+    _register(_name, with_statistics, fake_statistics, PAIR).register_autograd(_backward, setup_context=_keep)
+
+
+# Random numbers from torch's generators: other ones in each run, and in each dtype.
+def dropped(x: Tensor) -> tuple[Tensor, Tensor]:
+    mask = torch.rand_like(x) > 0.5
+    return x * mask * 2, mask
+
+
+def fake_dropped(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+def unscaled(ctx: Any, grad: Tensor, ignored: Tensor) -> Tensor:
+    return grad * ctx.saved_tensors[1]
+
+
+def scaled(ctx: Any, grad: Tensor, ignored: Tensor) -> Tensor:
+    return grad * ctx.saved_tensors[1] * 2
+
+
+for _name, _backward in (("dropout", unscaled), ("dropout_healthy", scaled)):
+    _register(_name, dropped, fake_dropped, PAIR).register_autograd(_backward, setup_context=keep_statistics)
+
+
+def reversed_gradient(ctx: Any, grad: Tensor) -> Tensor:
+    return -grad
+
+
+_register("reversal", lambda x: x.clone(), same).register_autograd(reversed_gradient)

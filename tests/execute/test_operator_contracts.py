@@ -19,6 +19,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from torchrepro.execute.operator_calls import Calls
 from torchrepro.execute.operator_contracts import check_operators
 from torchrepro.nouns.contracts import Contract, OperatorChecks, read_checks
+from torchrepro.user_code.registrations import functions_of
 
 OPERATORS = torch.ops.contracts
 
@@ -35,12 +36,17 @@ def checks(function: Callable[[], Any], tmp_path: Path) -> OperatorChecks:
 
 
 def called(name: str, tmp_path: Path) -> OperatorChecks:
-    x = torch.randn(3, 4, requires_grad=name.startswith(("backward", "narrow", "straight", "positive")))
+    x = torch.randn(3, 4, requires_grad="backward" in functions_of(f"contracts::{name}"))
     return checks(lambda: getattr(OPERATORS, name)(x * 1 if x.requires_grad else x), tmp_path)
 
 
 def line_of(function: Callable[..., Any]) -> str:
     return f"contract_operators.py:{inspect.getsourcelines(function)[1]}"
+
+
+def line_at(place: str) -> str:
+    number = int(place.removeprefix("contract_operators.py:"))
+    return Path(ops.__file__).read_text().splitlines()[number - 1]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,9 @@ def line_of(function: Callable[..., Any]) -> str:
         ("determinism", Contract.DETERMINISM, "result", ops.counts_its_calls),
         ("backward", Contract.BACKWARD, "gradient of x", ops.wrong_backward),
         ("narrow", Contract.BACKWARD, "gradient of x", ops.wrong_backward),
+        ("statistics", Contract.BACKWARD, "gradient of x", ops.wrong_for_the_first),
+        ("apart", Contract.BACKWARD, "gradient of x", ops.wrong_for_the_first),
+        ("dropout", Contract.BACKWARD, "gradient of x", ops.unscaled),
     ],
 )
 def test_a_broken_promise_is_found_with_its_line_and_its_twin_is_not_accused(
@@ -67,9 +76,10 @@ def test_a_broken_promise_is_found_with_its_line_and_its_twin_is_not_accused(
     assert found.operators == (f"contracts::{name}",)
     assert [(one.contract, one.subject) for one in found.violations] == [(contract, subject)]
     (violation,) = found.violations
-    assert violation.registered.startswith("contract_operators.py:")
     if wrong is not None:
         assert violation.registered == line_of(wrong)
+    else:
+        assert f'"{name}"' in line_at(violation.registered)
     assert violation.remedy
     assert "test_operator_contracts.py" in violation.source
     assert called(f"{name}_healthy", tmp_path / "twin").violations == ()
@@ -94,6 +104,9 @@ def test_a_surrogate_gradient_and_a_kink_are_not_called_wrong(tmp_path: Path) ->
         "contracts::straight_through: backward not checked: it is piecewise constant, "
         "so its gradient is a surrogate by intent",
     )
+    reversal = called("reversal", tmp_path / "reversal")
+    assert reversal.violations == ()
+    assert "its result is its argument" in reversal.skipped[0]
     x = torch.randn(64).relu().requires_grad_()  # half of it lies on the kink
     on_the_kink = checks(lambda: OPERATORS.positive(x * 1), tmp_path / "kink")
     assert on_the_kink.violations == ()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchrepro.execute.operator_calls import Call
+from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.pytree import tree_flatten, tree_leaves, tree_unflatten
 
 _STEPS = {torch.float64: (1e-3, 1e-4, 1e-5, 1e-6), torch.float32: (1e-1, 3e-2, 1e-2, 3e-3)}
@@ -77,20 +78,27 @@ def _checked(call: Call, dtype: torch.dtype) -> list[WrongGradient]:
     ):
         raise NotChecked("arguments share memory")
     noise = torch.Generator().manual_seed(0)
-    results = _run(call.op, structure, leaves)
-    _require_alike(results, _run(call.op, *reversed(tree_flatten(call.fresh()))), dtype)
-    cotangents = [_random(result, noise) for result in results]
+    state = capture_rng_state()
 
-    def weighed(values: Sequence[Any]) -> torch.Tensor:
-        found = _run(call.op, structure, values)
-        parts = zip(found, cotangents, strict=True)
-        return torch.stack([(one.to(torch.float64) * other).sum().cpu() for one, other in parts]).sum()
+    def run(values: Sequence[Any], structure: Any = structure) -> list[torch.Tensor]:
+        with same_randomness(state):
+            return _run(call.op, structure, values)
+
+    results = run(leaves)
+    _require_alike(results, run(*tree_flatten(call.fresh())), dtype)
+    cotangents = [_random(result, noise) for result in results]
+    given = [leaf.detach().requires_grad_() if place in places else leaf for place, leaf in enumerate(leaves)]
+    counted = _with_gradients(run(given), [given[place] for place in places], cotangents)
 
     wrong, reasons = [], list[str]()
     for place in places[:_ARGUMENTS]:
 
         def at(value: torch.Tensor, place: int = place) -> torch.Tensor:
-            return weighed([*leaves[:place], value, *leaves[place + 1 :]])
+            found = run([*leaves[:place], value, *leaves[place + 1 :]])
+            if any(torch.equal(one, value) for one in found):
+                raise Surrogate("its result is its argument, so its backward is what it is for")
+            parts = [(found[one].to(torch.float64) * cotangents[one]).sum().cpu() for one in counted]
+            return torch.stack(parts).sum()
 
         try:
             directions = _directions(at, leaves[place], noise, dtype)
@@ -107,6 +115,31 @@ def _checked(call: Call, dtype: torch.dtype) -> list[WrongGradient]:
     return wrong
 
 
+def _with_gradients(
+    results: Sequence[torch.Tensor], given: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+) -> list[int]:
+    """Return the places of the results that backward takes gradients of; of all if there are none.
+
+    Norms and attention also return what their backward needs (rstd, logsumexp), and ignore its gradient.
+    """
+
+    def reaches(result: torch.Tensor, cotangent: torch.Tensor) -> bool:
+        found = _gradients(result, given, cotangent.to(result)) if result.requires_grad else ()
+        return any(one is not None and bool(one.any()) for one in found)
+
+    pairs = enumerate(zip(results, cotangents, strict=True))
+    return [place for place, pair in pairs if reaches(*pair)] or list(range(len(results)))
+
+
+def _gradients(
+    result: torch.Tensor, given: Sequence[torch.Tensor], cotangent: torch.Tensor | None = None
+) -> Sequence[torch.Tensor | None]:
+    try:
+        return torch.autograd.grad(result, given, cotangent, retain_graph=True, allow_unused=True)
+    except Exception as failure:  # the user's code; eager raises it as well
+        raise NotChecked(f"its backward raises {type(failure).__name__}") from failure
+
+
 def _directions(
     at: Callable[[torch.Tensor], torch.Tensor], leaf: torch.Tensor, noise: torch.Generator, dtype: torch.dtype
 ) -> list[_Direction]:
@@ -117,11 +150,8 @@ def _directions(
     total = at(given)
     if not total.requires_grad:
         raise NotChecked("its result does not depend on what needs gradients")
-    try:
-        (gradient,) = torch.autograd.grad(total, given, allow_unused=True)
-    except Exception as failure:  # the user's code; eager raises it as well
-        raise NotChecked(f"its backward raises {type(failure).__name__}") from failure
-    gradient = torch.zeros_like(given) if gradient is None else gradient
+    (found,) = _gradients(total, [given])
+    gradient = torch.zeros_like(given) if found is None else found
     wanted = (_random(leaf, noise) * scale for _ in range(_DIRECTIONS))
     return [_along(at, point, gradient, direction, dtype) for direction in wanted]
 

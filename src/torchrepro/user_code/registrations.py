@@ -73,13 +73,14 @@ def _registered_here(name: str, role: Role) -> str:
         if found.startswith(wanted):
             return place_of(function)
     # `torch.library.register_fake` and `Library` keep their caller. Checked on torch 2.11 to 2.15.
-    recorded = [kernel.source for kernel in registry_entry(name).fake_impl.kernels] if role == "fake" else []
-    lines = registrations_of(name).splitlines() if role != "fake" or not recorded else []
-    recorded += [line.rpartition("registered at ")[2].partition(" ::")[0] for line in lines]
+    fakes = [kernel.source for kernel in registry_entry(name).fake_impl.kernels] if role == "fake" else []
+    lines = () if fakes else registrations_of(name).splitlines()
+    recorded = [*fakes, *(line.rpartition("registered at ")[2].partition(" ::")[0] for line in lines)]
     users = (text for text in recorded if ":" in text and not Path(text).is_relative_to(_TORCH))
     for file, _, line in (text.rpartition(":") for text in users):
         if line.isdigit() and Path(file).is_file():
-            return f"{_shown(file)}:{line}"
+            # For kernels, the line is the one that creates the `Library`, which many operators share.
+            return f"{_shown(file)}:{line}" if fakes else _mention(file, name, line)
     if functions:
         return place_of(next(iter(functions.values())))
     _, file = origin_of(name)
@@ -112,14 +113,16 @@ def _shown(file: str) -> str:
     return path.relative_to(longest).as_posix()
 
 
-def _mention(file: str, name: str) -> str:
-    """Return the first line of a file that names the operator."""
-    if not file.endswith(".py") or not Path(file).is_file():
-        return _shown(file) if file else ""
+def _mention(file: str, name: str, otherwise: str = "") -> str:
+    """Return the first line of a source file that names the operator in a string, or the line `otherwise`."""
+    place = f"{_shown(file)}:{otherwise}".rstrip(":") if file else ""
+    if not file.endswith((".py", ".cpp", ".cc", ".cu")) or not Path(file).is_file():
+        return place
+    namespace, _, short = map(re.escape, name.partition(".")[0].partition("::"))
+    named = re.compile(rf"""["'](?:{namespace}::)?{short}\b""")
     lines = Path(file).read_text(errors="replace").splitlines()
-    found = (number for number, line in enumerate(lines, 1) if name.partition(".")[0] in line)
-    number = next(found, None)
-    return _shown(file) if number is None else f"{_shown(file)}:{number}"
+    found = (f"{_shown(file)}:{number}" for number, line in enumerate(lines, 1) if named.search(line))
+    return next(found, place)
 
 
 def _users_own(function: Any) -> Callable[..., Any]:
