@@ -251,6 +251,45 @@ def test_a_tensor_subclass_is_taken_apart_and_its_parts_widened() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+class _Scaled(torch.Tensor):
+    """A quantised weight as libraries have it: always float32 outside, and a plain tensor after any op."""
+
+    q: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, q: torch.Tensor, scale: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, q.shape, dtype=torch.float32)
+
+    def __init__(self, q: torch.Tensor, scale: torch.Tensor) -> None:
+        self.q, self.scale = q, scale
+
+    def __tensor_flatten__(self) -> Any:
+        return ["q", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return _Scaled(inner["q"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [one.q.float() * one.scale if isinstance(one, _Scaled) else one for one in args]
+        return func(*plain, **(kwargs or {}))
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_subclass_that_stays_narrow_outside_is_widened_inside(outside: bool) -> None:
+    weight = _Scaled(torch.ones(3, 4, dtype=torch.int8), torch.tensor(0.1))
+    x = torch.randn(2, 4)
+    widened = clone_inputs((x, weight), dtype=torch.float64)
+    with Upcast():
+        found = F.linear(widened[0], weight if outside else widened[1])
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found, F.linear(x.double(), torch.full((3, 4), 0.1).double()))
+
+
 def test_an_op_without_a_float64_kernel_runs_narrow_and_is_named() -> None:
     def quantise(x: torch.Tensor) -> torch.Tensor:
         return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() / 3

@@ -72,3 +72,12 @@ def test_modes_generators_and_the_default_dtype_stay_as_they_were() -> None:
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() is torch.float32
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_wrapper_subclass_which_has_no_memory_of_its_own_can_be_run() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    wrapped = TwoTensor(torch.ones(3), torch.zeros(3))
+    run = run_on_fakes(of(lambda x: torch.relu(x), wrapped), log=OperatorLog(), user_code=True)
+    assert run.complete
+    assert run.mutated == frozenset()

@@ -36,6 +36,7 @@ from torchrepro.nouns.errors import CannotSerialise, in_a_line
 from torchrepro.nouns.repro import Ambient, Collective, Compiler, Origin, Place, Repro, Symbol
 from torchrepro.script.save_bundle import members_of, values_of
 from torchrepro.state.ambient import capture_ambient
+from torchrepro.torch_api.dynamo import is_one_graph
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
 from torchrepro.torch_api.tensors import expression, hint, is_zero_tensor
@@ -93,7 +94,7 @@ class Snapshot:
             return cls(
                 written=_written(graph),
                 place=place,
-                compiler=compiler,
+                compiler=replace(compiler, fullgraph=compiler.fullgraph or is_one_graph()),
                 ambient=part("the state around the call", capture_ambient, Ambient()),
                 symbols=part("the symbols of the graph", partial(symbols_of, graph), ()),
                 shapes=part("the sizes of the inputs", partial(_shapes, graph), ()),

@@ -22,6 +22,7 @@ from torchrepro.judge.op_forms import run_plainly
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.repro import Collective, Repro
 from torchrepro.torch_api.distributed import group_named, wait_for
+from torchrepro.torch_api.fake import FakeTensor
 from torchrepro.torch_api.modes import TorchDispatchMode
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, schema_of
 
@@ -37,6 +38,8 @@ _KNOWN = frozenset(
 )
 _SUMS = {"sum": 1, "avg": 0}
 _PICKS = {"max": torch.maximum, "min": torch.minimum}
+_DISPATCHED = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+"""Fake tensors come from the propagation of shardings, and talk to nobody."""
 
 
 @contextmanager
@@ -134,10 +137,10 @@ class _Mode(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             with self:
                 return run_plainly(func, args, kwargs or {})
-        if any(kind is not torch.Tensor and kind is not torch.nn.Parameter for kind in types):
+        if not all(kind in _DISPATCHED for kind in types):
             return NotImplemented  # a wrapper takes the op apart first, and its parts are dispatched here
         talks = isinstance(func, OpOverload) and func.namespace in COMMUNICATING
-        if talks and _base_name(func) != _LOCAL:
+        if talks and _base_name(func) != _LOCAL and FakeTensor not in types:
             return self.communicate(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 

@@ -25,6 +25,7 @@ from torchrepro.nouns.errors import AccuracyError, TorchReproError
 from torchrepro.nouns.repro import Frontend, Place, Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes, applied_settings
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.generators import accelerators, capture_rng_state, is_initialised, same_randomness
 
 
@@ -63,7 +64,9 @@ class Prepared:
             # Operators with graphs of their own (`while_loop`) need the symbols that capture always has.
             calls_graphs = any(isinstance(child, torch.fx.GraphModule) for child in graph.children())
             if repro.place is Place.AFTER_AOT or repro.symbols or calls_graphs:
-                fake_mode = restore_metadata(graph, inputs, repro.symbols)
+                captures_scalars = repro.compiler.fullgraph or dynamo.config.capture_scalar_outputs
+                scalars = captures_scalars or not calls_graphs
+                fake_mode = restore_metadata(graph, inputs, repro.symbols, scalars=scalars)
                 example = fake_inputs(graph)
                 return graph, compile_graph(repro.compiler, repro.place, graph, fake_mode, example)
             return graph, compile_graph(repro.compiler, repro.place, graph, None, inputs)
@@ -226,7 +229,6 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
     Reports "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
     Checked on torch 2.11 to 2.15 (`callback_handler`).
     """
-    from torchrepro.torch_api.dynamo import callback_handler
 
     def start(args: Any) -> None:
         phase("compile")
@@ -234,15 +236,15 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
     def end(args: Any) -> None:
         phase("run")
 
-    callback_handler.register_start_callback(start)
-    callback_handler.register_end_callback(end)
+    dynamo.callback_handler.register_start_callback(start)
+    dynamo.callback_handler.register_end_callback(end)
     try:
         with around:
             yield
             synchronise()
     finally:
-        callback_handler.remove_start_callback(start)
-        callback_handler.remove_end_callback(end)
+        dynamo.callback_handler.remove_start_callback(start)
+        dynamo.callback_handler.remove_end_callback(end)
 
 
 def check(payload: dict[str, Any], phase: Phase) -> Any:

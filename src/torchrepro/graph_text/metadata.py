@@ -65,12 +65,13 @@ def narrowed(symbol: Symbol, known: Any) -> Symbol:
 
 
 def restore_metadata(
-    module: GraphModule, inputs: Sequence[Any], symbols: Sequence[Symbol] = ()
+    module: GraphModule, inputs: Sequence[Any], symbols: Sequence[Symbol] = (), *, scalars: bool = True
 ) -> FakeTensorMode:
     """Set `meta["val"]` and `meta["tensor_meta"]` on every node, as if traced on `inputs`.
 
     Sizes that the graph's text gives as expressions become symbolic again, with the values that `inputs` have
     and the ranges of `symbols`; where an input no longer fits its expression, its size is taken as it is.
+    `scalars` allows a compiler to make symbols of values (`.item()`).
     """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     if len(inputs) != len(placeholders):
@@ -78,7 +79,7 @@ def restore_metadata(
             f"the graph takes {len(placeholders)} inputs and got {len(inputs)}",
             next_step="the bundle is damaged: take it again",
         )
-    fakes = _FakeInputs(symbols)
+    fakes = _FakeInputs(symbols, scalars=scalars or any(symbol.unbacked for symbol in symbols))
     notes = [_note_of_input(node) for node in placeholders]
     for note, value in zip(notes, inputs, strict=True):
         fakes.learn(note, value)
@@ -99,8 +100,8 @@ def fake_inputs(module: GraphModule) -> list[Any]:
 class _FakeInputs:
     """Makes fake values for inputs, all in one FakeTensorMode and over one set of symbols."""
 
-    def __init__(self, symbols: Sequence[Symbol]) -> None:
-        self.symbols = Symbols()
+    def __init__(self, symbols: Sequence[Symbol], *, scalars: bool = True) -> None:
+        self.symbols = Symbols(scalars=scalars)
         self.mode = FakeTensorMode(shape_env=self.symbols.env, allow_non_fake_inputs=True)
         self._described = {symbol.name: symbol for symbol in symbols}
 

@@ -99,10 +99,13 @@ def plain_number(value: Any) -> int | float | None:
 
 
 class Symbols:
-    """The symbols of one graph, all in one ShapeEnv, made when they are first named."""
+    """The symbols of one graph, all in one ShapeEnv, made when they are first named.
 
-    def __init__(self) -> None:
-        self.env = ShapeEnv()
+    Without `scalars`, compiling fails where it would make a symbol of a tensor's value (`.item()`).
+    """
+
+    def __init__(self, *, scalars: bool = True) -> None:
+        self.env = ShapeEnv(allow_scalar_outputs=scalars)
         self._by_name: dict[str, sympy.Expr] = {}
 
     def __contains__(self, name: str) -> bool:

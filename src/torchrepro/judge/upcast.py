@@ -38,9 +38,9 @@ from torchrepro.judge.op_forms import (
 )
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import (
-    DisableTorchDispatch,
     DisableTorchFunction,
     TorchDispatchMode,
+    disable_current_modes,
     inside_transform,
 )
 from torchrepro.torch_api.ops import (
@@ -195,7 +195,7 @@ class Upcast:
         """Return the stand-in of this tensor, the same object each time, to keep its autograd history."""
         found = self._stand_ins.get(id(tensor))
         if found is None:
-            with torch.no_grad(), DisableTorchDispatch():
+            with torch.no_grad(), disable_current_modes():
                 found = (tensor, self._cloner.value_of(tensor))
             found[1].requires_grad_(tensor.requires_grad)
             self._stand_ins[id(tensor)] = found

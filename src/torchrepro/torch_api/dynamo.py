@@ -21,6 +21,7 @@ SEAMS = {
     "callback_handler": Seam("torch._dynamo.callback", "follow the start and end of compilations"),
     "CallbackTrigger": Seam("torch._dynamo.callback", "who starts a compilation"),
     "ConstantSource": Seam("torch._dynamo.source", "where guards say that a symbol comes from"),
+    "config": Seam("torch._dynamo.config", "whether capture makes symbols of `.item()`", name="."),
     "counters": Seam("torch._dynamo.utils", "how many graphs and graph breaks a call had"),
     "numpy_wrappers": Seam("torch._dynamo.utils", "NumPy calls in captured graphs", name="."),
     "torch_numpy": Seam("torch._numpy", "NumPy's functions on tensors", name="."),
@@ -45,3 +46,15 @@ SEAMS = {
 
 def __getattr__(name: str) -> Any:
     return load_seam(__name__, SEAMS, name)
+
+
+def is_one_graph() -> bool:
+    """Return whether the graph in compilation was captured with `fullgraph=True`.
+
+    Then its symbols allow `.item()` whatever the setting is. Checked on torch 2.11 to 2.15
+    (`TracingContext.fake_mode`, `ShapeEnv.allow_scalar_outputs`).
+    """
+    context = load_seam(__name__, SEAMS, "TracingContext").try_get()
+    symbols = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    allowed = symbols is not None and symbols.allow_scalar_outputs
+    return allowed and not load_seam(__name__, SEAMS, "config").capture_scalar_outputs

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.torch_api.modes import is_traceable_wrapper_subclass
+
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
@@ -49,10 +51,12 @@ def storage_identity(tensor: torch.Tensor) -> tuple[str, int]:
     """Return a key that is equal for tensors that share memory.
 
     It is the address, because two storages can share one buffer (`torch.from_numpy` twice); without memory
-    (meta, fake, empty), torch's own storage object. `_cdata`: Checked on torch 2.11 to 2.15.
+    (meta, fake, empty, a wrapper), torch's own storage object. `_cdata`: Checked on torch 2.11 to 2.15.
     """
     storage = tensor.untyped_storage()
-    address = 0 if is_fake(tensor) or tensor.device.type == "meta" else storage.data_ptr()
+    is_wrapper: Any = is_traceable_wrapper_subclass
+    without = is_fake(tensor) or tensor.device.type == "meta" or is_wrapper(tensor)
+    address = 0 if without else storage.data_ptr()
     return (str(storage.device), address) if address else ("object", storage._cdata)
 
 
