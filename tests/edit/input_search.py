@@ -13,13 +13,13 @@ from torchrepro.engine.queries import Queries
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.minify.passes.shapes import shrink_dimensions
 from torchrepro.minify.passes.simplest import guess_simplest
-from torchrepro.minify.passes.values import plain_values, usual_dtypes
+from torchrepro.minify.passes.values import ordinary_tensors, plain_values, usual_dtypes
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.state.ambient import applied_modes
 
-PASSES = (shrink_dimensions, plain_values, usual_dtypes)
+PASSES = (ordinary_tensors, shrink_dimensions, plain_values, usual_dtypes)
 Condition = Callable[[Repro], bool | tuple[int, ...]]
 """Whether it fails; the index of the worst element of the first result, where there is one."""
 

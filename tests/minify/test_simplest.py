@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from input_search import first, search_inputs
 from synthetic import traced
 
-from torchrepro.nouns.repro import Ambient, Compiler
+from torchrepro.nouns.repro import Ambient, Compiler, Repro
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,28 @@ def test_a_value_that_one_shows_is_found_at_once():
     problem, asked = search_inputs(repro, lambda repro: bool((first(repro) > 0.5).any()))
     assert torch.equal(first(problem.best), torch.ones(1))
     assert asked == 1
+
+
+class Tagged(torch.Tensor):
+    """A subclass that is a class and nothing more."""
+
+
+@pytest.mark.parametrize("needed", [False, True])
+@pytest.mark.parametrize("kind", ["wrapper", "tagged", "sparse"])
+def test_a_tensor_of_another_class_becomes_an_ordinary_one_unless_it_is_needed(kind, needed):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    given = {
+        "wrapper": TwoTensor(torch.randn(4), torch.randn(4)),
+        "tagged": torch.randn(4).as_subclass(Tagged),
+        "sparse": torch.eye(4).to_sparse(),
+    }[kind]
+    repro = Repro(torch.fx.symbolic_trace(lambda x: (torch.relu(x),)), (given,))
+
+    def fails(candidate):
+        (value,) = candidate.inputs
+        return not needed or (type(value), value.layout) == (type(given), given.layout)
+
+    problem, _ = search_inputs(repro, fails)
+    (found,) = problem.best.inputs
+    assert (type(found) is torch.Tensor and found.layout is torch.strided) == (not needed)

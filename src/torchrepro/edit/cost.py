@@ -92,11 +92,17 @@ _UNREAD = 1 << 20
 _DIGITS = 10
 
 
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of no subclass and has its values in memory, element by element."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    without = tensor.is_nested or tensor.device.type == "meta" or is_zero_tensor(tensor)
+    return not (tensor.is_quantized or without)
+
+
 def cost_of_tensor(tensor: torch.Tensor) -> int:
     """Return the cost of one tensor."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        return _EXOTIC
-    if tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or is_zero_tensor(tensor):
+    if not is_ordinary(tensor):
         return _EXOTIC
     unusual = (not tensor.is_contiguous()) + (tensor.dtype not in USUAL_DTYPES)
     about = _SPELLED_OUT * unusual + max(0, tensor.dim() - 1)

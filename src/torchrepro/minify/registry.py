@@ -81,6 +81,7 @@ _PASSES = (
     Pass("composites", "nested:open_composites", "look inside ops that are made of others"),
     Pass("outputs", "multi_output:drop_outputs", "return only what shows the failure"),
     Pass("results", "multi_output:single_results", "ops with several results of which one is used"),
+    Pass("tensors", "values:ordinary_tensors", "ordinary tensors instead of subclasses and sparse ones"),
     Pass(
         "simplest",
         "simplest:guess_simplest",

@@ -6,21 +6,54 @@ values as they need, in as few digits. Values that matter (an overflow, a NaN, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from torchrepro.edit.arguments import Literal, literals_of, with_literals
-from torchrepro.edit.cost import OWN_VALUES, cost_of_values
+from torchrepro.edit.cost import OWN_VALUES, cost_of_values, is_ordinary
 from torchrepro.edit.held_tensors import Held, held_tensors, laid_out_like, made_like, with_tensors
-from torchrepro.edit.plain_values import FORMS, FORMS_OF_ONE, Form, forms_of, plainest, rounder_values
+from torchrepro.edit.plain_values import (
+    FORMS,
+    FORMS_OF_ONE,
+    Form,
+    forms_of,
+    plainest,
+    rounder_values,
+    seeded_noise,
+)
+from torchrepro.judge.clone import is_plain
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
+from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
+from torchrepro.torch_api.tensors import hint
 
 _FEW = 64
 """Up to so many elements, the pass finds out which values matter."""
 _QUERIES = 12
 """At most so many queries for that: a gain of one value is small."""
+
+
+def ordinary_tensors(problem: Problem) -> None:
+    """Replace inputs of a subclass, DTensors, sparse and quantised ones by ordinary tensors."""
+    for index, value in enumerate(problem.best.inputs):
+        if isinstance(value, torch.Tensor) and value.device.type != "meta" and not is_ordinary(value):
+            best = problem.best
+            before, after = best.inputs[:index], best.inputs[index + 1 :]
+            problem.accept_first([replace(best, inputs=(*before, one, *after)) for one in _ordinary(value)])
+
+
+def _ordinary(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield ordinary tensors of the same size: its own values where it has memory, and noise."""
+    size = [hint(length) for length in tensor.shape]
+    if any(length is None for length in size) or tensor.is_quantized:
+        return
+    with DisableTorchFunctionSubclass(), torch.no_grad():
+        if is_plain(tensor):
+            yield made_like(tensor.detach().as_subclass(torch.Tensor).clone(), tensor)
+        like = torch.empty(size, dtype=tensor.dtype, device=tensor.device)
+        yield made_like(seeded_noise(like), tensor)
 
 
 def plain_values(problem: Problem) -> None:
