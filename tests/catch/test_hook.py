@@ -209,6 +209,13 @@ def test_checkpointing_goes_on_as_if_unwatched(level: int, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev, torch.func.hessian])
+def test_healthy_transforms_of_torch_func_leave_nothing(transform: Any, tmp_path: Path) -> None:
+    with watch(level=4, out=tmp_path) as session:
+        compiled("aot_eager", transform(lambda x: x.sin().sum()))(torch.randn(4))
+    assert session.kept == []
+
+
 def test_an_error_that_eager_raises_as_well_is_not_the_compilers(tmp_path: Path) -> None:
     def picks(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return x[index]

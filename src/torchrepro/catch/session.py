@@ -30,6 +30,7 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.ranks.agreement import Failure, Ranks
 from torchrepro.script.save_bundle import Members, bundle_members, write_what_can_be
+from torchrepro.torch_api.modes import no_saved_tensors_hooks
 
 _lock = threading.Lock()
 _checks = 0
@@ -44,18 +45,14 @@ def is_checking() -> bool:
 def looking_away() -> Iterator[None]:
     """Suspend the watch in the body, for a check of torchrepro itself.
 
-    The user's saved-tensor hooks are not called either, because checkpointing counts the calls.
+    The user's saved-tensor hooks are not called either, because checkpointing counts the calls. No others
+    take their place: `torch.func.grad` refuses to run inside any.
     """
-    from torch.autograd.graph import saved_tensors_hooks
-
-    def as_it_is(tensor: Any) -> Any:
-        return tensor
-
     global _checks
     with _lock:
         _checks += 1
     try:
-        with saved_tensors_hooks(as_it_is, as_it_is):
+        with no_saved_tensors_hooks():
             yield
     finally:
         with _lock:
