@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.catch.caught import UNFINISHED, caught_in, closing_lines, write_summary
