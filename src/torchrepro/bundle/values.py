@@ -99,19 +99,22 @@ def pack_values(
     identity, as the bundle's source or an import finds them.
     """
     with plain_torch():
-        packer = Packer(StorageTable(), code.get)
+        packer = Packer(StorageTable(), lambda value: code.get(id(value)))
         entries = {name: packer.pack(value, name) for name, value in values.items()}
         storages, notes = packer.storages.finish(size_cap)
     return PackedValues(entries, storages, (*packer.all_notes(), *notes), tuple(packer.missing))
 
 
-def describe_values(values: Mapping[str, Any], storages: StorageTable) -> dict[str, ValueEntry]:
+def describe_values(
+    values: Mapping[str, Any], storages: StorageTable, name_of_code: Callable[[Any], str]
+) -> dict[str, ValueEntry]:
     """Return the descriptions alone; every storage is added to the table. No reader can find code by them.
 
+    `name_of_code` tells apart the objects that have no description: an address does not, it is reused.
     For callers outside all modes of torch: leaving the modes takes half the time of a description.
     """
     with torch.no_grad():
-        packer = Packer(storages, lambda identity: f"object:{identity}")
+        packer = Packer(storages, name_of_code)
         return {name: packer.pack(value, name) for name, value in values.items()}
 
 
@@ -153,7 +156,7 @@ def device_notes(entries: Mapping[str, ValueEntry]) -> tuple[str, ...]:
 class Packer:
     """One walk over all values: remembers the objects it has seen, so that identity survives."""
 
-    def __init__(self, storages: StorageTable, code: Callable[[int], str | None]) -> None:
+    def __init__(self, storages: StorageTable, code: Callable[[Any], str | None]) -> None:
         self.storages = storages
         self._code = code
         self.notes: list[str] = []
@@ -193,7 +196,7 @@ class Packer:
 
     def path_of_code(self, value: Any) -> str | None:
         """Return the path of a class or object of the user, None where it has none."""
-        return self._code(id(value))
+        return self._code(value)
 
     def _pack(self, value: Any, where: str) -> ValueEntry:
         match value:

@@ -226,7 +226,8 @@ def canonical_key(repro: Repro) -> str:
         **held,
         **{f"rng.{device}": repro.ambient.rng[device] for device in sorted(repro.ambient.rng)},
     }
-    entries = {name: msgspec.json.encode(entry) for name, entry in describe_values(values, storages).items()}
+    found = describe_values(values, storages, token_of)
+    entries = {name: msgspec.json.encode(entry) for name, entry in found.items()}
     described = msgspec.json.encode(
         [
             text,

@@ -27,7 +27,6 @@ import msgspec
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.ranks.process import Process, place
 from torchrepro.ranks.store import JobStore, StoreLost
-from torchrepro.torch_api.distributed import default_store
 
 COURTESY_SECONDS = 5.0
 """The wait of a rank for others that may no longer wait for it."""
@@ -229,6 +228,8 @@ def join(group: Any, purpose: str) -> Rendezvous | None:
 
     Checked on torch 2.11 to 2.15 (`ProcessGroup.group_name`, `get_process_group_ranks`).
     """
+    from torchrepro.torch_api.distributed import default_store  # it imports torch, which takes seconds
+
     distributed: Any = sys.modules["torch.distributed"]
     # A fake group is one process that plays a rank of many.
     if distributed.get_rank(group) < 0 or distributed.get_backend(group) == "fake":
