@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 QUERIES = """
     is_tensor is_storage finfo iinfo promote_types can_cast broadcast_shapes typename Size device
-    is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device is_warn_always_enabled
+    is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device
     is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_cpu_dtype
     get_autocast_gpu_dtype is_autocast_cache_enabled amp.autocast_mode.is_autocast_available
     are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled
@@ -21,8 +21,9 @@ QUERIES = """
 """
 """Their results depend on the arguments and on modes that are guarded anyway."""
 QUERIES_OF_PROCESS = """
-    get_num_threads get_num_interop_threads cuda.is_available cuda.device_count cuda.current_device
-    cuda.get_device_capability cuda.get_device_name cuda.is_bf16_supported cuda.is_initialized
+    is_warn_always_enabled get_num_threads get_num_interop_threads
+    cuda.is_available cuda.device_count cuda.current_device cuda.get_device_capability
+    cuda.get_device_name cuda.is_bf16_supported cuda.is_initialized
     cpu.is_available xpu.is_available mps.is_available accelerator.is_available accelerator.device_count
     accelerator.current_accelerator backends.mps.is_available backends.mps.is_built backends.cuda.is_built
     backends.cudnn.version backends.cudnn.is_available backends.cudnn.is_acceptable

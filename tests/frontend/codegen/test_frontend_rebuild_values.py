@@ -253,12 +253,12 @@ def test_a_tuple_in_a_list_in_that_tuple() -> None:
 
 def test_a_plain_value_reads_like_python() -> None:
     world = SmallWorld()
-    assert world.region([1, "a", {"k": (2.5, None)}]).text == (
+    assert world.region([1, "a", {"k": None}, 2.5, (3, 4)]).text == (
         "def region(L, C, S):\n"
         "    list = []\n"
         "    dict = {}\n"
-        "    dict.update({'k': (2.5, None)})\n"
-        "    list.extend([1, 'a', dict])\n"
+        "    dict.update({'k': None})\n"
+        "    list.extend([1, 'a', dict, float_2_5, tuple])\n"
         "    return list\n"
     )
 

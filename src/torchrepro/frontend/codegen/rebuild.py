@@ -51,6 +51,13 @@ def is_immutable(value: Any) -> bool:
     return is_constant(value) or (issubclass(kind, numbers.Number) and kind.__module__ in NUMBER_LIBRARIES)
 
 
+def _is_one_object(value: Any) -> bool:
+    """Return whether all literals of a value are one object, as far as CPython shares them."""
+    if type(value) is int:
+        return -5 <= value <= 256
+    return type(value) not in (float, bytes, str) or (type(value) is str and value.isidentifier())
+
+
 def is_global_object(value: Any) -> bool:
     kind = type(value)  # `isinstance` would read `__class__`, which may be wrong
     return is_single(value) or issubclass(kind, GLOBAL_OBJECTS) or kind.__module__ == "typing"
@@ -94,7 +101,11 @@ class Rebuilder:
         """Return text without effects, valid in `body` from here on; raise `CannotRebuild` if impossible."""
         text = literal(value)
         if text is not None:
-            return text
+            return (
+                text
+                if _is_one_object(value)
+                else self.writer.held(value, f"{type(value).__name__}_{text}"[:24])
+            )
         key = id(value)
         if key not in self._names:
             known = self._known(value)
@@ -135,8 +146,7 @@ class Rebuilder:
         if source is not None:
             return self.writer.read(source)
         if is_immutable(value):
-            flat = type(value) is tuple and all(literal(item) is not None for item in value)
-            return tuple_text(self, value) if flat else self.held(value)
+            return self.held(value)
         if is_global_object(value):
             if not self.world.is_fresh(value):
                 return self.held(value)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from torchrepro.frontend.guards.kinds import HOOKS
 from torchrepro.frontend.interpreter.frame import bind_arguments
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.runtime.dispatch import dispatch
@@ -117,9 +118,8 @@ def untraced(function: Any) -> Any:
         inner = untraced(function.__func__)
         return function if inner is function.__func__ else types.MethodType(inner, function.__self__)
     found = original_of(function)
-    if isinstance(
-        function, WrappedFunction | TracedModule
-    ):  # `functools.wraps` copies the attribute to others
+    # By the class: `functools.wraps` copies the attribute to others.
+    if isinstance(function, WrappedFunction | TracedModule):
         found = getattr(function, ORIGINAL)
     return function if found is None else untraced(found)
 
@@ -177,6 +177,10 @@ class TracedModule(torch.nn.Module):
         self._modules[ORIGINAL] = module
         self.__dict__["_settings"] = settings
         before_load_state_dict(self, _rename_keys)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        own = any(map(vars(self).get, HOOKS))  # hooks of all modules run for the original
+        return super().__call__(*args, **kwargs) if own else self.forward(*args, **kwargs)
 
     def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return traced_callable(self._inner, self._settings)(*args, **kwargs)

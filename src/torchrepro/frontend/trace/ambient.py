@@ -79,15 +79,11 @@ class Modes:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Restore torch's state and random generators after the body."""
+    """Restore torch's modes and random generators after the body; what sets more of torch is a break."""
     modes, rng = Modes.now(), capture_rng_state()
-    settings = [(set_, get()) for get, set_ in _SETTINGS]
     try:
         yield
     finally:
-        for (set_, before), (get, _) in zip(settings, _SETTINGS, strict=True):
-            if get() != before:
-                set_(before)
         modes.apply()
         # Real tensors must not hit cached casts of fakes: the cache is keyed by address.
         torch.clear_autocast_cache()
@@ -165,12 +161,3 @@ def _devices() -> tuple[str, ...]:
     return tuple(
         device for device in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(device)
     )
-
-
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_default_device, torch.set_default_device),
-)

@@ -6,8 +6,8 @@ What is found in an old object is adopted from there; the absence of a name is g
 
 from __future__ import annotations
 
-import functools
 import types
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -147,7 +147,7 @@ class TracedAttributes(Attributes):
                 if found.fget is None:
                     raise _property_without("getter", owner, name)
                 return self._call(found.fget, value)
-            case functools.cached_property() if not through_class:
+            case cached_property() if not through_class:
                 result = self._call(found.func, value)
                 self.store_in_instance(value, found.attrname or name, result)
                 return result
@@ -203,9 +203,6 @@ class TracedAttributes(Attributes):
 
     def _class_value(self, owner: type, name: str, found: Any) -> Any:
         """Return a plain value stored in a class."""
-        fixed = is_trusted_class(owner) and not issubclass(owner, torch.nn.Module)
-        if fixed and (is_constant(found) or is_single(found)):
-            return found
         return self.world.adopt(found, Attribute(self.values.kept.hold(owner, owner.__name__), name))
 
     def _module(self, module: types.ModuleType, name: str) -> Any:
@@ -266,6 +263,7 @@ class TracedAttributes(Attributes):
         if name == "__class__":
             return self.recorder.real_type_of(value)
         self.values.require_known(value)  # methods of a subclass may be replaced
+        self.classes.guard_method(value, name)
         origin = self.recorder.origin_of(value)
         if origin is None:
             return self.recorder.attribute(value, name)

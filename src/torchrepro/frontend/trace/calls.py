@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import enum
 import functools
-import operator
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from operator import truth
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.modules import module as nn_module
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant, same
-from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, Length, NoHooks
+from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, Is, Length, NoHooks
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import CALL, Calls, call_from, super_of
@@ -78,11 +79,11 @@ class TracedCalls(Calls):
             return self._call_class(function, args, kwargs)
         if is_a(function, IN_C):
             return self._call_native(function, args, kwargs)
-        if kind is functools.partial:
+        if kind is partial:
             return self.call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
         if kind in (_CACHED, *GETTERS):
             self.values.pin(function)
-            caller = self._call_cached if kind is _CACHED else functools.partial(call_getter, self.tracer)
+            caller = self._call_cached if kind is _CACHED else partial(call_getter, self.tracer)
             return caller(function, args, kwargs)
         if kind is staticmethod or kind is SteppedCallable:
             inner = function.__func__ if kind is staticmethod else function.function
@@ -210,7 +211,9 @@ class TracedCalls(Calls):
     def _call_module(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Any:
         if is_a(module, torch.jit.ScriptModule):
             raise Break(BreakKind.OPAQUE, f"{type(module).__name__} is a script of torch.jit")
-        if self.lookup(type(module), "__call__") is not _MODULE_CALL:
+        kind = type(module)
+        replaced = self.lookup(kind, "_call_impl") is not module_call_impl
+        if replaced or self.lookup(kind, "__call__") is not _MODULE_CALL:
             return self._call_object(module, args, kwargs)
         with self.tracer.inside_module(module):
             if torch_rules.has_hooks(module):
@@ -321,6 +324,10 @@ class TracedCalls(Calls):
     def _call_leaf(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a function of torch, which the recorder records. A generator is exhausted now."""
         self.dicts.complete_all((*args, *kwargs.values()))
+        if is_a(function, types.FunctionType) and function.__defaults__:
+            self.values.guards.add(
+                Is(Attribute(self.values.kept.hold(function), "__defaults__"), function.__defaults__)
+            )
         result = function(*args, **kwargs)
         return iter(list(result)) if type(result) is types.GeneratorType else result
 
@@ -390,7 +397,7 @@ class TracedCalls(Calls):
         for index in range(*places.indices(len(args) - own)) if places else ():
             args[own + index] = self._prepared(plain, args[own + index])
         if plain is filter and args and args[0] is None:
-            args[0] = operator.truth
+            args[0] = truth
         if plain in rules.HIGHER_ORDER or plain is list.sort:
             first = args[0] if args else None
             args = [self._callback(value) for value in args]
@@ -417,7 +424,7 @@ class TracedCalls(Calls):
         return list(made) if function in rules.COLLECTED and _is_iterator(made) else made
 
     def _callback(self, value: Any) -> Any:
-        if is_a(value, types.FunctionType | types.MethodType | functools.partial):
+        if is_a(value, types.FunctionType | types.MethodType | partial):
             return SteppedCallable(self.tracer, value)
         if is_a(value, type):
             return SteppedCallable(self.tracer, value) if is_python_class(value) else value

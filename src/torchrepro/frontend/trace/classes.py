@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.guards.kinds import Answers, HasKey, Is, LacksAttribute, TypeIs
+from torchrepro.frontend.guards.kinds import Answers, HasKey, Is, LacksAttribute, Length, TypeIs
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
@@ -150,9 +150,13 @@ class Classes:
         if not is_trusted_class(kind):
             self._looked_up.add((kind, name))
             self._guard_lookup(kind, name, found)
-        elif is_a(found, types.FunctionType) and self._may_be_replaced(kind):
+        elif is_a(found, types.FunctionType | property):
             self._looked_up.add((kind, name))
             self.values.guards.add(Is(Attribute(self.values.kept.hold(kind, kind.__name__), name), found))
+        elif found is MISSING and issubclass(kind, torch.nn.Module):
+            for base in kind.__mro__[:-1]:
+                space = Attribute(self.values.kept.hold(base, base.__name__), "__dict__")
+                self.values.guards.add(Length(space, len(base.__dict__)))  # it gains nothing that shadows
         return found
 
     def _guard_lookup(self, kind: Any, name: str, found: Any) -> None:
@@ -179,6 +183,16 @@ class Classes:
                 # A plain value is adopted where it is read.
                 self.values.guards.add(TypeIs(home, type(found)))
 
+    def guard_method(self, tensor: Any, name: str) -> None:
+        """Guard what the class of a tensor has under a name: torch's own methods may be replaced too."""
+        kind: Any = self.tracer.recorder.real_type_of(tensor)
+        if (kind, name) in self._looked_up:
+            return
+        self._looked_up.add((kind, name))
+        found = getattr(kind, name, MISSING)
+        if found is getattr(kind, name, None):  # no method that is bound to the class
+            self.values.guards.add(Is(Attribute(self.values.kept.hold(kind, kind.__name__), name), found))
+
     def guard_lack(self, kind: type, name: str) -> None:
         """Guard that a class, even one of torch's, does not gain an attribute that the user looked up."""
         if not hasattr(kind, name):
@@ -186,14 +200,13 @@ class Classes:
 
     def guard_kinship(self, kind: Any, other: Any) -> None:
         """Guard whether a class is a subclass of another, virtual subclasses included."""
-        if kind is other or not is_a(kind, type) or is_trusted_class(kind) or self.values.is_fresh(kind):
+        both = (kind, other)
+        if kind is other or not is_a(kind, type):
             return
-        if is_a(other, abc.ABCMeta) and not self.values.is_fresh(other):
-            self.values.guards.add(
-                Answers(self.values.kept.hold(issubclass), (kind, other), issubclass(kind, other))
-            )
-        else:
+        if not is_a(other, abc.ABCMeta) or any(map(self.values.is_fresh, both)):
             self._guard_mro(kind)
+        elif not all(map(is_trusted_class, both)):
+            self.values.guards.add(Answers(self.values.kept.hold(issubclass), both, issubclass(*both)))
 
     def _guard_mro(self, kind: type) -> None:
         if not is_trusted_class(kind) and not self.values.is_fresh(kind):
@@ -220,20 +233,14 @@ class Classes:
         return self.lookup(kind, "__set__") is not MISSING or self.lookup(kind, "__delete__") is not MISSING
 
     def guard_entry(self, space: Mapping[str, Any], label: str, name: str) -> None:
-        """Guard a module's entry that user code, or a layer of torch, reads: it may be monkeypatched."""
-        if self._may_be_replaced():
-            self.values.guards.add(Is(Item.at(self.values.kept.hold(space, label), name), space[name]))
-
-    def _may_be_replaced(self, kind: type = object) -> bool:
-        """Return whether a layer is read, or user code or a layer reads: that may be monkeypatched."""
-        if issubclass(kind, torch.nn.Module):
-            return True
-        reader = {} if self.tracer.frame is None else self.tracer.frame.globals
-        return not is_trusted_space(reader) or str(reader.get("__name__")).startswith("torch.nn.modules.")
+        """Guard an entry of a library's module: it may be replaced."""
+        self.values.guards.add(Is(Item.at(self.values.kept.hold(space, label), name), space[name]))
 
     def python_method(self, value: Any, name: str) -> Any:
         """Return the special method of an object where its class defines it in Python; None otherwise."""
         kind = type(value)
+        if is_a(value, torch.Tensor):
+            self.guard_method(value, name)
         if not is_python_class(kind):
             return None
         found = self.lookup(kind, name)

@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial, reduce
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
@@ -259,13 +260,13 @@ def call_getter(tracer: Tracer, function: Any, args: Sequence[Any], kwargs: Mapp
     kind, arguments, *_ = function.__reduce__()
     if type(function) is operator.methodcaller:
         # With keywords it is pickled as a partial application of the class.
-        keywords = kind.keywords if is_a(kind, functools.partial) else {}
-        name, *rest = (*kind.args, *arguments) if is_a(kind, functools.partial) else arguments
+        keywords = kind.keywords if is_a(kind, partial) else {}
+        name, *rest = (*kind.args, *arguments) if is_a(kind, partial) else arguments
         return tracer.calls.call_method(args[0], name, tuple(rest), keywords)
     if type(function) is operator.itemgetter:
         found = [tracer.items.get(args[0], wanted) for wanted in arguments]
     else:
-        found = [functools.reduce(tracer.attributes.load, name.split("."), args[0]) for name in arguments]
+        found = [reduce(tracer.attributes.load, name.split("."), args[0]) for name in arguments]
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import collections
-import operator
 import types
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import contains, setitem
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +23,9 @@ from torchrepro.frontend.trace.rules import is_native_iterator
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
+
+
+_ITERATE = torch.Tensor.__iter__
 
 
 class TracedItems(Items):
@@ -76,7 +79,7 @@ class TracedItems(Items):
         missing = self.special(container, "__missing__", key)
         if missing is not MISSING:
             return missing
-        if is_a(container, collections.defaultdict) and container.default_factory is not None:
+        if is_a(container, defaultdict) and container.default_factory is not None:
             value = self.tracer.calls.call(container.default_factory, (), {})
             self.dicts.set(container, key, value)
             return value
@@ -92,16 +95,16 @@ class TracedItems(Items):
         if is_a(container, dict):
             self.plain_set(container, key, new)
         elif is_a(key, slice):
-            natively("an assignment", operator.setitem, container, self.as_index(key), self.iterable(new))
+            natively("an assignment", setitem, container, self.as_index(key), self.iterable(new))
         else:
             container[self.as_index(key)] = new
 
     def plain_set(self, container: dict[Any, Any], key: Any, new: Any) -> None:
         self.as_keys((key,))
-        if is_a(container, collections.OrderedDict):
+        if is_a(container, OrderedDict):
             # Its order is stored next to the table: only its own method updates both.
             self.dicts.forget_unread(container, key)
-            collections.OrderedDict.__setitem__(container, key, new)
+            OrderedDict.__setitem__(container, key, new)
         else:
             self.dicts.set(container, key, new)
 
@@ -132,7 +135,7 @@ class TracedItems(Items):
             items = list(elements(container))
             if any(self.python_method(each, "__eq__") is not None for each in (value, *items)):
                 return self._is_among(items, value)
-        return bool(natively("a search", operator.contains, container, value))
+        return bool(natively("a search", contains, container, value))
 
     def _is_among(self, items: Iterable[Any], value: Any) -> bool:
         operators = self.tracer.operators
@@ -141,7 +144,8 @@ class TracedItems(Items):
     # Iteration
 
     def iterate(self, value: Any) -> Iterator[Any]:
-        if is_a(value, torch.Tensor):
+        if is_a(value, torch.Tensor) and torch.Tensor.__iter__ is _ITERATE:
+            self.tracer.classes.guard_method(value, "__iter__")
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(torch.unbind(value, 0))

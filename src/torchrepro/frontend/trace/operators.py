@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-import operator
 from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,7 +46,7 @@ _UNARY_METHODS = {"UNARY_NEGATIVE": "__neg__", "UNARY_INVERT": "__invert__", "UN
 
 def checked_length(length: Any) -> int:
     """Return the result of `__len__` as an integer; raise where it is not a length."""
-    number = operator.index(length)
+    number = index(length)
     if number < 0:
         raise ValueError("__len__() should return >= 0")
     return number
@@ -65,6 +65,9 @@ class TracedOperators(Operators):
     def binary(self, name: str, left: Any, right: Any) -> Any:
         self.values.require_known(left, right)
         if not (is_python_class(type(left)) or is_python_class(type(right))):
+            for each, method, _ in self._candidates(name, left, right):
+                if is_a(each, torch.Tensor):
+                    self.tracer.classes.guard_method(each, method)
             if is_a(left, dict | list) or is_a(right, dict | list):
                 self.dicts.complete_all((left, right))
             if name == "INPLACE_ADD" and type(left) is list:

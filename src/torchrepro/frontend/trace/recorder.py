@@ -20,6 +20,7 @@ from torchrepro.frontend.trace import fakes, nodes
 from torchrepro.frontend.trace.ambient import Modes, no_mode_left, restored, write_modes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
+from torchrepro.torch_api.graph_code import bind_functions
 
 ModuleStack = Mapping[str, tuple[str, Any]]
 """As torch's `nn_module_stack`: a key, and the path (`L['self'].encoder`) with the class; innermost last."""
@@ -205,7 +206,7 @@ class Recorder(TorchFunctionMode):
         left = set(self._graph.nodes)
         inputs = [found for found in self._inputs.values() if found.node in left]
         return Captured(
-            graph_module=GraphModule(torch.nn.Module(), self._graph),
+            graph_module=bind_functions(GraphModule(torch.nn.Module(), self._graph)),
             inputs=tuple((found.source, found.real) for found in inputs),
             outputs=tuple(outputs),
             op_count=sum(node.op.startswith("call") for node in left),

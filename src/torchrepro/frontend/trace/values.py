@@ -5,8 +5,8 @@ A dict is a copy of the user's, whose values are adopted one by one, as they are
 
 from __future__ import annotations
 
-import collections
 import types
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -296,7 +296,7 @@ class Dicts:
             if is_a(value, dict):
                 self.complete(value)
                 waiting.extend(dict.values(value))
-            elif is_a(value, list | tuple | collections.deque):
+            elif is_a(value, list | tuple | deque):
                 waiting.extend(elements(value))
             elif type(value).__name__.startswith("dict_"):
                 waiting.append(getattr(value, "mapping", None))

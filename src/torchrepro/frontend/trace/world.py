@@ -8,10 +8,10 @@ tracing changes nothing of the user's, and starting again needs no undoing.
 
 from __future__ import annotations
 
-import collections
-import functools
 import types
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,8 +28,8 @@ from torchrepro.frontend.trace.values import Dicts, Values, clear_tables
 _MANY = 256
 """The order of a set with more elements than this is not guarded."""
 
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_LISTS = (list, collections.deque)
+_DICTS = (dict, OrderedDict, defaultdict)
+_LISTS = (list, deque)
 
 
 class World:
@@ -87,13 +87,13 @@ class World:
             owner = self.adopt(value.__self__, Attribute(source, "__self__"))
             self.values.guards.add(kinds.Is(Attribute(source, "__name__"), value.__name__))
             return self.values.register(value, getattr(owner, value.__name__), source)
-        if kind is functools.partial:
+        if kind is partial:
             parts = ("func", "args", "keywords")
             function, args, keywords = (
                 self.adopt(getattr(value, part), Attribute(source, part)) for part in parts
             )
             self.dicts.complete(keywords)
-            return self.values.register(value, functools.partial(function, *args, **keywords), source)
+            return self.values.register(value, partial(function, *args, **keywords), source)
         if is_a(value, tuple):
             return self._adopt_tuple(value, source)
         if is_a(value, _LISTS):
@@ -144,10 +144,10 @@ class World:
 
     def _adopt_list(self, value: Any, source: Source) -> Any:
         kind = type(value)
-        base: Any = collections.deque if is_a(value, collections.deque) else list
-        copy = collections.deque.__new__(kind) if is_a(value, collections.deque) else list.__new__(kind)
-        if is_a(value, collections.deque):
-            collections.deque.__init__(copy, (), value.maxlen)
+        base: Any = deque if is_a(value, deque) else list
+        copy = deque.__new__(kind) if is_a(value, deque) else list.__new__(kind)
+        if is_a(value, deque):
+            deque.__init__(copy, (), value.maxlen)
             self.values.guards.add(kinds.Is(Attribute(source, "maxlen"), value.maxlen))
         # Registered before its items, as a list may contain itself.
         self.values.register(value, copy, source)
@@ -163,15 +163,15 @@ class World:
         kind = type(value)
         if kind in _DICTS:
             copy = value.copy()
-        elif is_a(value, collections.OrderedDict):
-            copy = collections.OrderedDict.__new__(kind)
-            collections.OrderedDict.update(copy, dict_copy(value))
+        elif is_a(value, OrderedDict):
+            copy = OrderedDict.__new__(kind)
+            OrderedDict.update(copy, dict_copy(value))
         else:
             copy = dict.__new__(kind)
-            if is_a(value, collections.defaultdict):
-                collections.defaultdict.__init__(copy, value.default_factory)
+            if is_a(value, defaultdict):
+                defaultdict.__init__(copy, value.default_factory)
             dict.update(copy, dict_copy(value))
-        if is_a(value, collections.defaultdict):
+        if is_a(value, defaultdict):
             self.adopt(value.default_factory, Attribute(source, "default_factory"))
         self.values.register(value, copy, source)
         self.values.objects.append((value, source))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import collections
+import contextlib
 import functools
 import inspect
 import sys
@@ -241,6 +243,118 @@ def library_code_that_is_replaced(capture: Capture) -> Iterator[Any]:
     with patch.object(nn.modules.activation, "F", types.SimpleNamespace(relu=lambda x, inplace: x + 7)):
         yield called(tensor())
     yield most_common(tensor()), marked(tensor()), called(tensor())
+
+
+LINEAR = nn.Linear(2, 2)
+HELD_RELU, HELD_EINSUM, HELD_GELU = torch.relu, torch.einsum, F.gelu
+REPLACED: list[tuple[Any, str, Any, Any]] = [
+    # Functions that user code holds under names of its own stay what they were.
+    (torch, "relu", lambda x: x + 7, lambda x: HELD_RELU(x)),
+    (torch.functional, "einsum", lambda *args: 7, lambda x: HELD_EINSUM("ij,jk->ik", x, x)),
+    (torch._C._nn, "gelu", lambda x: x + 7, lambda x: HELD_GELU(x)),
+    # What code of a library reads, in any of its modules.
+    (nn.Module, "_call_impl", lambda self, x: x + 7, lambda x: LINEAR(x)),
+    (nn.Linear, "in_features", property(lambda self: 7), lambda x: x + LINEAR.in_features),
+    (collections.Counter, "update", lambda self, *args: None, lambda x: x + collections.Counter("aab")["a"]),
+    (inspect.Parameter, "VAR_KEYWORD", 7, lambda x: x + inspect.Parameter.VAR_KEYWORD),
+    (
+        torch.distributions.normal,
+        "math",
+        types.SimpleNamespace(log=lambda value: 0, sqrt=lambda value: 0, pi=3),
+        lambda x: torch.distributions.Normal(0.0, 1.0).log_prob(x),
+    ),
+    # Methods of tensors.
+    (torch.Tensor, "__len__", lambda self: 7, lambda x: len(x)),
+    (torch.Tensor, "__iter__", lambda self: iter([7]), lambda x: list(x)),
+    (torch.Tensor, "__mul__", lambda self, other: self + 7, lambda x: x * 2),
+    (torch.Tensor, "mark", 7, lambda x: getattr(x, "mark", 3)),
+    (torch.Tensor, "T", property(lambda self: 7), lambda x: x.T),
+    (F.normalize, "__defaults__", (1.0, 0, 1e-12, None), lambda x: F.normalize(x)),
+]
+
+
+@scene
+def replaced_parts_of_libraries(capture: Capture) -> Iterator[Any]:
+    for owner, name, new, function in REPLACED:
+        call = capture(function)
+        before = getattr(owner, "__dict__", {}).get(name, getattr(owner, name, None))
+        yield call(tensor(2, 2))
+        with contextlib.ExitStack() as stack:
+            if isinstance(owner, types.FunctionType):
+                stack.callback(setattr, owner, name, before)
+                setattr(owner, name, new)
+            else:
+                stack.enter_context(patch.object(owner, name, new, create=True))
+            yield call(tensor(2, 2))
+        yield call(tensor(2, 2))
+
+
+@scene
+def other_flags_that_change(capture: Capture) -> Iterator[Any]:
+    future = torch.__future__
+    flags: list[tuple[Any, Any]] = [
+        (torch.is_warn_always_enabled, torch.set_warn_always),
+        (future.get_swap_module_params_on_conversion, future.set_swap_module_params_on_conversion),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    ]
+    for get, set_ in flags:
+        call = capture(lambda x, get=get: x + (10 if get() else 1))
+        yield call(tensor())
+        set_(True)
+        try:
+            yield call(tensor())
+        finally:
+            set_(False)
+        yield call(tensor())
+    matmul = torch.backends.cuda.matmul
+    call = capture(lambda x: x + (10 if matmul.fp32_precision == "tf32" else 1))
+    before = matmul.fp32_precision
+    yield call(tensor())
+    try:
+        matmul.fp32_precision = "tf32"
+        yield call(tensor())
+    finally:
+        matmul.fp32_precision = before
+
+
+@scene
+def constants_that_are_one_object(capture: Capture) -> Iterator[Any]:
+    def addresses(x: torch.Tensor) -> Any:
+        return x + (id(1000000) == id(1000000)) + (id(2.5) == id(2.5))
+
+    def across_a_break(x: torch.Tensor) -> Any:
+        first = (1000000, 2.5, "two words", b"ab", (1, 2))
+        print(end="")
+        second = (1000000, 2.5, "two words", b"ab", (1, 2))
+        return x, [one is other for one, other in zip(first, second, strict=True)]
+
+    yield capture(addresses)(tensor())
+    yield capture(across_a_break)(tensor())
+
+
+@scene
+def builtin_classes_that_become_virtual_subclasses(capture: Capture) -> Iterator[Any]:
+    class Kind(abc.ABC):
+        pass
+
+    call = capture(lambda x: (isinstance(3, Kind), issubclass(str, Kind), x + 1))
+    yield call(tensor())
+    Kind.register(int)
+    yield call(tensor())
+    Kind.register(str)
+    yield call(tensor())
+
+
+@scene
+def hooks_of_all_modules_run_once(capture: Capture) -> Iterator[Any]:
+    captured = capture(nn.Identity())
+    yield captured(tensor())
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: output * 3)
+    try:
+        yield captured(tensor())
+    finally:
+        handle.remove()
+    yield captured(tensor())
 
 
 class Subclass(torch.Tensor):
