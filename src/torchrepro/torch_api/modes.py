@@ -60,9 +60,6 @@ DisableTorchDispatch = torch._C._DisableTorchDispatch
 no_torch_function: Any = torch._C._disabled_torch_function_impl
 """The `__torch_function__` of a class that overrides nothing."""
 
-function_mode_depth = torch._C._len_torch_function_stack
-"""How many torch function modes are on."""
-
 
 def runs_in_plain_python() -> bool:
     """Return whether nothing traces or transforms this call or intercepts its operations.
@@ -134,3 +131,40 @@ def modes_kept() -> Iterator[None]:
         torch.set_grad_enabled(grad)
         for device, was in enabled.items():
             torch.set_autocast_enabled(device, was)
+
+
+@contextmanager
+def no_mode_left() -> Iterator[None]:
+    """Pop the modes that the body left on torch's stacks: an abandoned `with` block does not pop its own.
+
+    Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
+    """
+    functions = len(current_function_modes())
+    dispatches = dispatch_mode_depth()
+    try:
+        yield
+    finally:
+        while len(current_function_modes()) > functions:
+            pop_function_mode()
+        while dispatch_mode_depth() > dispatches:
+            pop_dispatch_mode()
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_default_device, torch.set_default_device),
+)
+
+
+@contextmanager
+def settings_restored() -> Iterator[None]:
+    """Restore torch's settings of the process after the body."""
+    settings = [(set_, get()) for get, set_ in _SETTINGS]
+    try:
+        yield
+    finally:
+        for (set_, before), (get, _) in zip(settings, _SETTINGS, strict=True):
+            if get() != before:
+                set_(before)

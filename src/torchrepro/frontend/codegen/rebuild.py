@@ -101,11 +101,8 @@ class Rebuilder:
         """Return text without effects, valid in `body` from here on; raise `CannotRebuild` if impossible."""
         text = literal(value)
         if text is not None:
-            return (
-                text
-                if _is_one_object(value)
-                else self.writer.held(value, f"{type(value).__name__}_{text}"[:24])
-            )
+            name = f"{type(value).__name__}_{text}"[:24]
+            return text if _is_one_object(value) else self.writer.held(value, name)
         key = id(value)
         if key not in self._names:
             known = self._known(value)

@@ -142,6 +142,9 @@ class Capture:
                 return None
             try:
                 rebuilder, result = self._rebuild(tracer, outcome)
+                if tracer.recorder.shows_choice(tracer.values.outputs):
+                    self.log = SpeculationLog(exact=True)
+                    return None
                 captured = tracer.recorder.finish(tracer.values.outputs)
             except (CannotRebuild, Break) as error:  # a break: a tensor that is not in the graph
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)

@@ -23,7 +23,7 @@ from torchrepro.frontend.trace.classes import is_python_class, static_lookup
 from torchrepro.frontend.trace.recorder import Recorder
 from torchrepro.frontend.trace.torch_rules import has_hooks, original_of
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.torch_api.modes import current_function_modes, function_mode_depth
+from torchrepro.torch_api.modes import current_function_modes
 from torchrepro.torch_api.modules import before_load_state_dict
 from torchrepro.torch_api.tensors import module_call_impl
 
@@ -151,8 +151,6 @@ def traced_callable(function: Any, settings: Settings) -> Any:
 
 def _is_tracing() -> bool:
     """Return whether this thread is capturing. Checked on torch 2.11 to 2.15."""
-    if not function_mode_depth():
-        return False
     return any(isinstance(mode, Recorder) for mode in current_function_modes())
 
 

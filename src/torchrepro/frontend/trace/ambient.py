@@ -18,13 +18,10 @@ from torch.fx import Graph, Node
 
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
 from torchrepro.torch_api.modes import (
-    current_function_modes,
-    dispatch_mode_depth,
     enter_autocast,
     exit_autocast,
-    pop_dispatch_mode,
-    pop_function_mode,
     set_grad_enabled,
+    settings_restored,
 )
 
 
@@ -79,32 +76,16 @@ class Modes:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Restore torch's modes and random generators after the body; what sets more of torch is a break."""
+    """Restore torch's state and random generators after the body."""
     modes, rng = Modes.now(), capture_rng_state()
     try:
-        yield
+        with settings_restored():
+            yield
     finally:
         modes.apply()
         # Real tensors must not hit cached casts of fakes: the cache is keyed by address.
         torch.clear_autocast_cache()
         restore_rng_state(rng)
-
-
-@contextmanager
-def no_mode_left() -> Iterator[None]:
-    """Pop the modes that the body left on torch's stacks: an abandoned `with` block does not pop its own.
-
-    Checked on torch 2.11 to 2.15 (the two stacks of modes and their pops).
-    """
-    functions = len(current_function_modes())
-    dispatches = dispatch_mode_depth()
-    try:
-        yield
-    finally:
-        while len(current_function_modes()) > functions:
-            pop_function_mode()
-        while dispatch_mode_depth() > dispatches:
-            pop_dispatch_mode()
 
 
 @dataclass(frozen=True, slots=True)

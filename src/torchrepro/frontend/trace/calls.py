@@ -31,7 +31,6 @@ from torchrepro.frontend.trace.classes import (
     is_python_class,
     is_single,
     is_trusted_class,
-    is_trusted_space,
     static_lookup,
 )
 from torchrepro.frontend.trace.fakes import outside_of_trace, tensors_in
@@ -161,8 +160,6 @@ class TracedCalls(Calls):
 
     def _bind_arguments(self, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         if self.values.is_fresh(function) or not (function.__defaults__ or function.__kwdefaults__):
-            return bind_arguments(function, args, kwargs)
-        if is_trusted_space(function.__globals__) and all(map(is_constant, function.__defaults__ or ())):
             return bind_arguments(function, args, kwargs)
         source = self.values.home_of(function)
         defaults, kwdefaults = Attribute(source, "__defaults__"), Attribute(source, "__kwdefaults__")

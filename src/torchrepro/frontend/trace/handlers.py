@@ -32,7 +32,7 @@ from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.trace.items import TracedItems
 from torchrepro.frontend.trace.operators import checked_length
 from torchrepro.torch_api.fake import FakeTensor
-from torchrepro.torch_api.modes import no_torch_function
+from torchrepro.torch_api.modes import DeviceContext, current_function_modes, no_torch_function
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -229,8 +229,10 @@ def _sort(tracer: Tracer, values: Any, **kwargs: Any) -> None:
     values[:] = tracer.calls.call(sorted, (list(values),), kwargs)
 
 
-def _extreme(function: Any, python: Any) -> Callable[..., Any]:
-    """Return a handler of `min` or `max`, which traces the comparisons."""
+def _extreme(function: Any, better: Any) -> Callable[..., Any]:
+    """Return a handler of `min` or `max`, which traces the comparisons, or has the graph choose a tensor."""
+
+    python: Any = python_builtins.extreme
 
     def handler(tracer: Tracer, *args: Any, key: Any = None, **default: Any) -> Any:
         if not args or default.keys() - {"default"} or (default and len(args) > 1):
@@ -238,8 +240,12 @@ def _extreme(function: Any, python: Any) -> Callable[..., Any]:
         items = list(tracer.items.unpack(args[0])) if len(args) == 1 else list(args)
         if not items:
             return function(items, **default)
+        if key is None and not tracer.log.exact:
+            chosen = tracer.recorder.choose(items, better)
+            if chosen is not None:
+                return chosen
         keys = items if key is None else [tracer.calls.call(key, (item,), {}) for item in items]
-        return tracer.calls.inline(python, (items, keys), {})
+        return tracer.calls.inline(python, (items, keys, better), {})
 
     return handler
 
@@ -282,6 +288,13 @@ def _storage_offset(tracer: Tracer, value: Any) -> Any:
         for each in tracer.recorder.inputs_in_memory_of(value):
             tracer.values.guards.add(StorageOffset(each.source, int(each.real.storage_offset())))
     return NotImplemented
+
+
+def _tensor(tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """Copy a tensor, as `torch.tensor` does."""
+    if not is_a(data, torch.Tensor) or any(is_a(mode, DeviceContext) for mode in current_function_modes()):
+        return NotImplemented
+    return data.detach().to(dtype=dtype, device=data.device if device is None else device, copy=True)
 
 
 _TABLE: Mapping[Any, Callable[..., Any]] = {
@@ -327,11 +340,12 @@ _TABLE: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((dict.__setitem__, collections.OrderedDict.__setitem__), _item(TracedItems.plain_set)),
     any: _in_python(python_builtins.any_true),
     all: _in_python(python_builtins.all_true),
-    min: _extreme(min, python_builtins.smallest),
-    max: _extreme(max, python_builtins.largest),
+    min: _extreme(min, operator.lt),
+    max: _extreme(max, operator.gt),
     sorted: _sorted,
     list.sort: _sort,
     reversed: _reversed,
+    torch.tensor: _tensor,
     torch.Tensor.storage_offset: _storage_offset,
     torch.overrides.has_torch_function: lambda tracer, values: _overrides_torch(tracer, *values),
     torch.overrides.has_torch_function_unary: _overrides_torch,

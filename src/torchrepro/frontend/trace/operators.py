@@ -66,8 +66,7 @@ class TracedOperators(Operators):
         self.values.require_known(left, right)
         if not (is_python_class(type(left)) or is_python_class(type(right))):
             for each, method, _ in self._candidates(name, left, right):
-                if is_a(each, torch.Tensor):
-                    self.tracer.classes.guard_method(each, method)
+                self.tracer.classes.python_method(each, method)  # guards those of tensors
             if is_a(left, dict | list) or is_a(right, dict | list):
                 self.dicts.complete_all((left, right))
             if name == "INPLACE_ADD" and type(left) is list:

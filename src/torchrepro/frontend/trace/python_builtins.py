@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -20,18 +20,10 @@ def all_true(iterable: Iterable[Any]) -> bool:
     return True
 
 
-def smallest(items: Sequence[Any], keys: Sequence[Any]) -> Any:
+def extreme(items: Sequence[Any], keys: Sequence[Any], better: Callable[[Any, Any], Any]) -> Any:
     best = 0
     for place in range(1, len(keys)):
-        if keys[place] < keys[best]:
-            best = place
-    return items[best]
-
-
-def largest(items: Sequence[Any], keys: Sequence[Any]) -> Any:
-    best = 0
-    for place in range(1, len(keys)):
-        if keys[place] > keys[best]:
+        if better(keys[place], keys[best]):
             best = place
     return items[best]
 

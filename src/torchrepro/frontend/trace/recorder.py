@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import FunctionType
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch.overrides import TorchFunctionMode
 from torchrepro.frontend.graph_breaks import Break, BreakKind, Where
 from torchrepro.frontend.source import Source
 from torchrepro.frontend.trace import fakes, nodes
-from torchrepro.frontend.trace.ambient import Modes, no_mode_left, restored, write_modes
+from torchrepro.frontend.trace.ambient import Modes, restored, write_modes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.graph_code import bind_functions
+from torchrepro.torch_api.modes import no_mode_left
 
 ModuleStack = Mapping[str, tuple[str, Any]]
 """As torch's `nn_module_stack`: a key, and the path (`L['self'].encoder`) with the class; innermost last."""
@@ -87,6 +89,8 @@ class Recorder(TorchFunctionMode):
         self._written: set[int] = set()
         self._under: dict[Node, Modes] = {}
         self._effects: set[Node] = set()
+        self._choices: list[tuple[int, set[int]]] = []
+        """Memory of a tensor that the graph chose (`max`), and of those that it chose from."""
         self._errors: list[Exception] = []
         self._start = Modes.now()
 
@@ -144,8 +148,6 @@ class Recorder(TorchFunctionMode):
     def attribute(self, fake: torch.Tensor, name: str) -> Any:
         """Return `fake.name` as the real tensor has it: recorded if it is a tensor, a constant otherwise."""
         kind = self.real_type_of(fake)
-        if name == "__class__":
-            return kind
         if name == "__dict__":
             raise Break(BreakKind.UNSUPPORTED, "the attributes of a tensor as a dict")
         found = static_lookup(kind, name)
@@ -193,6 +195,27 @@ class Recorder(TorchFunctionMode):
         self._watcher.written.update(fakes.storage_key(tensor) for tensor, _ in outs)
         self._record(func, name, args, kwargs, result)
         return result
+
+    def choose(self, tensors: Sequence[Any], better: Callable[..., Any]) -> torch.Tensor | None:
+        """Return the best of numbers of one kind, chosen in the graph; None where Python has to choose.
+
+        With gradients it has to: those that are not chosen get none.
+        """
+        kinds = [self.owns(t) and t.numel() == 1 and (t.shape, t.dtype, t.device) for t in tensors]
+        if not all(kinds) or len(set(kinds)) > 1 or any(t.requires_grad for t in tensors):
+            return None
+        chosen: torch.Tensor = reduce(lambda best, each: torch.where(better(each, best), each, best), tensors)
+        self._choices.append((fakes.storage_key(chosen), set(map(fakes.storage_key, tensors))))
+        return chosen
+
+    def shows_choice(self, outputs: Sequence[torch.Tensor]) -> bool:
+        """Return whether a program can see that what `choose` gave is a copy: by a write, or by identity."""
+        kept = set(map(fakes.storage_key, outputs))
+        known = kept.union(fakes.storage_key(found.fake) for found in self._inputs.values())
+        return any(
+            not self._written.isdisjoint({chosen, *given}) or (chosen in kept and not given.isdisjoint(known))
+            for chosen, given in self._choices
+        )
 
     def finish(self, outputs: Sequence[torch.Tensor]) -> Captured:
         """Return the graph that computes `outputs` and has all effects. The recorder cannot be used again."""

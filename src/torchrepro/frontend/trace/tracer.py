@@ -82,6 +82,8 @@ class SpeculationLog:
     """Instructions of the outermost frame, in the order in which the longest attempt met them."""
     failures: dict[Stop, Failure] = field(default_factory=dict)
     position: int = 0
+    exact: bool = False
+    """Whether Python chooses among tensors (`max`): which of them it was is seen later."""
     _visits: Counter[int] = field(default_factory=Counter)
 
     def restart(self) -> None:

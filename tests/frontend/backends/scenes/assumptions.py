@@ -357,6 +357,42 @@ def hooks_of_all_modules_run_once(capture: Capture) -> Iterator[Any]:
     yield captured(tensor())
 
 
+@scene
+def the_largest_of_tensors_is_one_of_them(capture: Capture) -> Iterator[Any]:
+    def computed(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return max(x.sum(), y.sum()) + 1, min(x[0], y[0]) * 2
+
+    def kept_with_its_operand(x: torch.Tensor, y: torch.Tensor) -> Any:
+        first, second = x.sum(), y.sum()
+        return max(first, second), first, second
+
+    def written(x: torch.Tensor, y: torch.Tensor) -> Any:
+        first, second = x.sum(), y.sum()
+        max(first, second).add_(5)
+        return first + 1, second + 1
+
+    def written_later(x: torch.Tensor, y: torch.Tensor) -> Any:
+        first, second = x.sum(), y.sum()
+        found = min(first, second)
+        first.add_(5)
+        return found + 1
+
+    def of_arguments(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return max(x[0], y[0])
+
+    nan = torch.full((3,), float("nan"))
+    for function in (computed, kept_with_its_operand, written, written_later, of_arguments):
+        call = capture(function)
+        for x, y in ((torch.ones(3), torch.zeros(3)), (torch.zeros(3), torch.ones(3)), (nan, torch.ones(3))):
+            result = call(x, y)
+            if isinstance(result, torch.Tensor):
+                yield result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+            yield result, x, y
+    x, y = torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    capture(lambda x, y: max(x.sum(), y.sqrt().sum()))(x, y).backward()
+    yield x.grad, y.grad
+
+
 class Subclass(torch.Tensor):
     pass
 

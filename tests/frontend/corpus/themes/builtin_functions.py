@@ -307,3 +307,12 @@ def recursion_over_a_structure(a, b):
         return value * depth if isinstance(value, torch.Tensor) else value
 
     return walk({"x": [a, {"y": b}], "n": 3})
+
+
+@case
+def extremes_of_tensors_are_chosen_in_the_graph(x):
+    return (
+        max(x.sum(), x.mean()) * 2,
+        min([x.sum(), x.mean(), x.amax()]) + 1,
+        max(x.sum(), x.numel() * x[0, 0]),
+    )

@@ -419,3 +419,8 @@ def data_of_a_module_is_used(a, b):
     layer = F.linear
     weight, bias = torch.eye(4), None
     return layer(a, weight, bias), layer(b, weight=weight, bias=torch.ones(4))
+
+
+@case
+def tensors_made_of_tensors(x):
+    return torch.tensor(x), torch.tensor(x.T, dtype=torch.float64).add_(1), torch.tensor(data=x.sum())
