@@ -79,3 +79,22 @@ _REFUSALS = {
 }
 REFUSED: Mapping[str, str] = {name: reason for reason, names in _REFUSALS.items() for name in names.split()}
 """Functions, methods and attributes by name, with the reason."""
+
+READS_VALUES: Mapping[str, str] = {
+    **dict.fromkeys(("numpy", "__array__", "__array_wrap__"), "NumPy works on the data of a tensor"),
+    "__dlpack__": "another library works on the data of a tensor",
+    **dict.fromkeys(("__repr__", "__str__", "__format__"), "printing a tensor needs its values"),
+    "tolist": "numbers of Python are made of the values of a tensor",
+}
+"""Methods for which fakes return a value, or raise an error of another kind."""
+
+ANSWERS: Mapping[str, bool] = {
+    # Code checks this to choose a path that is easy to trace.
+    "compiler.is_compiling": True,
+    "compiler.is_dynamo_compiling": True,
+    "_dynamo.is_compiling": True,
+    "_utils.is_compiling": True,
+    # The recorder is such a mode; without it the result would be False.
+    "_C._is_torch_function_mode_enabled": False,
+}
+"""Queries with a fixed answer while a function is traced."""

@@ -17,12 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from torchrepro.torch_api.generators import capture_rng_state, restore_rng_state
-from torchrepro.torch_api.modes import (
-    enter_autocast,
-    exit_autocast,
-    set_grad_enabled,
-    settings_restored,
-)
+from torchrepro.torch_api.modes import enter_autocast, exit_autocast, set_grad_enabled, settings_restored
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from torchrepro.frontend.trace.fakes import unseen
 from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
 from torchrepro.frontend.trace.items import TracedItems
 from torchrepro.frontend.trace.operators import checked_length
+from torchrepro.frontend.trace.rules import is_native_iterator
 from torchrepro.torch_api.fake import FakeTensor
 from torchrepro.torch_api.modes import DeviceContext, current_function_modes, no_torch_function
 
@@ -214,6 +215,16 @@ def _in_python(python: Any) -> Callable[..., Any]:
     return lambda tracer, iterable: tracer.calls.inline(python, (iterable,), {})
 
 
+def _sum(tracer: Tracer, values: Any, *first: Any, start: Any = 0) -> Any:
+    """Add what an iterator yields, item by item: what it does later may change what was added before."""
+    (start,) = first or (start,)
+    lazy = is_a(values, SteppedGenerator) or is_native_iterator(values)
+    if not lazy or not is_a(start, int | float | torch.Tensor):
+        return NotImplemented
+    python: Any = python_builtins.total
+    return tracer.calls.inline(python, (values, start), {})
+
+
 def _sorted(tracer: Tracer, values: Any, *, key: Any = None, reverse: Any = False) -> Any:
     """Sort in C; a comparison in Python is a graph break."""
     items = list(tracer.items.unpack(values))
@@ -343,6 +354,7 @@ _TABLE: Mapping[Any, Callable[..., Any]] = {
     min: _extreme(min, operator.lt),
     max: _extreme(max, operator.gt),
     sorted: _sorted,
+    sum: _sum,
     list.sort: _sort,
     reversed: _reversed,
     torch.tensor: _tensor,

@@ -13,9 +13,7 @@ import torch
 from torchrepro.frontend.codegen.objects import dict_items, elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
-from torchrepro.frontend.interpreter.operations import (
-    Items,
-)
+from torchrepro.frontend.interpreter.operations import Items
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_trusted_class
 from torchrepro.frontend.trace.foreign import SteppedIterator, natively

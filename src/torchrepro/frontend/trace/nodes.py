@@ -18,19 +18,11 @@ import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.trace.fakes import is_fake, tensors_in
-from torchrepro.torch_api.function_names import OF_AUTOGRAD, REFUSED
+from torchrepro.torch_api.function_names import OF_AUTOGRAD, READS_VALUES, REFUSED
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_functional, is_in_transform
 
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-_READS_VALUES = {
-    **dict.fromkeys(("numpy", "__array__", "__array_wrap__"), "NumPy works on the data of a tensor"),
-    "__dlpack__": "another library works on the data of a tensor",
-    **dict.fromkeys(("__repr__", "__str__", "__format__"), "printing a tensor needs its values"),
-    "tolist": "numbers of Python are made of the values of a tensor",
-}
-"""Methods for which fakes return a value, or raise an error of another kind."""
 
 
 def why_not_in_graph(tensor: torch.Tensor) -> str | None:
@@ -71,8 +63,8 @@ def check_operation(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
     """Raise `Break` for an operation that must not run on fakes."""
-    if name in _READS_VALUES:
-        raise Break(BreakKind.DATA, f"{name}: {_READS_VALUES[name]}")
+    if name in READS_VALUES:
+        raise Break(BreakKind.DATA, f"{name}: {READS_VALUES[name]}")
     if getattr(function, "__name__", "") in ("__set__", "__delete__"):
         raise Break(BreakKind.UNSUPPORTED, f"assignment to the attribute {name} of a tensor")
     if name in ("grad", "grad_fn") and getattr(function, "__name__", "") == "__get__":

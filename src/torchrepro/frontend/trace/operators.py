@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
-from torchrepro.frontend.interpreter.operations import (
-    BINARY,
-    BINARY_METHODS,
-    COMPARE,
-    UNARY,
-    Operators,
-)
+from torchrepro.frontend.interpreter.operations import BINARY, BINARY_METHODS, COMPARE, UNARY, Operators
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.classes import MISSING, is_python_class
 from torchrepro.frontend.trace.foreign import natively

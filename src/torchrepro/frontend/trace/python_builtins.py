@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+NUMBERS = (int, float, bool)
+
 
 def any_true(iterable: Iterable[Any]) -> bool:
     for item in iterable:  # noqa: SIM110
@@ -18,6 +20,16 @@ def all_true(iterable: Iterable[Any]) -> bool:
         if not item:
             return False
     return True
+
+
+def total(iterable: Iterable[Any], start: Any) -> Any:
+    numbers: list[Any] = []
+    for item in iterable:
+        if type(start) in NUMBERS and type(item) in NUMBERS:
+            numbers.append(item)  # C adds them: it loses less of what floats round
+        else:
+            start, numbers = sum(numbers, start) + item, []
+    return sum(numbers, start)
 
 
 def extreme(items: Sequence[Any], keys: Sequence[Any], better: Callable[[Any, Any], Any]) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.guards.kinds import HOOKS
-from torchrepro.torch_api.function_names import MODE_SWITCHES, QUERIES, QUERIES_OF_PROCESS, SETTINGS, WAITING
+from torchrepro.torch_api import function_names
 from torchrepro.torch_api.modules import compiled_module
 from torchrepro.torch_api.names import (
     C_MODULE,
@@ -37,16 +37,6 @@ _C_KINDS = (
 _LEAF_MODULES = frozenset({*FUNCTION_HOMES, "torch.signal.windows.windows"})
 _SETTERS_SEEN = frozenset({"_set_grad_enabled"})
 """In C++: setters whose state the recorder writes into the graph."""
-
-_ANSWERS = {
-    # Code checks this to choose a path that is easy to trace.
-    "compiler.is_compiling": True,
-    "compiler.is_dynamo_compiling": True,
-    "_dynamo.is_compiling": True,
-    "_utils.is_compiling": True,
-    # The recorder is such a mode; without it the result would be False.
-    "_C._is_torch_function_mode_enabled": False,
-}
 
 
 class _Rule(NamedTuple):
@@ -71,9 +61,9 @@ _RULES = (
     ),
     _Rule(_OUTSIDE, "it reads, writes or prints", "set_printoptions", "serialization hub _tensor_str"),
     _Rule(_OUTSIDE, "other processes take part in it", modules="distributed multiprocessing"),
-    _Rule(_OUTSIDE, "it waits for a device", WAITING, "cuda.streams cuda.graphs"),
+    _Rule(_OUTSIDE, "it waits for a device", function_names.WAITING, "cuda.streams cuda.graphs"),
     _Rule(_OUTSIDE, "it profiles", modules="profiler autograd.profiler cuda.nvtx cuda.profiler"),
-    _Rule(_UNSUPPORTED, "a mode sees each operation as it runs", MODE_SWITCHES),
+    _Rule(_UNSUPPORTED, "a mode sees each operation as it runs", function_names.MODE_SWITCHES),
     _Rule(
         _UNSUPPORTED,
         "function transforms are not traced",
@@ -87,7 +77,7 @@ _RULES = (
         "compile compiler.disable compiler.reset",
         "export jit onnx fx _dynamo _inductor",
     ),
-    _Rule(_UNSUPPORTED, "it changes a setting of the process", SETTINGS, "nn.attention"),
+    _Rule(_UNSUPPORTED, "it changes a setting of the process", function_names.SETTINGS, "nn.attention"),
     _Rule(_UNSUPPORTED, "the recorder does not see the tensor that it makes", _UNSEEN),
 )
 _INLINED = frozenset(SWAPPED_HOMES)
@@ -238,9 +228,9 @@ def _modules() -> Mapping[str, _Rule]:
 def _questions() -> Mapping[int, tuple[bool, bool | None]]:
     """Return by `id` whether a query needs a guard of its own, and its fixed result if it has one."""
     named = {
-        **dict.fromkeys(QUERIES.split(), (False, None)),
-        **dict.fromkeys(QUERIES_OF_PROCESS.split(), (True, None)),
-        **{name: (False, fixed) for name, fixed in _ANSWERS.items()},
+        **dict.fromkeys(function_names.QUERIES.split(), (False, None)),
+        **dict.fromkeys(function_names.QUERIES_OF_PROCESS.split(), (True, None)),
+        **{name: (False, fixed) for name, fixed in function_names.ANSWERS.items()},
     }
     return {key: named[name] for key, name in _found(named)}
 

@@ -393,6 +393,37 @@ def the_largest_of_tensors_is_one_of_them(capture: Capture) -> Iterator[Any]:
     yield x.grad, y.grad
 
 
+@scene
+def sums_of_what_changes_while_it_is_added(capture: Capture) -> Iterator[Any]:
+    def terms(x: torch.Tensor, start: torch.Tensor) -> Iterator[Any]:
+        yield x * 2
+        start.add_(10)
+        yield 3
+        x.mul_(5)
+        yield x
+
+    def of_a_generator(x: torch.Tensor) -> Any:
+        start = x.clone()
+        return sum(terms(x, start), start), sum(terms(x, start), start=start), start
+
+    def of_numbers(x: torch.Tensor) -> Any:
+        return (
+            sum(value for value in (0.1, True, 3, 1e100, -1e100)),
+            sum(map(abs, [x, -1, 2.5, x])),
+            sum(iter([])),
+        )
+
+    yield capture(of_a_generator)(tensor())
+    yield capture(of_numbers)(tensor())
+    yield outcome(capture(lambda x: sum((name for name in "ab"), "")), tensor())
+    yield outcome(capture(lambda x: sum((name for name in [1]), 1, 2)), tensor())
+    x = tensor().requires_grad_()
+    capture(lambda x: sum((part * 0.3 for part in (x, x * 3, x.sin())), x / 7))(x).backward(
+        torch.ones_like(x) / 11
+    )
+    yield x.grad
+
+
 class Subclass(torch.Tensor):
     pass
 
