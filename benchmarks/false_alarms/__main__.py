@@ -72,7 +72,7 @@ def verdicts(outcome: Outcome) -> Iterator[None]:
         outcome.explained += bool(rounding) and not verdict.fails
         outcome.alarms += verdict.fails
         if (verdict.fails or rounding) and len(outcome.examples) < 3:
-            outcome.examples.append(str(verdict) if verdict.fails else rounding[0])
+            outcome.examples.append("; ".join([str(verdict), *verdict.notes]) if verdict.fails else rounding[0])
         return repro, verdict
 
     Checker.check = check  # type: ignore[method-assign]

@@ -103,37 +103,39 @@ class _Inquiry:
                 return explained
             if not any(suspect.is_ruled_out() for suspect in self._suspects):
                 return self._ask_rounding()
-            if not mode.discontinuous or self._out_of_time():  # one run tells how far rounding is amplified
+            if not mode.discontinuous:  # one run tells how far rounding is amplified
                 break
+            if self._out_of_time():
+                return Explained(self._comparison, (f"rounding was asked about for {_SECONDS:g} s only",))
         return Explained(self._comparison)
 
     def _out_of_time(self) -> bool:
         return time.monotonic() - self._started > _SECONDS
 
-    def _add_run(self, mode: RoundingNoise, *, strong: bool = False) -> None:
+    def _add_run(self, mode: RoundingNoise, *, strong: bool = False, weak: bool = False) -> None:
         tensors, leaves = self._seen(self._run_eager(mode))
         for suspect in self._suspects:
             given, leaf = tensors.get(suspect.leaf.path), leaves.get(suspect.leaf.path)
-            suspect.add(None if given is None else given.ref, leaf is not None and leaf.same, strong=strong)
+            value, same = None if given is None else given.ref, leaf is not None and leaf.same
+            for kind in (True,) * strong + (False,) * weak:
+                suspect.add(value, same, strong=kind)
 
     def _ask_other_layouts(self, inconsistent: Mapping[str, int]) -> Explained | None:
         """Return the explanation if eager in another layout gives what the compiled side gives."""
-        for suspect in self._suspects:
-            suspect.forget()
         for layout in (1, 2):
-            self._add_run(RoundingNoise(0.0, 0, layout=layout))
-        if not all(suspect.is_among_the_runs() for suspect in self._suspects):
-            for suspect in self._suspects:
-                suspect.forget()
+            self._add_run(RoundingNoise(0.0, 0, layout=layout), strong=True, weak=True)
+        if not all(suspect.is_explained(0) for suspect in self._suspects):
             return None
-        named = ", ".join(f"`{op}` ({count} elements)" for op, count in inconsistent.items())
+        named = ", ".join(
+            f"`{op}` ({count} element{'s' if count > 1 else ''})" for op, count in inconsistent.items()
+        )
         text = f"eager is inconsistent: its vector and scalar code differ at {named}"
         return Explained(self._without(self._suspects, text, Blame.EAGER), (text,))
 
     def _ask_rounding(self) -> Explained:
         number = 0
         for number, setting in enumerate(_RUNS, 1):
-            self._add_run(RoundingNoise(*setting))
+            self._add_run(RoundingNoise(*setting), weak=True)
             if self._out_of_time() or all(suspect.is_explained(number) for suspect in self._suspects):
                 break
         explained = [suspect for suspect in self._suspects if suspect.is_explained(number)]

@@ -3,13 +3,16 @@
 For each op, the exact result on the same operands is computed in float64. An element that equals it carries
 no rounding and stays as it is: views, `relu`, `where`, masks of 0 and 1, `x * 2`. Others get noise around the
 exact result: one unit in the last place of the dtype at most (half a unit RMS), and for ops that accumulate,
-where terms may cancel, the size of the error that eager itself makes there.
+where terms may cancel, the size of the error that eager itself makes there. An op that is several steps in
+one (a normalisation, a softmax and their gradients) also gets what noise in these steps does to its result:
+the rounding of one mean moves a whole row the same way.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +23,9 @@ from torchrepro.judge.kinks import SideRecorder, is_discontinuous
 from torchrepro.judge.op_forms import run_plainly, written_or_returned
 from torchrepro.judge.upcast import OpPlan, exact_results, map_tensors, plan_of
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
-from torchrepro.torch_api.ops import HigherOrderOperator, op_name, schema_of
+from torchrepro.torch_api.ops import HigherOrderOperator, decomposition_of, op_name
+
+aten = torch.ops.aten
 
 _ROW = 16
 """From this length on, a row's noise is measured from its own elements."""
@@ -88,8 +93,10 @@ class RoundingNoise(TorchDispatchMode):
             self._compare_layouts(func, result, others)
             if noisy:
                 targets = written_or_returned(func, args, kwargs, result)
-                for target, true in zip(targets, exact or [None] * len(targets), strict=False):
-                    self._add_noise(func, target, true)
+                unknown = [None] * len(targets)
+                shifts = [] if plan.writes or is_elementwise(func) else self._shifts(func, args, kwargs)
+                for target, true, shift in zip(targets, exact or unknown, shifts or unknown, strict=False):
+                    self._add_noise(func, target, true, shift)
             if self._sides is not None:
                 self._sides.see(func, args, kwargs, result)
         return result
@@ -113,7 +120,32 @@ class RoundingNoise(TorchDispatchMode):
             for one, rounded in zip(true, got, strict=False)
         ]
 
-    def _add_noise(self, func: Any, target: torch.Tensor, exact: _Exact | None) -> None:
+    def _shifts(self, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """Return how far noise in the steps of an op moves each result, where torch knows its steps.
+
+        It is the difference of two runs of the same steps, so steps that are wrong do not show in it.
+        """
+        steps, found = decomposition_of(func), []
+        if steps is None:
+            return []
+        noise = RoundingNoise(self._amplitude, self._seed, self._sign)
+        noise._generators = self._generators
+        for mode in (noise, nullcontext()):
+            own_args, own_kwargs = map_tensors((args, kwargs), torch.Tensor.clone)
+            try:
+                with mode:
+                    result = steps(*own_args, **own_kwargs)
+            except Exception:  # torch's steps do not cover every call
+                return []
+            found.append(written_or_returned(func, own_args, own_kwargs, result))
+        return [
+            (noisy.to(torch.promote_types(noisy.dtype, torch.float64)) - plain).nan_to_num_(0.0, 0.0, 0.0)
+            for noisy, plain in zip(*found, strict=False)
+        ]
+
+    def _add_noise(
+        self, func: Any, target: torch.Tensor, exact: _Exact | None, shift: torch.Tensor | None
+    ) -> None:
         if not (target.is_floating_point() or target.is_complex()) or target.layout is not torch.strided:
             return
         if target.is_quantized or target.dtype.itemsize == 1 or not target.numel():
@@ -121,7 +153,7 @@ class RoundingNoise(TorchDispatchMode):
         if target.is_complex():
             real = torch.view_as_real(target)
             parts = None if exact is None else (torch.view_as_real(exact[0].resolve_conj()), exact[1])
-            self._add_noise(func, real, parts)
+            self._add_noise(func, real, parts, None if shift is None else torch.view_as_real(shift))
             return
         info = torch.finfo(target.dtype)
         wide = target.to(torch.float64)
@@ -150,6 +182,8 @@ class RoundingNoise(TorchDispatchMode):
         uniform = torch.rand(base.shape, generator=generator, dtype=torch.float64, device=base.device)
         normal = torch.randn(base.shape, generator=generator, dtype=torch.float64, device=base.device)
         noise = (uniform.mul_(2.0).sub_(1.0) * spacing + normal.clamp_(-4.0, 4.0) * local) * amplitude
+        if shift is not None and shift.shape == noise.shape:
+            noise += shift
         target.copy_(torch.where(inexact, (base + noise).to(target.dtype), target))
 
     def _generator(self, device: torch.device) -> torch.Generator:
@@ -242,21 +276,19 @@ def _differ(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return ~(agree | near & first.isfinite() & second.isfinite())
 
 
-_ELEMENTWISE_ARGUMENTS = ("Tensor", "number", "Scalar", "float", "bool", "str", "Optional[str]")
-
-
 @lru_cache(maxsize=4096)
 def is_elementwise(func: Any) -> bool:
     """Return whether each element of the result depends on the same element of each operand alone.
 
-    Torch tags such ops; of their backward ops, those that take nothing but tensors and numbers.
+    Torch tags such ops; of their backward ops it tags some.
     """
     if torch.Tag.pointwise in func.tags:
         return True
-    schema = schema_of(func)
-    if func.namespace != "aten" or not schema.name.endswith("_backward") or len(schema.returns) != 1:
+    forward, suffix, _ = op_name(func).rpartition("_backward")
+    if func.namespace != "aten" or not suffix or not hasattr(aten, forward):
         return False
-    return all(str(argument.type) in _ELEMENTWISE_ARGUMENTS for argument in schema.arguments)
+    packet = getattr(aten, forward)
+    return any(torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -48,19 +48,11 @@ class Suspect:
         self._same = self._same or (same and not strong)
         self._moved = self._moved or same
 
-    def forget(self) -> None:
-        """Forget the runs."""
-        self._same = self._moved = False
-
     def is_ruled_out(self) -> bool:
         """Return whether strong noise comes nowhere near the compiled result."""
         return not self._moved
 
     def is_explained(self, runs: int) -> bool:
-        return self._same
-
-    def is_among_the_runs(self) -> bool:
-        """Return whether each element is one that a run gave."""
         return self._same
 
 
@@ -83,10 +75,6 @@ class _DiscreteSuspect(Suspect):
         else:
             self._values.append(value)
 
-    def forget(self) -> None:
-        super().forget()
-        del self._values[1:]
-
     def is_ruled_out(self) -> bool:
         differs = self._compiled != self._values[0]
         return not self._odd and bool((differs & ~self._strong).any())
@@ -106,9 +94,6 @@ class _DiscreteSuspect(Suspect):
         return count <= 2 * max(each[0] for each in others) and distance <= 2 * max(
             each[1] for each in others
         )
-
-    def is_among_the_runs(self) -> bool:
-        return self._same or not _to_nearest(self._compiled, self._values)[0]
 
 
 def _to_nearest(value: torch.Tensor, others: list[torch.Tensor]) -> tuple[int, float]:
@@ -155,13 +140,6 @@ class _FloatingSuspect(Suspect):
         if not strong:
             self._rms.append(math.sqrt(total / max(1, self._top.numel())))
 
-    def forget(self) -> None:
-        super().forget()
-        self._top.zero_()
-        self._second.zero_()
-        self._rms.clear()
-        del self._kinds[1:]
-
     def is_ruled_out(self) -> bool:
         if self._odd:
             return False
@@ -197,16 +175,6 @@ class _FloatingSuspect(Suspect):
         if 2 * calm >= count:  # elements that jump would excuse any error of the others
             return math.sqrt(error2 / calm) <= self._granted.rms + self._factor * math.sqrt(top2 / calm)
         return math.sqrt(all2 / count) <= self._granted.rms + self._factor * max(self._rms)
-
-    def is_among_the_runs(self) -> bool:
-        if self._same:
-            return True
-        if not self._rms or _unseen(_kind(self._compiled), self._kinds):
-            return False
-        return all(
-            not bool((self._error(part) > self._limit(part) + self._top[part]).any())
-            for part in self._parts()
-        )
 
     def _parts(self) -> Iterator[slice]:
         return _parts(self._top.numel())
