@@ -72,7 +72,8 @@ def verdicts(outcome: Outcome) -> Iterator[None]:
         outcome.explained += bool(rounding) and not verdict.fails
         outcome.alarms += verdict.fails
         if (verdict.fails or rounding) and len(outcome.examples) < 3:
-            outcome.examples.append("; ".join([str(verdict), *verdict.notes]) if verdict.fails else rounding[0])
+            said = [str(verdict), *verdict.notes] if verdict.fails else rounding[:1]
+            outcome.examples.append("; ".join(said))
         return repro, verdict
 
     Checker.check = check  # type: ignore[method-assign]

@@ -53,12 +53,27 @@ def computes(node: Node) -> bool:
     return value.is_floating_point() and not target.is_view and target.overloadpacket.__name__ not in CHOOSES
 
 
+def seen_in_results(graph: Graph) -> set[Node]:
+    """Return the nodes that reach a result, or what is kept for the backward pass, by floating values alone.
+
+    An error in any other is seen only if it makes a comparison or an index come out differently.
+    """
+    (output,) = graph.find_nodes(op="output")
+    seen = {output}
+    for node in reversed(graph.nodes):
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and seen & node.users.keys():
+            seen.add(node)
+    return seen
+
+
 def plant(graph: Graph, ulp: float) -> Node | None:
     """Multiply the result of the middle op by `1 ± ulp * eps`, with a sign that depends on the element.
 
     One sign for all would be a scale, which a normalisation behind it removes.
     """
-    nodes = [node for node in graph.nodes if node.op == "call_function" and computes(node)]
+    seen = seen_in_results(graph)
+    nodes = [node for node in graph.nodes if node.op == "call_function" and computes(node) and node in seen]
     if not nodes:
         return None
     chosen = nodes[len(nodes) // 2]

@@ -77,7 +77,8 @@ class _DiscreteSuspect(Suspect):
 
     def is_ruled_out(self) -> bool:
         differs = self._compiled != self._values[0]
-        return not self._odd and bool((differs & ~self._strong).any())
+        chaotic = 2 * int(self._strong.sum()) > self._strong.numel()
+        return not self._odd and not chaotic and bool((differs & ~self._strong).any())
 
     def is_explained(self, runs: int) -> bool:
         if self._same:
@@ -148,7 +149,9 @@ class _FloatingSuspect(Suspect):
         outside, squares, noise = False, 0.0, 0.0
         for part in self._parts():
             error, limit, strong = self._error(part), self._limit(part), self._strong[part]
-            outside = outside or bool((error > limit + self._factor * strong).any())
+            # Where noise moves most elements, some stay near by chance.
+            reach = strong.clamp(min=float(strong.median()))
+            outside = outside or bool((error > limit + self._factor * reach).any())
             squares, noise = squares + float(error.square().sum()), noise + float(strong.square().sum())
         count = max(1, self._top.numel())
         rms = math.sqrt(squares / count) > self._granted.rms + self._factor * math.sqrt(noise / count)
