@@ -16,9 +16,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -50,7 +49,7 @@ class Outcome:
     planted_in: str = ""
     steps: int = 0
     checks: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
+    kinds: dict[str, int] = field(default_factory=dict)
     alarms: int = 0
     explained: int = 0
     """Calls that differ by more than the rule grants, explained by rounding."""
@@ -67,7 +66,7 @@ def verdicts(outcome: Outcome) -> Iterator[None]:
     def check(self: Checker, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
         repro, verdict = original(self, repro, outputs, after)
         outcome.checks += 1
-        outcome.kinds[verdict.kind.value] += 1
+        outcome.kinds[verdict.kind.value] = outcome.kinds.get(verdict.kind.value, 0) + 1
         rounding = [note for note in verdict.notes if note.startswith("explained by rounding")]
         outcome.explained += bool(rounding) and not verdict.fails
         outcome.alarms += verdict.fails
@@ -114,42 +113,59 @@ def health_table(outcomes: list[Outcome]) -> Table:
     ):
         table.add_column(column)
     for one in outcomes:
-        numbers = (one.steps, one.checks, one.kinds["not_comparable"], one.explained, one.alarms)
+        numbers = (one.steps, one.checks, one.kinds.get("not_comparable", 0), one.explained, one.alarms)
         table.add_row(one.program, one.device, *map(str, numbers))
     return table
 
 
 def power_table(outcomes: list[Outcome]) -> Table:
-    table = Table(title="planted errors: share of the checked calls in which the error was found")
+    table = Table(
+        title="planted errors: share of the checked calls in which the error is found (explained by rounding)"
+    )
     for column in ("program", "device", "op", *(f"{size} ulp" for size in SIZES)):
         table.add_column(column)
     for name, device in dict.fromkeys((one.program, one.device) for one in outcomes):
         mine = {one.planted_ulp: one for one in outcomes if (one.program, one.device) == (name, device)}
-        found = [mine.get(size) for size in SIZES]
-        shares = ["–" if one is None else f"{one.alarms / max(one.checks, 1):.0%}" for one in found]
-        table.add_row(name, device, next(iter(mine.values())).planted_in, *shares)
+        table.add_row(
+            name, device, next(iter(mine.values())).planted_in, *(share(mine.get(s)) for s in SIZES)
+        )
     return table
 
 
-def outcomes_of(name: str, options: argparse.Namespace) -> Iterator[Outcome]:
-    """Train one program, healthy and with each size of planted error."""
-    for steps, ulp in [(options.steps, 0.0), *((options.planted_steps, float(size)) for size in SIZES)]:
-        if steps:
-            yield train(name, options.device, steps, ulp)
+def share(outcome: Outcome | None) -> str:
+    """Return the share of calls in which the error was found, and of those that rounding explains away."""
+    if outcome is None:
+        return "–"
+    found, explained = (count / max(outcome.checks, 1) for count in (outcome.alarms, outcome.explained))
+    return f"{found:.0%}" + (f" ({explained:.0%})" if explained else "")
 
 
-def outcomes_in_process(name: str, options: argparse.Namespace) -> list[Outcome]:
-    """Do the same in a process of its own, with one thread: several run at a time."""
-    with tempfile.TemporaryDirectory() as directory:
-        found = Path(directory) / "outcomes.jsonl"
-        words = ["--programs", name, "--json", str(found), "--device", options.device, "--jobs", "1"]
-        sizes = ["--steps", str(options.steps), "--planted-steps", str(options.planted_steps)]
-        command = [sys.executable, "-m", "benchmarks.false_alarms", *words, *sizes]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        ended = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False)
-        if not found.exists():
-            raise SystemExit(f"{name} ended with exit code {ended.returncode} and no outcome")
-        return [msgspec.json.decode(line, type=Outcome) for line in found.read_text().splitlines()]
+def wanted(name: str, options: argparse.Namespace) -> list[tuple[int, float]]:
+    """Return steps and size of the planted error of each run of a program that is still to be made."""
+    known = outcomes_in(options.json)
+    runs = [(options.steps, 0.0), *((options.planted_steps, float(size)) for size in SIZES)]
+    done = {
+        (one.steps, one.planted_ulp) for one in known if (one.program, one.device) == (name, options.device)
+    }
+    return [run for run in runs if run[0] and run not in done]
+
+
+def run_in_process(name: str, options: argparse.Namespace) -> None:
+    """Train one program in a process of its own, with its share of the cores: several run at a time."""
+    words = ["--programs", name, "--json", str(options.json), "--device", options.device, "--jobs", "1"]
+    sizes = ["--steps", str(options.steps), "--planted-steps", str(options.planted_steps)]
+    command = [sys.executable, "-m", "benchmarks.false_alarms", *words, *sizes]
+    threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads}
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False)
+    if wanted(name, options):
+        raise SystemExit(f"{name} ended with exit code {ended.returncode} before all of its runs")
+
+
+def outcomes_in(file: Path) -> list[Outcome]:
+    """Return the outcomes that a file has."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [msgspec.json.decode(line, type=Outcome) for line in lines]
 
 
 def say(outcome: Outcome) -> None:
@@ -171,7 +187,12 @@ def main() -> int:
     parser.add_argument("--planted-steps", type=int, default=10, help="with a planted error; 0: none planted")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="programs at a time")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="one line of JSON an outcome")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="one line of JSON an outcome; what it has already is not run again",
+    )
     options = parser.parse_args()
     names = options.programs.split(",") if options.programs else list(PROGRAMS)
     if unknown := set(names) - PROGRAMS.keys():
@@ -179,25 +200,19 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
 
-    found: list[Outcome] = []
-
-    def keep(outcome: Outcome) -> None:
-        found.append(outcome)
-        if options.json:
-            with options.json.open("a") as file:
-                file.write(msgspec.json.encode(outcome).decode() + "\n")
-
-    if options.jobs == 1 or len(names) == 1:
-        for name in names:
-            for outcome in outcomes_of(name, options):
-                say(outcome)
-                keep(outcome)
-    else:
-        with ThreadPoolExecutor(options.jobs) as pool:
-            waiting = [pool.submit(outcomes_in_process, name, options) for name in names]
-            for done in as_completed(waiting):
-                for outcome in done.result():
-                    keep(outcome)
+    with tempfile.TemporaryDirectory() as directory:
+        options.json = options.json or Path(directory) / "outcomes.jsonl"
+        if options.jobs == 1 or len(names) == 1:
+            for name in names:
+                for steps, ulp in wanted(name, options):
+                    outcome = train(name, options.device, steps, ulp)
+                    say(outcome)
+                    with options.json.open("a") as file:
+                        file.write(msgspec.json.encode(outcome).decode() + "\n")
+        else:
+            with ThreadPoolExecutor(options.jobs) as pool:
+                list(pool.map(lambda name: run_in_process(name, options), names))
+        found = outcomes_in(options.json)
     console = Console()
     healthy = [one for one in found if not one.planted_ulp]
     wrong = [one for one in found if one.planted_ulp]

@@ -3,7 +3,7 @@
     python -m benchmarks.false_alarms.operators --dtype float32 --every 2
 
 Every operator that inductor gets right must pass. Each that did not is printed, then the counts: a false
-alarm, to be mended in the judge, or a bug of torch.
+alarm, to be fixed in the judge, or a bug of torch.
 """
 
 from __future__ import annotations

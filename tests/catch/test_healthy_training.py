@@ -20,7 +20,7 @@ class Model(nn.Module):
     def __init__(self, width, layers):
         super().__init__()
         self.embed = nn.Embedding(100, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.1, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, 100)
 

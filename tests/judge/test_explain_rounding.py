@@ -62,7 +62,7 @@ KINKS = {
     "sign": Kink(torch.sign, 0.0, "sign"),
     "gt": Kink(lambda x: torch.where(x > 0, 3.0, 1.0), 0.0, "gt"),
     "le": Kink(lambda x: (x <= 0.5).float(), 0.5, "le"),
-    "lt": Kink(lambda x: torch.where(0 < x, 3.0, 1.0), 0.0, "lt|gt"),
+    "lt": Kink(lambda x: torch.where(torch.lt(-x, 0), 3.0, 1.0), 0.0, "lt"),
     "ge": Kink(lambda x: torch.ge(-x, 0), 0.0, "ge"),
     "mask": Kink(lambda x: torch.ones_like(x).masked_fill(x > 0, 5.0), 0.0, "gt"),
     "int_cast": Kink(lambda x: below(x).to(torch.int64), 0.5, "_to_copy"),
