@@ -162,3 +162,15 @@ def test_the_inquiry_survives_gradients_of_all_forms(pool: Callable[[Tensor], Te
     found = same_two_models(lambda x: pool(x.exp()), lambda x: pool(x.exp()) * 1.5, (x,))
     assert not found
     assert not any("could not be ruled out" in note for note in found.notes), found.notes
+
+
+def test_steps_with_booleans_or_other_shapes_among_their_results_do_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def other(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        return x > 0, x[:1], x.to(torch.complex64)
+
+    monkeypatch.setattr(noise, "decomposition_of", lambda op: other)
+    x, one = numbers(8, 16), torch.ones(16)
+    noisy = under_noise(lambda: F.layer_norm(x, (16,), one, one), 4.0)
+    torch.testing.assert_close(noisy, F.layer_norm(x, (16,), one, one), rtol=1e-4, atol=1e-5)

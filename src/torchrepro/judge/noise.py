@@ -11,7 +11,6 @@ the rounding of one mean moves a whole row the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from torchrepro.judge.clone import has_its_own_dispatch
+from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.kinks import SideRecorder, is_discontinuous
 from torchrepro.judge.op_forms import run_plainly, written_or_returned
 from torchrepro.judge.upcast import OpPlan, exact_results, map_tensors, plan_of
@@ -103,7 +103,9 @@ class RoundingNoise(TorchDispatchMode):
 
     def _exact(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> list[_Exact | None]:
         """Return for each result the exact value and the error that eager makes, where they are known."""
-        wide = any(dtype in (torch.float64, torch.complex128) for dtype in _dtypes((args, kwargs)))
+        wide = any(
+            tensor.dtype in (torch.float64, torch.complex128) for _, tensor in tensors_in((args, kwargs))
+        )
         if not wide:
             return [None if true is None else (true, 1.0) for true in exact_results(func, args, kwargs)]
         # Float64 has no wider type: the op's error is measured in float32 and scaled.
@@ -120,7 +122,7 @@ class RoundingNoise(TorchDispatchMode):
             for one, rounded in zip(true, got, strict=False)
         ]
 
-    def _shifts(self, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    def _shifts(self, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
         """Return how far noise in the steps of an op moves each result, where torch knows its steps.
 
         It is the difference of two runs of the same steps, so steps that are wrong do not show in it.
@@ -139,7 +141,9 @@ class RoundingNoise(TorchDispatchMode):
                 return []
             found.append(written_or_returned(func, own_args, own_kwargs, result))
         return [
-            (noisy.to(torch.promote_types(noisy.dtype, torch.float64)) - plain).nan_to_num_(0.0, 0.0, 0.0)
+            (noisy.double() - plain.double()).nan_to_num_(0.0, 0.0, 0.0)
+            if noisy.shape == plain.shape and noisy.is_floating_point()
+            else None
             for noisy, plain in zip(*found, strict=False)
         ]
 
@@ -153,7 +157,7 @@ class RoundingNoise(TorchDispatchMode):
         if target.is_complex():
             real = torch.view_as_real(target)
             parts = None if exact is None else (torch.view_as_real(exact[0].resolve_conj()), exact[1])
-            self._add_noise(func, real, parts, None if shift is None else torch.view_as_real(shift))
+            self._add_noise(func, real, parts, None)
             return
         info = torch.finfo(target.dtype)
         wide = target.to(torch.float64)
@@ -196,7 +200,7 @@ class RoundingNoise(TorchDispatchMode):
         """Return what an elementwise op gives for strided and for padded copies of its operands."""
         if plan.writes or plan.random or not is_elementwise(func):
             return []
-        tensors = list(_tensors((args, kwargs)))
+        tensors = [tensor for _, tensor in tensors_in((args, kwargs))]
         shaped = [tensor for tensor in tensors if tensor.dim()]
         plain = all(tensor.layout is torch.strided and tensor.device.type == "cpu" for tensor in tensors)
         if not shaped or not plain or any(tensor.is_quantized for tensor in tensors):
@@ -289,20 +293,6 @@ def is_elementwise(func: Any) -> bool:
         return False
     packet = getattr(aten, forward)
     return any(torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _dtypes(value: Any) -> set[torch.dtype]:
-    return {tensor.dtype for tensor in _tensors(value)}
 
 
 def _narrowed(value: Any) -> Any:
