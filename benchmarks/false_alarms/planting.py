@@ -38,6 +38,10 @@ CHOOSES = frozenset(
         "scatter",
         "scatter_reduce",
         "gather",
+        "embedding",
+        "flip",
+        "roll",
+        "sort",
         "rand",
         "randn",
     ]
