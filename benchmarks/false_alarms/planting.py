@@ -57,6 +57,10 @@ def computes(node: Node) -> bool:
     return value.is_floating_point() and not target.is_view and target.overloadpacket.__name__ not in CHOOSES
 
 
+def eps_of(node: Node) -> float:
+    return torch.finfo(node.meta["val"].dtype).eps
+
+
 def seen_in_results(graph: Graph) -> set[Node]:
     """Return the nodes that reach a result, or what is kept for the backward pass, by floating values alone.
 
@@ -80,9 +84,11 @@ def plant(graph: Graph, ulp: float) -> Node | None:
     nodes = [node for node in graph.nodes if node.op == "call_function" and computes(node) and node in seen]
     if not nodes:
         return None
+    # In mixed precision, what happens in float32 is rounded away right after.
+    eps = max(map(eps_of, nodes))
+    nodes = [node for node in nodes if eps_of(node) == eps]
     chosen = nodes[len(nodes) // 2]
     readers = list(chosen.users)
-    eps = torch.finfo(chosen.meta["val"].dtype).eps
     made = chosen
     for target, *others in (
         (aten.mul.Scalar, 1e4),

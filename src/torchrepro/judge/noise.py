@@ -181,7 +181,8 @@ class RoundingNoise(TorchDispatchMode):
         local.nan_to_num_(0.0, 0.0, 0.0)
         if not is_elementwise(func):
             local = _row_rms(local)
-        amplitude = self._sign * (self._amplitude**0.5 if half else self._amplitude)
+        # Half types round once an op on both sides: no other order of summation, no more than half a unit.
+        amplitude = self._sign * (0.5 * self._amplitude**0.5 if half else self._amplitude)
         generator = self._generator(target.device)
         uniform = torch.rand(base.shape, generator=generator, dtype=torch.float64, device=base.device)
         normal = torch.randn(base.shape, generator=generator, dtype=torch.float64, device=base.device)
