@@ -44,9 +44,9 @@ def _newer(manifest: bytes) -> Iterator[bytes]:
     recipe = {"kind": "random_integers", "itemsize": 4, "low": 0, "high": 9, "seed": 1}
     drawn = {**tensor, "storage": {**tensor["storage"], "recipe": recipe}}
     setting = {"table": "inductor", "name": "post_grad_custom_post_pass", "reference": "mylib:function"}
-    for value in (two, spread, drawn):
+    for value, moved in ((two, tensor), (spread, tensor), (drawn, drawn)):
         changed = json.loads(manifest)
-        changed["values"] |= {"input.0": value, "collective.0.given": tensor, "collective.0.returned": tensor}
+        changed["values"] |= {"input.0": value, "collective.0.given": moved, "collective.0.returned": moved}
         changed["groups"] = {"rank": 0, "size": 2, "groups": {"0": [0, 1]}}
         changed["collectives"] = [{"op": "all_reduce", "arguments": ["sum"]}]
         yield json.dumps(changed).encode()
