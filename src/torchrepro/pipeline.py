@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.check_bundle import OnPhase, check_bundle
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
@@ -193,16 +192,9 @@ def locate_bundle(
     The answer is kept in `located/` in the bundle, and returned again at once unless `fresh`. The first
     Ctrl-C ends the search with what was found so far, the second raises KeyboardInterrupt.
     """
-    from torchrepro.engine.search.process import Search
-    from torchrepro.locate.settings import LocateSettings, locate_directory
-    from torchrepro.nouns.results import Located
+    from torchrepro.locate.settings import locate_search
 
-    read_manifest(bundle)  # a wrong path is an error at once
-    directory, elsewhere = locate_directory(out, bundle)
-    chosen = settings or LocateSettings()
-    search = Search("torchrepro.locate.job:locate", bundle, directory, chosen, fresh=fresh)
-    found = search.answer(Located, directory.finished, on_message=on_message)
-    return replace(found, notes=(elsewhere, *found.notes)) if elsewhere else found
+    return locate_search(bundle, settings, out=out, fresh=fresh).answer(on_message)
 
 
 # Minify: the smallest repro that fails in the same way, and its script.
@@ -245,23 +237,9 @@ def minify_bundle(
     over. The first Ctrl-C ends the search with the best so far, which is verified, the second raises
     KeyboardInterrupt.
     """
-    from torchrepro.engine.search.process import Search
-    from torchrepro.minify.registry import chosen_passes
-    from torchrepro.minify.run_directory import MinifySettings, run_directory
-    from torchrepro.nouns.results import Minified
+    from torchrepro.minify.run_directory import minify_search
 
-    read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
-    chosen = settings or MinifySettings()
-    chosen_passes(chosen.passes, chosen.skip)
-    directory, elsewhere = run_directory(out, beside=bundle)
-
-    def kept() -> str:
-        return f"; the best so far is in {directory.best}" if directory.best.exists() else ""
-
-    job = "torchrepro.minify.job:minify"
-    search = Search(job, bundle, directory, chosen, fresh=fresh, oracle=chosen.oracle, kept=kept)
-    found = search.answer(Minified, lambda: directory.finished(chosen), on_message=on_message)
-    return replace(found, notes=(elsewhere, *found.notes)) if elsewhere else found
+    return minify_search(bundle, settings, out=out, fresh=fresh).answer(on_message)
 
 
 # Report: what is known of a bundle, for people.

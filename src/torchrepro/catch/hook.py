@@ -25,6 +25,7 @@ from torchrepro.catch.compiled_target import enclosing_calls
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot
+from torchrepro.cut.hints import working_on
 from torchrepro.execute.collectives import CollectiveRecord, recorded_collectives, without_other_ranks
 from torchrepro.execute.judge_repro import Prepared, synchronise
 from torchrepro.judge.clone import clone_inputs
@@ -232,6 +233,8 @@ class WatchedGraph:
             return
         shielded = partial(self.session.shielded, from_interrupts=True)
         verdict = verdict_of(exc, compiling=True if compiling else None)
+        doing = shielded("name what failed", lambda: working_on(innermost(exc)))
+        verdict = verdict.with_notes(doing) if doing else verdict
         with looking_away():
             fails_too = partial(self._eager_fails_too, inputs, rng, exc)
             if not compiling and shielded("run the graph eagerly", fails_too):

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.read import read_manifest
 from torchrepro.catch.caught import UNFINISHED, caught_in, closing_lines, write_summary
 from torchrepro.catch.places import GO_ELSEWHERE, OUT_OF_DESCRIPTORS, Reserve, elsewhere, errno_of
 from torchrepro.catch.settings import LAUNCHED, WatchSettings
@@ -31,6 +32,9 @@ from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.ranks.agreement import Failure, Ranks
 from torchrepro.script.save_bundle import Members, bundle_members, write_what_can_be
 from torchrepro.torch_api.modes import no_saved_tensors_hooks
+
+if TYPE_CHECKING:
+    from torchrepro.catch.search_here import SearchHere
 
 _lock = threading.Lock()
 _checks = 0
@@ -87,6 +91,13 @@ def disable(session: Session | None = None) -> None:
         session.end()
 
 
+def _stop_watching() -> None:
+    """Watch nothing in this process, which was forked for a search."""
+    for session in _at_exit:
+        session.active = False
+    _sessions.clear()
+
+
 def _finish() -> None:
     """Clean up at exit, and print what was caught."""
     for session in _at_exit:
@@ -125,12 +136,16 @@ class Session:
         self._lock = threading.RLock()
         self._complaints = 0
         self._reserve = Reserve()
+        self.searched: SearchHere | None = None
+        """The search for the cause of the first failure."""
         self.endings: list[Callable[[], None]] = []
         """Callbacks for the end of the session."""
 
     def end(self) -> None:
         """End the session and remove unfinished bundles."""
         self.active = False
+        if self.searched is not None and self.pid == os.getpid():
+            self.searched.wait()
         for ending in self.endings:
             self.shielded("clean up", ending)
         self.endings.clear()
@@ -167,7 +182,19 @@ class Session:
             # The bundle does not need it, and `torchrepro run` writes it again at the end.
             with suppress(OSError):
                 write_summary(self.directory, self.run_id)
-            return path
+        self.shielded("search", lambda: self.search(path))
+        return path
+
+    def search(self, bundle: Path) -> None:
+        """Minify or locate a failure as the settings say, unless another one is being searched already."""
+        verbs = tuple(verb for verb in ("minify", "locate") if getattr(self.settings, verb))
+        if not verbs or self.searched is not None or read_manifest(bundle).missing:
+            return
+        from torchrepro.catch.search_here import SearchHere
+
+        self.searched = SearchHere(bundle, verbs, in_child=_stop_watching)
+        if not self.settings.go_on:
+            self.searched.wait()
 
     def _with_reserve(self, work: Callable[[], T]) -> T:
         """Run work that needs file descriptors; once more, with those in reserve, if there are no others."""

@@ -62,6 +62,12 @@ class WatchSettings:
     """Bundles that one process may write."""
     rank_timeout: float = 60.0
     """Seconds that a rank waits for the results of the others."""
+    minify: bool = False
+    """Minify the first failure where it happens (`catch/search_here.py`)."""
+    locate: bool = False
+    """Locate the first failure where it happens."""
+    go_on: bool = False
+    """Let the program go on while its failure is searched; it waits for the answer when it ends."""
     run_id: str = ""
     """Shared by all processes of one run."""
 
@@ -130,13 +136,17 @@ def parse_share(text: str) -> float:
         raise TorchReproError(f"{text!r} is not a share", next_step="write for example 5%") from None
 
 
+def parse_switch(text: str) -> bool:
+    return text.lower() not in ("", "0", "false", "no", "off")
+
+
 _READERS: dict[str, Callable[[str], Any]] = {
     "after": After,
     "on_mismatch": OnMismatch,
     "out": Path,
     "size_cap": parse_size,
     "budget": parse_share,
-    "whole": lambda text: text.lower() not in ("", "0", "false", "no", "off"),
+    **dict.fromkeys(("whole", "minify", "locate", "go_on"), parse_switch),
     "rank_timeout": float,
     "run_id": str,
 }

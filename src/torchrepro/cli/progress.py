@@ -34,6 +34,7 @@ _PHASES = {
     "explain": "varying the result, to see what matters",
 }
 _SECONDS_BETWEEN_LINES = 1.0
+_VERIFIED = "fails in a fresh process"
 
 
 def error_console() -> Console:
@@ -54,6 +55,8 @@ class Status:
     queries: int = 0
     known: int = 0
     stopping: str = ""
+    script: str = ""
+    """One that was seen to fail in a fresh process; what matters of it is still being found out."""
     began: float = field(default_factory=time.monotonic)
     _searching_since: float | None = None
     _spent: dict[str, float] = field(default_factory=dict)
@@ -80,6 +83,8 @@ class Status:
                 self._again = name in self._spent
                 self.pass_name, self._pass_since = name, now
                 self.doing = ": ".join(part for part in (name, self.passes.get(name, "")) if part)
+        if "script" in message:
+            self.script = message["script"]
         if message.get("stopping"):
             what = "verifying the best so far" if self.best else "returning what was found so far"
             self.stopping = f"stopping: {what} (Ctrl-C again leaves at once)"
@@ -110,6 +115,8 @@ class Status:
     def lines(self) -> list[str]:
         """What a person wants to know, most important first."""
         found = [self.stopping or self.doing]
+        if self.script:
+            found.append(f"{_VERIFIED}: {self.script}")
         if self.best is not None:
             searching = time.monotonic() - (self._searching_since or self.began)
             known = f", {self.known} known already" if self.known else ""
@@ -148,6 +155,8 @@ class Lines(Silent):
         status.take(message)
         if message.get("phase", "start") in _PHASES and message.keys() & self._told:
             self._print(status.stopping or status.doing)
+        elif "script" in message:
+            self._print(f"{_VERIFIED}: {status.script}")
         elif status.best != status.start and time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._print(status.size, f" ({status.queries} queries, {status.seconds:.0f} s)")
 

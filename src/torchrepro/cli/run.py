@@ -63,7 +63,15 @@ def run(
     hang_after: Annotated[
         float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer counts as a hang.")
     ] = 20.0,
-    minify: Annotated[bool, typer.Option("--minify", help="Afterwards, minify the first failure.")] = False,
+    minify: Annotated[
+        bool, typer.Option("--minify", help="Minify the first failure, where it happens if possible.")
+    ] = False,
+    locate: Annotated[
+        bool, typer.Option("--locate", help="Locate the first failure, where it happens if possible.")
+    ] = False,
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Do not let the program wait while its failure is searched.")
+    ] = False,
     traceback: Traceback = False,
 ) -> None:
     """Run a program and watch every torch.compile in it: each failure leaves a bundle, without a rerun.
@@ -97,6 +105,9 @@ def run(
             size_cap=size_cap,
             limit=limit,
             rank_timeout=rank_timeout,
+            minify=minify or None,
+            locate=locate or None,
+            go_on=go_on or None,
             run_id=new_run_id(),
         )
         settings = settings.changed(out=settings.directory)
@@ -105,22 +116,27 @@ def run(
         for line in closing_lines(ended.caught):
             print(line, file=sys.stderr)
         complete = [caught.path for caught in ended.caught if not caught.missing]
-        if minify and complete:
-            _minify(complete[0], show_traceback=traceback)
+        for bundle in complete[:1]:
+            _search(bundle, minify=settings.minify, locate=settings.locate, show_traceback=traceback)
     leave_like(ended.exit_code)
 
 
-def _minify(bundle: Path, *, show_traceback: bool) -> None:
-    """Minify a bundle of this run. Whatever the result, the exit code is the program's own."""
+def _search(bundle: Path, *, minify: bool, locate: bool, show_traceback: bool) -> None:
+    """Print the answers about a bundle of this run: those that the program left, else from a fresh process.
+
+    Whatever they are, the exit code is the program's own.
+    """
     from torchrepro import pipeline
+    from torchrepro.cli.locate import print_located
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.progress import progress
 
-    print(f"torchrepro: minifying {bundle}", file=sys.stderr)
-    with (
-        suppress(typer.Exit),
-        failures_as_lines(as_json=False, show_traceback=show_traceback),
-        progress(quiet=False) as shown,
-    ):
-        minified = pipeline.minify_bundle(bundle, on_message=shown.show)
-        print_minified(minified, file=sys.stderr)
+    with suppress(typer.Exit), failures_as_lines(as_json=False, show_traceback=show_traceback):
+        if minify:
+            with progress(quiet=False) as shown:
+                minified = pipeline.minify_bundle(bundle, on_message=shown.show)
+            print_minified(minified, file=sys.stderr)
+        if locate:
+            with progress(quiet=False) as shown:
+                located = pipeline.locate_bundle(bundle, on_message=shown.show)
+            print_located(located, file=sys.stderr)

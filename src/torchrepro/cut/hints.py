@@ -53,16 +53,24 @@ def last_words(time_limit: float) -> Iterator[None]:
 def _say(frame: FrameType | None) -> None:
     node = _node_in(each for each, _ in traceback.walk_stack(frame)) if frame is not None else None
     if node is not None:
-        print(f"torchrepro: working on {described(node)}", file=sys.stderr, flush=True)
+        print(f"torchrepro: working on {_described(node)}", file=sys.stderr, flush=True)
 
 
-def node_of(raised: BaseException) -> Node | None:
-    """Return the node that was being processed when an exception was raised, from its traceback."""
-    frames = [frame for frame, _ in traceback.walk_tb(raised.__traceback__)]
-    return _node_in(reversed(frames))
+def working_on(raised: BaseException) -> str:
+    """Return what was being processed when an exception was raised, a node or a kernel; empty if unknown.
+
+    A kernel that another thread compiled is in no stack: the one that waits for it knows its name.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(raised.__traceback__)][::-1]
+    node = _node_in(frames)
+    if node is not None:
+        return f"working on {_described(node)}"
+    named = (text for frame in frames for text in frame.f_locals.values() if isinstance(text, str))
+    kernel = next((text for text in named if len(text) < _NAME_LENGTH and _KERNEL.fullmatch(text)), "")
+    return kernel and f"working on {kernel}"
 
 
-def described(node: Node) -> str:
+def _described(node: Node) -> str:
     return f"target: {node.target}" if node.op == "call_function" else f"target: {node.op} {node.target}"
 
 
@@ -75,6 +83,7 @@ def _node_in(frames: Iterable[FrameType]) -> Node | None:
     return None
 
 
+_NAME_LENGTH = 500
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")
 _OPERATOR = re.compile(r"\b(?:aten|prims|torch\.ops\.\w+)[.:]+(\w+)")

@@ -1,8 +1,9 @@
 """Establish the baseline of a search: whether the original fails, how, and whether it is flaky.
 
-It is run three times, and more often where these runs disagree, to measure the failure rate. A large model
-that takes long to compile is run once if it fails as recorded: with the recorded failure that makes two runs,
-and the result of the search, which is small, is run again in any case.
+A failure that was recorded here, with the same torch, needs no run: the record is one. `minify` then runs
+the original only if nothing smaller fails. Otherwise it is run once, and more often only if it does not fail
+as recorded, or if it is quick and `locate` is going to draw conclusions from candidates that pass. Whether a
+failure is flaky is measured on the result of the search, which is small (`measure`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from torchrepro.bundle.manifest import Manifest
 from torchrepro.engine.oracle import Oracle
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Environment, Repro
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, Signature, Verdict
 
 _GRADIENT = "grad"
@@ -59,7 +61,7 @@ def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
 
 RUNS = 3
 _LONG = 10.0
-"""A run that reproduces the recorded failure and takes more seconds than this is not repeated."""
+"""An original that takes more seconds than this is not repeated if it fails as recorded."""
 _MORE_RUNS = 12
 _WRONG_PASS = 0.01
 """How often a candidate that fails may be taken for one that passes."""
@@ -72,6 +74,7 @@ class Original:
 
     verdict: Verdict
     runs: int
+    """Zero: only the record says that it fails."""
     failing: int
     note: str = ""
 
@@ -103,12 +106,25 @@ def read_original(path: Path) -> Original | None:
         return None
 
 
-def establish(repro: Repro, oracle: Oracle) -> Original:
-    """Run the original several times; more often where the runs do not agree."""
+def recorded_here(manifest: Manifest) -> Original | None:
+    """Return the recorded failure as the baseline, if torch and the machine are those it was recorded with.
+
+    None if code of the user is part of the failure that the bundle could not keep.
+    """
+    if manifest.verdict is None or manifest.ambient.left_out:
+        return None
+    if not manifest.environment.computes_as(Environment.capture()):
+        return None
+    verdict = Verdict.from_dict(manifest.verdict)
+    return Original(verdict, 0, 0) if verdict.fails else None
+
+
+def establish(repro: Repro, oracle: Oracle, *, repeat_quick: bool = False) -> Original:
+    """Run the original; more often if it does not fail as recorded, or is quick and `repeat_quick`."""
     recorded = repro.expected if repro.expected is not None and repro.expected.kind.fails else None
     verdicts = _run(repro, oracle, 1)
-    seen_before = recorded is not None and recorded.matches(Signature.of(verdicts[0]))
-    if not (seen_before and verdicts[0].seconds > _LONG):
+    seen_before = recorded is None or recorded.matches(Signature.of(verdicts[0]))
+    if not (verdicts[0].fails and seen_before) or (repeat_quick and verdicts[0].seconds <= _LONG):
         verdicts += _run(repro, oracle, RUNS - 1)
     # A failure that needs what the bundle could not keep is not flaky: it is not there.
     lost = repro.ambient.left_out if not any(verdict.fails for verdict in verdicts) else ()
@@ -129,6 +145,15 @@ def establish(repro: Repro, oracle: Oracle) -> Original:
     otherwise = recorded is not None and not recorded.matches(wanted)
     note = f"it fails otherwise than recorded ({recorded})" if otherwise else ""
     return Original(same[0], len(verdicts), len(same), note)
+
+
+def measure(repro: Repro, verdict: Verdict, oracle: Oracle) -> Original:
+    """Measure how often a repro fails that has failed once with this verdict."""
+    failure = Failure.of(verdict)
+    verdicts = [verdict, *_run(repro, oracle, RUNS - 1)]
+    if not all(map(failure.shown_by, verdicts)):
+        verdicts += _run(repro, oracle, _MORE_RUNS)
+    return Original(verdict, len(verdicts), sum(map(failure.shown_by, verdicts)))
 
 
 def _run(repro: Repro, oracle: Oracle, times: int) -> list[Verdict]:

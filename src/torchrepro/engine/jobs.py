@@ -65,15 +65,15 @@ def ending_before_code() -> Iterator[None]:
 
 def judge(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Return the verdict on a candidate."""
-    from torchrepro.cut.hints import described, last_words, node_of
+    from torchrepro.cut.hints import last_words, working_on
     from torchrepro.execute.judge_repro import judge_repro
     from torchrepro.judge.models import Judged
 
     judged = Judged()
     with last_words(payload["time_limit"]):
         verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
-    node = node_of(judged.raised) if judged.raised is not None else None
-    return msgspec.to_builtins(verdict.with_notes(f"working on {described(node)}") if node else verdict)
+    doing = working_on(judged.raised) if judged.raised is not None else ""
+    return msgspec.to_builtins(verdict.with_notes(doing) if doing else verdict)
 
 
 def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import msgspec
 
-from torchrepro.engine.baseline import Failure
+from torchrepro.engine.baseline import Failure, Original, measure
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, IsolatedOracle, Oracle
 from torchrepro.engine.store import Store
@@ -66,6 +66,8 @@ class Queries:
         self.store = store if store is not None else Store()
         self.observer = cast(IsolatedOracle, oracle) if observer is None else observer
         self.repeats = repeats
+        self.baseline: Original | None = None
+        """What `expect` was given."""
         self.statistics: dict[str, Statistics] = {}
         """Counts of queries, by label."""
         self.label = ""
@@ -74,6 +76,15 @@ class Queries:
         self._asked_before = asked
         self._began = time.monotonic()
         self.store.remember(canonical_key(original), verdict)
+
+    def expect(self, baseline: Original) -> None:
+        """Take another baseline for granted: what a candidate has to show, and in how many runs."""
+        self.baseline = baseline
+        self.verdict, self.failure = baseline.verdict, Failure.of(baseline.verdict)
+        if baseline.repeats > self.repeats:
+            self.store.forget_passes()  # they were decided by fewer runs
+        self.repeats = baseline.repeats
+        self.store.remember(canonical_key(self.original), baseline.verdict)
 
     # Queries.
 
@@ -137,6 +148,12 @@ class Queries:
         """Run a repro once, even if its verdict is stored; the new verdict is not stored."""
         ((_, verdict),) = list(self._ask([repro], self._job, {}, keep_others=False))
         return verdict
+
+    def measured(self, repro: Repro, verdict: Verdict) -> Original:
+        """Measure how often a repro fails that has failed once with this verdict; count the runs."""
+        found = measure(repro, verdict, self._oracle)
+        self.count(queries=found.runs - 1)
+        return found
 
     def rounds(
         self, repro: Repro, *, own: int = 0, seconds: float | None = ROUND_SECONDS

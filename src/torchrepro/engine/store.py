@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,10 @@ class Store:
     def remember(self, key: str, verdict: Verdict) -> None:
         self.verdicts[key] = verdict
 
+    def forget_passes(self) -> None:
+        """Forget the verdicts on candidates that do not fail: a flaky failure may show in another run."""
+        self.verdicts = {key: verdict for key, verdict in self.verdicts.items() if verdict.fails}
+
     def keep_best(self, repro: Repro, verdict: Verdict) -> None:
         """Keep the best repro so far, if this store outlives its process."""
 
@@ -72,12 +76,18 @@ def store_knowing(path: Path) -> Store:
     try:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         with closing(database):
-            for key, text, digest in database.execute("SELECT * FROM known"):
-                if digest == _digest(key + text):
-                    store.remember(key, msgspec.convert(json.loads(text), Verdict))
+            for key, verdict in _sound(database):
+                store.remember(key, verdict)
     except (sqlite3.Error, ValueError, msgspec.ValidationError) as exc:
         warnings.warn(f"the verdicts in {path} are not used: {exc}", stacklevel=2)
     return store
+
+
+def _sound(database: sqlite3.Connection) -> Iterator[tuple[str, Verdict]]:
+    """Yield the verdicts whose rows are not damaged, by key."""
+    for key, text, digest in database.execute("SELECT * FROM known"):
+        if digest == _digest(key + text):
+            yield key, msgspec.convert(json.loads(text), Verdict)
 
 
 class SqliteStore(Store):
@@ -115,6 +125,13 @@ class SqliteStore(Store):
         self._attempt(
             "write a verdict", lambda: self._execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?)", row)
         )
+
+    def forget_passes(self) -> None:
+        kept = {key: verdict for key, verdict in self._all() if verdict.fails}
+        self._attempt("forget verdicts", lambda: self._execute("DELETE FROM known", ()))
+        self.verdicts = {}
+        for key, verdict in kept.items():
+            self.remember(key, verdict)
 
     def keep_best(self, repro: Repro, verdict: Verdict) -> None:
         """Save a repro as the best: now or, if the last save was recent, later."""
@@ -190,6 +207,14 @@ class SqliteStore(Store):
         if row is None or row[1] != _digest(key + row[0]):
             return None
         return msgspec.convert(json.loads(row[0]), Verdict)
+
+    def _all(self) -> list[tuple[str, Verdict]]:
+        rows = None if self._database is None else self._attempt("read verdicts", self._rows)
+        return list(self.verdicts.items()) if rows is None else rows
+
+    def _rows(self) -> list[tuple[str, Verdict]]:
+        assert self._database is not None
+        return list(_sound(self._database))
 
     # The best.
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from torchrepro.engine.processes.child import Program, end_group, signal_name
+from torchrepro.engine.processes.child import Program, end_group, popen, signal_name
 from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
 from torchrepro.script.candidates import each_script
 from torchrepro.script.document import Script
+from torchrepro.torch_api.names import COMPILE_FX
 
 SCRIPT = "repro.py"
 UNVERIFIED = "repro_unverified.py"
@@ -26,12 +30,20 @@ _TAIL = 8000
 _POLL_SECONDS = 0.02
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
+_RUN = """\
+import importlib, os, runpy, sys
+importlib.import_module({module!r})
+{then}
+path = sys.stdin.readline().strip()
+if path:
+    os.chdir(os.path.dirname(path))
+    sys.argv, sys.path[0] = [path], os.path.dirname(path)
+    runpy.run_path(path, run_name="__main__")
+"""
 # Simulates a fixed compiler: `torch.compile` returns the model unchanged.
 _WITHOUT_COMPILER = """\
-import runpy, sys, torch
-sys.argv = sys.argv[1:]
+import torch
 torch.compile = lambda model=None, **options: model if model is not None else (lambda model: model)
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -61,6 +73,64 @@ class Settled:
         return self.tried[-1][1].reproduces
 
 
+class FreshProcesses:
+    """Fresh processes for scripts. Those that were started ahead have imported torch when a script comes."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._waiting: dict[bool, _Waiting] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for process in self._waiting.values():
+            process.end()
+        self._waiting.clear()
+
+    def start_ahead(self, kind: Kind) -> None:
+        """Start what a script with this failure will need."""
+        for compiles in (True, False) if kind in _COMPARED else (True,):
+            if compiles not in self._waiting:
+                self._waiting[compiles] = _Waiting(compiles, self._environ)
+
+    def run(self, path: Path, *, compiles: bool = True) -> Program:
+        """Run a script; unless it `compiles`, with a `torch.compile` that does nothing.
+
+        A script that sets variables of the environment has to do so before torch is imported.
+        """
+        cold = "os.environ[" in path.read_text(encoding="utf-8")
+        process = None if cold else self._waiting.pop(compiles, None)
+        process = process or _Waiting(compiles, self._environ, cold=cold)
+        process.run(path)
+        return process
+
+
+class _Waiting(Program):
+    """A process that imports torch, and waits for the path of a script."""
+
+    def __init__(self, compiles: bool, environ: Mapping[str, str], *, cold: bool = False) -> None:
+        module, then = (COMPILE_FX, "") if compiles else ("torch", _WITHOUT_COMPILER)
+        module = "runpy" if cold and compiles else module
+        command = [sys.executable, "-c", _RUN.format(module=module, then=then)]
+        output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
+        process = popen(command, output, stdin=subprocess.PIPE, env={**os.environ, **environ})
+        super().__init__(process, output)
+        assert process.stdin is not None
+        self._path = process.stdin
+
+    def run(self, path: Path) -> None:
+        with suppress(BrokenPipeError):  # it died on import: its exit code shows that
+            self._path.write(os.fsencode(path) + b"\n")
+            self._path.flush()
+        self.started = time.monotonic()
+
+    def let_go(self) -> None:
+        with suppress(BrokenPipeError):
+            self._path.close()
+        super().let_go()
+
+
 def _ended(program: Program, deadline: float) -> tuple[int | None, str]:
     """Return the exit code of a program, None if it is killed at the deadline; and what it has printed."""
     while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
@@ -74,23 +144,20 @@ def verify_script(
     expected: Signature,
     *,
     time_limit: float,
-    environ: Mapping[str, str] | None = None,
+    processes: FreshProcesses | None = None,
 ) -> Verified:
     """Run a script in a fresh process; for a hang, `time_limit` is how long to wait.
 
     A script that compares results is run a second time in parallel, with a `torch.compile` that does nothing:
     if that run fails too, the script does not show a bug of the compiler.
     """
-    environ = compiler_environment() if environ is None else environ
+    processes = processes or FreshProcesses(compiler_environment())
     with tempfile.TemporaryDirectory(prefix="torchrepro-script-") as scratch, ExitStack() as stack:
-        directory = Path(scratch)
-        path = write_script(script, directory, SCRIPT)
-        commands = [[sys.executable, str(path)]]
-        if expected.kind in _COMPARED and not script.remark:
-            commands.append([sys.executable, "-c", _WITHOUT_COMPILER, str(path)])
+        path = write_script(script, Path(scratch), SCRIPT)
+        compared = expected.kind in _COMPARED and not script.remark
         programs = [
-            stack.enter_context(Program.start(command, cwd=directory, environ=environ))
-            for command in commands
+            stack.enter_context(processes.run(path, compiles=compiles))
+            for compiles in ((True, False) if compared else (True,))
         ]
         deadline = time.monotonic() + time_limit
         (exit_code, output), *uncompiled = [_ended(program, deadline) for program in programs]
@@ -108,8 +175,7 @@ def settle(
     directory: Path,
     *,
     time_limit: float = 120.0,
-    environ: Mapping[str, str] | None = None,
-    header: Sequence[str] = (),
+    processes: FreshProcesses | None = None,
     repeats: int = 1,
 ) -> Settled:
     """Write the first script that fails as the repro does to `directory/repro.py`.
@@ -119,11 +185,11 @@ def settle(
     `repro_unverified.py`, and `reproduces` is false.
     """
     expected = repro.expected or Signature.of(verdict)
-    environ = compiler_environment(repro.ambient.environ) if environ is None else environ
+    processes = processes or FreshProcesses(compiler_environment(repro.ambient.environ))
     tried: list[tuple[Script, Verified]] = []
-    for script in each_script(repro, verdict, header=header):
+    for script in each_script(repro, verdict):
         for _ in range(max(1, repeats)):
-            verified = verify_script(script, expected, time_limit=time_limit, environ=environ)
+            verified = verify_script(script, expected, time_limit=time_limit, processes=processes)
             if verified.reproduces:
                 break
         tried.append((script, verified))

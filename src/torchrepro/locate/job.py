@@ -56,7 +56,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             try:
                 former = RunDirectory(Path(request.known)) if request.known else None
                 known = read_original(former.original) if former else None
-                original = known or establish(repro, oracle)
+                original = known or establish(repro, oracle, repeat_quick=True)
             except DoesNotFail as healthy:
                 no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
                 return _kept(no_culprit, directory)

@@ -20,8 +20,9 @@ from typing import ClassVar
 
 import msgspec
 
-from torchrepro.bundle.read import LOCATED, read_small_file
+from torchrepro.bundle.read import LOCATED, read_manifest, read_small_file
 from torchrepro.engine.search import run_directory as shared
+from torchrepro.engine.search.process import Search, Start
 from torchrepro.nouns.results import Located
 
 
@@ -62,3 +63,27 @@ def locate_directory(wanted: Path | None, bundle: Path) -> tuple[LocateDirectory
         preferred = bundle.absolute().with_name(f"{name}.{LOCATED}")
     path, elsewhere = shared.place_for(wanted, preferred)
     return LocateDirectory(path), elsewhere
+
+
+def locate_search(
+    bundle: Path,
+    settings: LocateSettings | None = None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    start: Start | None = None,
+) -> Search[Located]:
+    """Return the search for what makes a bundle fail."""
+    read_manifest(bundle)  # a wrong path is an error at once
+    directory, elsewhere = locate_directory(out, bundle)
+    return Search(
+        "torchrepro.locate.job:locate",
+        Located,
+        bundle,
+        directory,
+        settings or LocateSettings(),
+        directory.finished,
+        elsewhere,
+        fresh,
+        start=start,
+    )

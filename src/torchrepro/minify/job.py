@@ -20,16 +20,16 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import SCRIPT, read_manifest
-from torchrepro.engine.baseline import Original, establish, read_original
+from torchrepro.engine.baseline import Original, establish, read_original, recorded_here
 from torchrepro.engine.jobs import fails_before_code
-from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, Oracle
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import SqliteStore, put_in_place
-from torchrepro.engine.verify_script import settle
+from torchrepro.engine.verify_script import FreshProcesses, settle
 from torchrepro.explain import Explanation, explain
 from torchrepro.minify.command_oracle import CommandOracle
 from torchrepro.minify.problem import Problem
@@ -40,6 +40,7 @@ from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Minified, OtherFailure, PassRow
 from torchrepro.nouns.verdict import Kind
 from torchrepro.script.candidates import first_script, input_names
+from torchrepro.script.document import Script, with_facts
 from torchrepro.script.save_bundle import save_bundle
 
 _SECONDS_BETWEEN_REPORTS = 0.1
@@ -64,13 +65,14 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
         if settings.oracle
         else nullcontext() as command,
+        FreshProcesses({}) as processes,  # candidates ran in the environment of this process
         SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen) as store,
     ):
         # With a command as the oracle nothing is compiled here, and its time tells nothing about a run.
         with nullcontext() if command else warming_up(request, repro, stop):
             reporter.phase("establish")
-            original = _established(repro, command or isolated, directory)
-            observer = isolated if command else isolated.after(original.verdict)
+            original = _established(repro, command or isolated, directory, request)
+            observer = isolated if command or not original.runs else isolated.after(original.verdict)
             oracle: Oracle = command or observer
             reporter.phase("warm")
 
@@ -92,6 +94,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             notify=_notifying(reporter),
             history=read_history(directory.history),
             on_adopted=partial(append_to_history, directory.history),
+            establish=None if original.runs else partial(_established, repro, oracle, directory),
         )
         # A run directory may come with somebody else's bundle and contain anything: the best of an
         # interrupted run counts only if it runs nothing that the user has not trusted.
@@ -101,12 +104,26 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             former = store.best()
             if former is not None:
                 problem.resume_from(*former)
-        attempt = partial(_attempt, problem, passes, oracle, directory, settings, reporter, stop)
-        stopped, explanation, final = attempt()
+        attempt = partial(_attempt, problem, passes, oracle, directory, reporter, processes)
+        stopped, final = attempt()
         if not (final.reproduces or stopped) and _recaptured(problem):
-            stop.listen()
             reporter.phase("search")
-            stopped, explanation, final = attempt()
+            stopped, final = attempt()
+        explanation = Explanation()
+        if settings.explain and not (stopped or command):
+            reporter.phase("explain")
+            explanation = _explained(problem, oracle)
+        stop.ignore_interrupts()
+        final.explain(explanation.lines())
+    original = queries.baseline or original
+    if problem.best is not repro and not directory.original.exists():
+        # For a later `locate`: what fails in the result fails in the original.
+        write_json(
+            directory.original,
+            msgspec.to_builtins(
+                replace(original, runs=max(1, original.runs), failing=max(1, original.failing))
+            ),
+        )
     notes = (*original.notes, *repro.notes, *store.notes, *final.notes)
     statistics = queries.statistics.items()
     result = Minified(
@@ -144,9 +161,15 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     return result.to_dict()
 
 
-def _established(repro: Repro, oracle: Oracle, directory: RunDirectory) -> Original:
-    """Return how the original fails: from an interrupted run, or established now."""
+def _established(
+    repro: Repro, oracle: Oracle, directory: RunDirectory, request: SearchRequest | None = None
+) -> Original:
+    """Return how the original fails: from an interrupted run or its record, else established now."""
     original = read_original(directory.original)
+    if original is None and request is not None and request.recorded and isinstance(oracle, IsolatedOracle):
+        original = recorded_here(read_manifest(Path(request.bundle)))
+        if original is not None:
+            return original
     if original is None:
         # The recorded failure is the compiler's; a command of the user defines its own.
         asked = replace(repro, expected=None) if isinstance(oracle, CommandOracle) else repro
@@ -160,18 +183,17 @@ def _attempt(
     passes: Sequence[Pass],
     oracle: Oracle,
     directory: RunDirectory,
-    settings: MinifySettings,
     reporter: Reporter,
-    stop: Stop,
-) -> tuple[str, Explanation, FinalScript]:
-    """Search once; return why the search stopped, what of the best matters, and the script for it."""
+    processes: FreshProcesses,
+) -> tuple[str, FinalScript]:
+    """Search once; return why the search stopped, and the script for its best."""
+    processes.start_ahead(problem.failure.signature.kind)
     stopped = search(problem, passes)
-    reporter.phase("explain")
-    silent = stopped or isinstance(oracle, CommandOracle) or not settings.explain
-    explanation = Explanation() if silent else _explained(problem, oracle)
-    stop.ignore_interrupts()
     reporter.phase("script")
-    return stopped, explanation, _final_script(problem, oracle, directory.minimal, explanation.lines())
+    final = _final_script(problem, oracle, directory.minimal, processes)
+    if final.reproduces:
+        reporter.send(script=str(final.path))
+    return stopped, final
 
 
 def _recaptured(problem: Problem) -> bool:
@@ -239,9 +261,16 @@ class FinalScript:
     path: Path
     reproduces: bool
     notes: tuple[str, ...] = ()
+    script: Script | None = None
+    """None for that of the bundle, which a command has judged."""
+
+    def explain(self, facts: Sequence[str]) -> None:
+        """Add to the docstring what was found out after the script was written."""
+        if self.script is not None and facts:
+            self.path.write_text(with_facts(self.script, facts).text, encoding="utf-8")
 
 
-def _final_script(problem: Problem, oracle: Oracle, target: Path, header: tuple[str, ...]) -> FinalScript:
+def _final_script(problem: Problem, oracle: Oracle, target: Path, processes: FreshProcesses) -> FinalScript:
     """Write the best as a bundle with a script, in place of a former one, and check that it still fails.
 
     The script is run in a fresh process, up to `repeats` times where the failure is flaky. If a command is
@@ -259,11 +288,10 @@ def _final_script(problem: Problem, oracle: Oracle, target: Path, header: tuple[
         verdict,
         target,
         time_limit=_HANG_SECONDS if verdict.kind is Kind.HANG else 120.0 + 4 * verdict.seconds,
-        environ={},  # candidates ran in the environment of this process
-        header=header,
+        processes=processes,
         repeats=problem.queries.repeats,
     )
     notes = [settled.script.remark]
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]
-    return FinalScript(settled.path, settled.reproduces, tuple(note for note in notes if note))
+    return FinalScript(settled.path, settled.reproduces, tuple(filter(None, notes)), settled.script)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from torchrepro.cut.record_values import Recording
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.validity import why_invalid
+from torchrepro.engine.baseline import Original
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
 from torchrepro.minify.order import Size, size_of
@@ -36,6 +37,8 @@ class Problem:
     history: list[Adoption] = field(default_factory=list)
     """Each best so far; continues that of an interrupted search where it is given."""
     on_adopted: Callable[[Adoption], None] = lambda adoption: None
+    establish: Callable[[], Original] | None = None
+    """Runs the original, if only its record says that it fails; raises if it does not fail."""
     start: tuple[Repro, Verdict] | None = None
     """Search in this repro, which is taken to fail in this way, and do not store its best (`search_in`)."""
 
@@ -153,6 +156,30 @@ class Problem:
         """Count queries in the body under a pass."""
         with self.queries.labelled(pass_name):
             yield
+
+    def confirm(self) -> None:
+        """Run the original if nothing smaller has failed and only its record says that it fails."""
+        establish, self.establish = self.establish, None
+        if establish is None or self.best is not self.original:
+            return
+        with self.running("original"):
+            self._expect(establish())
+
+    def is_flakier_than_thought(self) -> bool:
+        """Run the best a few times; if it passes in some, repeat candidates more often from now on."""
+        if self.queries.repeats > 1:
+            return False
+        with self.running("flakiness"):
+            measured = self.queries.measured(self.best, self.best_verdict)
+        if measured.repeats > 1:
+            self._expect(measured)
+        return measured.repeats > 1
+
+    def _expect(self, baseline: Original) -> None:
+        self.queries.expect(baseline)
+        self.failure = self.queries.failure
+        if self.best is self.original:
+            self.best_verdict = baseline.verdict
 
     def resume_from(self, best: Repro, verdict: Verdict) -> None:
         """Continue from the best of an earlier search, if it shows the failure and is smaller."""

@@ -131,14 +131,17 @@ def search(problem: Problem, passes: Sequence[Pass]) -> str:
 
     Return why the search stopped before that; empty if it did not.
     """
+    repeated = [row for row in passes if not row.once]
     try:
-        _run(problem, passes)
-        # Smaller inputs can make an op superfluous and the other way round. Repeated queries cost nothing.
-        repeated = [row for row in passes if not row.once]
-        before = None
-        while problem.best is not before:
-            before = problem.best
-            _run(problem, repeated)
+        while True:
+            _run(problem, passes)
+            # Smaller inputs can make an op superfluous and the other way round. Known verdicts cost nothing.
+            before = None
+            while problem.best is not before:
+                before = problem.best
+                _run(problem, repeated)
+            if not problem.is_flakier_than_thought():
+                break
     except SearchStopped as stop:
         return str(stop)  # the best so far is kept
     return ""
@@ -146,5 +149,7 @@ def search(problem: Problem, passes: Sequence[Pass]) -> str:
 
 def _run(problem: Problem, passes: Sequence[Pass]) -> None:
     for row in passes:
+        if not row.once:
+            problem.confirm()  # the guesses before it have found nothing smaller
         with problem.running(row.name):
             row.run(problem)

@@ -20,8 +20,10 @@ from typing import ClassVar
 
 import msgspec
 
-from torchrepro.bundle.read import read_small_file
+from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.engine.search import run_directory as shared
+from torchrepro.engine.search.process import Search, Start
+from torchrepro.minify.registry import chosen_passes
 from torchrepro.nouns.results import Adoption, Minified
 
 
@@ -99,3 +101,31 @@ def run_directory(wanted: Path | None, beside: Path) -> tuple[RunDirectory, str]
     """Return the requested directory, else one next to the bundle; and a note if it is elsewhere."""
     path, elsewhere = shared.place_for(wanted, shared.minified_beside(beside))
     return RunDirectory(path), elsewhere
+
+
+def minify_search(
+    bundle: Path,
+    settings: MinifySettings | None = None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    start: Start | None = None,
+) -> Search[Minified]:
+    """Return the search for the smallest repro that fails as the one in the bundle does."""
+    read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
+    chosen = settings or MinifySettings()
+    chosen_passes(chosen.passes, chosen.skip)
+    directory, elsewhere = run_directory(out, beside=bundle)
+    return Search(
+        "torchrepro.minify.job:minify",
+        Minified,
+        bundle,
+        directory,
+        chosen,
+        lambda: directory.finished(chosen),
+        elsewhere,
+        fresh,
+        chosen.oracle,
+        lambda: f"; the best so far is in {directory.best}" if directory.best.exists() else "",
+        start,
+    )

@@ -179,6 +179,11 @@ class Environment:
             cxx=cxx_version(),
         )
 
+    def computes_as(self, other: Environment) -> bool:
+        """Return whether torch, the processor and the compilers are the same; GPUs may not be named yet."""
+        telling = ("torch", "python", "cpu", "cpu_capability", "cuda", "triton", "cxx")
+        return all(getattr(self, name) == getattr(other, name) for name in telling)
+
 
 def cpu_name() -> str:
     """Return the model name of the processor. Needs no torch."""

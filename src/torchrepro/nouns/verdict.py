@@ -7,7 +7,7 @@ failures the same one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -201,6 +201,15 @@ class Comparison:
             "notes": list(self.notes),
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
+        """Return the comparison in such data, with the leaves that are in it."""
+        names = {told: name for name, told in JSON_NAMES.items()}
+        leaves = [
+            {names.get(name, name): value for name, value in leaf.items()} for leaf in data["differing"]
+        ]
+        return msgspec.convert({"leaves": leaves, "notes": data["notes"]}, cls, strict=False)
+
 
 def _badness(leaf: LeafComparison) -> tuple[bool, int, float]:
     error = leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
@@ -343,6 +352,15 @@ class Verdict:
         """Return plain data for JSON."""
         comparison = None if self.comparison is None else self.comparison.to_dict()
         return {**msgspec.to_builtins(self), "comparison": comparison, "blamed": self.blamed.value}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
+        """Return the verdict in such data; of its leaves only those are there that say something."""
+        compared = data.get("comparison")
+        comparison = None if compared is None else Comparison.from_dict(compared)
+        return replace(
+            msgspec.convert({**data, "comparison": None}, cls, strict=False), comparison=comparison
+        )
 
 
 _MESSAGE_LIMIT = 300

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -33,18 +33,18 @@ from torchrepro.script.save_bundle import bundle_members
 from torchrepro.user_code.graph_source import write_with_source
 
 
-def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Iterator[Script]:
+def each_script(repro: Repro, verdict: Verdict) -> Iterator[Script]:
     """Yield the ways to write a failing repro, the one that a person would choose first; each text once.
 
-    `header` are lines for the docstring. Nothing is run here but shapes: `engine/verify_script.py` checks
-    whether a script fails as the repro does. Later ones are seldom needed.
+    Nothing is run here but shapes: `engine/verify_script.py` checks whether a script fails as the repro does.
+    Later ones are seldom needed.
     """
     writer = CallScript if repro.place is Place.BEFORE_CAPTURE else GraphScript
     seen: set[str] = set()
     reasons: list[str] = []
     for exact in (False, True):
         try:
-            script = writer(repro, verdict, header, exact).script()
+            script = writer(repro, verdict, exact).script()
         except Unwritable as exc:
             reasons.append(str(exc))
             continue
@@ -58,9 +58,9 @@ def each_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -
             raise
 
 
-def first_script(repro: Repro, verdict: Verdict, *, header: Sequence[str] = ()) -> Script:
+def first_script(repro: Repro, verdict: Verdict) -> Script:
     """Return the first candidate alone, which takes a fraction of the time of all."""
-    return next(each_script(repro, verdict, header=header))
+    return next(each_script(repro, verdict))
 
 
 def bundle_script(repro: Repro, verdict: Verdict, reason: str = "") -> Script:

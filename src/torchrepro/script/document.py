@@ -82,6 +82,14 @@ def docstring(sentence: str, facts: Sequence[str]) -> list[str]:
     return [*textwrap.wrap(first, WIDTH - 3)[:3], "", *map(_quotable, facts)]
 
 
+def with_facts(script: Script, facts: Sequence[str]) -> Script:
+    """Return a script with more facts in its docstring; that of a bundle stays as it is."""
+    if script.remark or not facts:
+        return script
+    before, end, after = script.text.partition('\n"""\n')
+    return replace(script, text="\n".join([before, *map(_quotable, facts)]) + end + after)
+
+
 def seen_with(repro: Repro) -> str:
     """Return a sentence with the version of torch and the device on which the failure is seen now."""
     devices = {value.device.type for value in repro.inputs if isinstance(value, torch.Tensor)} - {"cpu"}

@@ -56,7 +56,6 @@ class GraphScript:
 
     repro: Repro
     verdict: Verdict
-    header: Sequence[str] = ()
     exact: bool = False
     """As it was judged: the judge's loss, the recorded random state, each call on state of its own. Else what
     a person would write: a sum as the loss, a small seed, one call after the other."""
@@ -78,7 +77,7 @@ class GraphScript:
         repro, compiler = self.repro, (self.written[1] if self.written else self.repro).compiler
         said = sentence(replace(repro.compiler, name=compiler.name), self.verdict)
         text = parts.document(
-            parts.docstring(said, [parts.seen_with(repro), *self.header]),
+            parts.docstring(said, [parts.seen_with(repro)]),
             compiler=compiler,
             environ=repro.ambient.environ,
             modules=self.modules | ({"Path"} if self.inputs.kept else set()),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from torchrepro.nouns.repro import Ambient, Autocast, Registered, telling_environment
-from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config
+from torchrepro.torch_api.configs import CONFIG_MODULES, changed_config, patched_config, reset_config
 from torchrepro.torch_api.generators import accelerators, capture_rng_state
 from torchrepro.torch_api.operator_tables import TABLES, registered_as, registered_in
 from torchrepro.user_code.closure import is_installed_module
@@ -110,6 +110,22 @@ def _non_default_configs() -> dict[str, Mapping[str, Any]]:
         if kept:
             configs[short] = kept
     return configs
+
+
+def reset_configs(keep: Collection[str] = ()) -> None:
+    """Give the compilers' settings torch's own values, as in a fresh process, but for those to `keep`.
+
+    A repro brings its own settings along, and one that lacks a setting must not find it here.
+    """
+    for short, values in _non_default_configs().items():
+        for name in values:
+            if f"{short}.{name}" not in keep:
+                reset_config(short, name)
+
+
+def has_registered_code() -> bool:
+    """Return whether the user has registered lowerings or decompositions in this process."""
+    return bool(_registered_by_the_user())
 
 
 def _registered_by_the_user() -> dict[str, dict[str, Registered]]:

@@ -35,6 +35,11 @@ def default_of(short: str, name: str) -> Any:
     return module._config[name].default
 
 
+def reset_config(short: str, name: str) -> None:
+    """Give a setting torch's own value. Checked on torch 2.11 to 2.15 (`_config`)."""
+    setattr(import_module(CONFIG_MODULES[short]), name, default_of(short, name))
+
+
 @contextmanager
 def patched_config(short: str, values: dict[str, Any]) -> Iterator[None]:
     """Set config values in the body; names that this version of torch does not have are ignored.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 from torchrepro.torch_api.seam import Seam, load_seam
@@ -58,3 +60,13 @@ def is_one_graph() -> bool:
     symbols = getattr(getattr(context, "fake_mode", None), "shape_env", None)
     allowed = symbols is not None and symbols.allow_scalar_outputs
     return allowed and not load_seam(__name__, SEAMS, "config").capture_scalar_outputs
+
+
+def renew_locks() -> None:
+    """Replace the lock of compilations: in a forked child, a thread that does not exist may hold it.
+
+    Checked on torch 2.13 (`convert_frame.compile_lock`).
+    """
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is not None and hasattr(frames, "compile_lock"):
+        frames.compile_lock = threading.RLock()

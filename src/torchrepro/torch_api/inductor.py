@@ -53,3 +53,17 @@ def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
 
     with replaced(GraphLowering, "save_output_code", staticmethod(save_output_code)):
         yield
+
+
+def compile_in_this_thread() -> None:
+    """Let inductor and AOT use no threads, no worker processes and no caches of whole graphs from now on.
+
+    What a fresh process is told by its environment. Checked on torch 2.13 (`compile_threads`,
+    `fx_graph_cache`, `enable_autograd_cache`).
+    """
+    from torch._functorch import config as functorch
+    from torch._inductor import config
+
+    config.compile_threads = 1
+    config.fx_graph_cache = False
+    functorch.enable_autograd_cache = False

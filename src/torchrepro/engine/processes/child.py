@@ -9,6 +9,7 @@ pid (`undisturbed`), so no process is left running.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import resource
@@ -117,6 +118,8 @@ class Message(msgspec.Struct, frozen=True):
     step: str = ""
     passes: dict[str, str] = {}
     progress: Progress | None = None
+    script: str = ""
+    """The path of a script that was seen to fail, before the search is over."""
     time_limit: float = 0.0
     worn_out: bool = False
     result: Any = None
@@ -498,3 +501,19 @@ def start_afresh() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # A core dump of a process with gigabytes would take seconds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def redirect(output: int) -> None:
+    """Redirect stdin to /dev/null and output to the file, with new streams: a test runner may own the old."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for the life of the process)
+    # Line-buffered, so that the last lines before a crash are written.
+    stdout, stderr = (
+        os.fdopen(target, "w", 1, errors="backslashreplace", closefd=False) for target in (1, 2)
+    )
+    sys.stdout, sys.stderr = stdout, stderr
+    if faulthandler.is_enabled():
+        faulthandler.enable()  # to the new stream

@@ -10,7 +10,6 @@ threads: `wait` polls the children.
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import itertools
 import os
@@ -33,6 +32,7 @@ from torchrepro.engine.processes.child import (
     describe_error,
     die_with,
     listen,
+    redirect,
     reports_and_output,
     start_afresh,
     undisturbed,
@@ -228,7 +228,7 @@ class Executor:
             die_with(parent)
             os.setsid()
             start_afresh()
-            _redirect(output)
+            redirect(output)
             for sibling in (*self._running.values(), *self._idle):
                 sibling.let_go()
             use_scratch(str(self._scratch_of(task)))
@@ -323,22 +323,6 @@ def _device_is_lost() -> bool:
                 return True
             raise
     return False
-
-
-def _redirect(output: int) -> None:
-    """Redirect stdin to /dev/null and output to the file, with new streams: a test runner may own the old."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    os.close(nothing)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for the life of the process)
-    # Line-buffered, so that the last lines before a crash are written.
-    stdout, stderr = (
-        os.fdopen(target, "w", 1, errors="backslashreplace", closefd=False) for target in (1, 2)
-    )
-    sys.stdout, sys.stderr = stdout, stderr
-    if faulthandler.is_enabled():
-        faulthandler.enable()  # to the new stream
 
 
 def executor_for(

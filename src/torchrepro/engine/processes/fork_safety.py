@@ -61,7 +61,7 @@ def why_not_fork() -> str:
         others = [name for name in others if not name.startswith(_DRIVER)]
     if others:
         return f"it has {len(others)} other threads ({', '.join(sorted(others))})"
-    return _device_in_use()
+    return device_in_use()
 
 
 def fork() -> int:
@@ -82,7 +82,8 @@ def _threads() -> dict[int, str]:
     return found
 
 
-def _device_in_use() -> str:
+def device_in_use() -> str:
+    """Return which accelerator this process uses, and why it cannot be forked then; empty if none."""
     torch = sys.modules.get("torch")
     if torch is None:
         return ""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 import platformdirs
@@ -94,12 +94,13 @@ def run_isolated(
     on_start: Callable[[int], None] = lambda pid: None,
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
+    start: Callable[[Mapping[str, str]], Child] | None = None,
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
     `on_start` is called with its pid, for `os.kill`, `on_message` with each report, and `on_phase` with each
-    phase's name.
-    In a `sandbox` the environment is not inherited, and only the process around it has `pass_fds`.
+    phase's name. In a `sandbox` the environment is not inherited, and only the process around it has
+    `pass_fds`. `start` makes the process from its environment, in place of a fresh interpreter.
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ def run_isolated(
         if "phase" in message:
             on_phase(message["phase"])
 
-    with start_interpreter(environ, pass_fds, sandbox) as child:
+    with start(environ or {}) if start else start_interpreter(environ, pass_fds, sandbox) as child:
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload})
@@ -152,7 +153,11 @@ def main() -> None:
     requests = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    # Requests end when the parent closes the pipe or dies.
+    serve(requests, reporter)
+
+
+def serve(requests: int, reporter: Reporter) -> NoReturn:
+    """Run a job for each line of a pipe, and exit when the parent closes it or dies."""
     with os.fdopen(requests) as lines:
         for line in lines:
             request = json.loads(line)

@@ -18,14 +18,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import read_manifest, require_complete
-from torchrepro.engine.processes.child import OnMessage, Outcome, Reporter, die_with, handling, leave
+from torchrepro.engine.processes.child import (
+    Child,
+    OnMessage,
+    Outcome,
+    Reporter,
+    die_with,
+    handling,
+    leave,
+)
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
@@ -69,6 +77,10 @@ class SearchRequest:
     """The mark of the run's processes (`engine/processes/limits.py`); empty: that of the directory."""
     known: str = ""
     """The run directory of `minify` on the same bundle, whose verdicts are used here too; empty: none."""
+    recorded: bool = False
+    """The record of the failure is the user's own, so it counts as a run of the original."""
+    rehearse: bool = False
+    """Whether children can be forked is uncertain, and has to be tried first."""
     warm: bool = True
     """Warm up before the first candidate; False after a search process died while warming up."""
     lock: int = -1
@@ -81,6 +93,7 @@ def run_search(
     environ: Mapping[str, str],
     on_message: OnMessage,
     sandbox: Sandbox | None = None,
+    start: Start | None = None,
 ) -> Outcome:
     """Run a search and return its outcome; raise KeyboardInterrupt if it was stopped without a result."""
     directory = RunDirectory(Path(request.directory))
@@ -97,6 +110,7 @@ def run_search(
                 on_start=interrupts.pass_on_to,
                 pass_fds=(request.lock,),
                 sandbox=sandbox,
+                start=start,
             )
         finally:
             end_leftovers(mark)
@@ -144,36 +158,43 @@ class _Interrupts:
 
 
 Answer = TypeVar("Answer", Located, Minified)
+Start = Callable[[Mapping[str, str]], Child]
+"""Makes the search process from its environment."""
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Generic[Answer]):
     """A search process on a bundle, in its own run directory."""
 
     job: str
+    kind: type[Answer]
     bundle: Path
     directory: RunDirectory
     settings: Any
+    finished: Callable[[], Answer | None]
+    """Returns the answer of an earlier search in the directory, if it finished."""
+    elsewhere: str = ""
+    """A note on the directory, if it is not the usual one."""
     fresh: bool = False
     """Start over, even if an earlier run has left results."""
     oracle: str = ""
     """The command that judges candidates; empty: the built-in judge."""
     kept: Callable[[], str] = lambda: ""
     """Returns a note on what a search left whose process died."""
+    start: Start | None = None
+    """Makes the search process, if it is not a fresh one (`engine/processes/fork_here.py`)."""
 
-    def answer(
-        self, kind: type[Answer], finished: Callable[[], Answer | None], *, on_message: OnMessage
-    ) -> Answer:
+    def answer(self, on_message: OnMessage = lambda message: None) -> Answer:
         """Return the answer of a finished search about the same bundle, else run the search."""
         identity = Identity.of(self.bundle, oracle=self.oracle)
         with held(self.directory) as lock:
             started_over = self.directory.begin(identity, fresh=self.fresh)
-            former = finished()
+            former = self.finished()
             if former is not None:
                 return former
             told = self._run(identity, lock, on_message)
-        found: Answer = understood(told, kind, strict=False)
-        return replace(found, notes=(started_over, *found.notes)) if started_over else found
+        notes = [note for note in (self.elsewhere, started_over) if note]
+        return msgspec.convert({**told, "notes": [*notes, *told["notes"]]}, self.kind, strict=False)
 
     def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed
@@ -191,6 +212,9 @@ class Search:
             settings=msgspec.to_builtins(replace(self.settings, trusted=standing.trusted)),
             seed=str(seed_of(identity)),
             known=str(minified.path) if counts else "",
+            recorded=standing.own and not self.oracle,
+            warm=self.start is None,
+            rehearse=self.start is not None,
             parent=os.getpid(),
             mark=self.directory.mark,
             lock=lock,
@@ -236,7 +260,7 @@ class Search:
             on_message(message)
 
         environ = {**environ, "TORCHINDUCTOR_CACHE_DIR": str(RunDirectory(Path(request.directory)).cache)}
-        outcome = run_search(request, environ=environ, on_message=take, sandbox=sandbox)
+        outcome = run_search(request, environ=environ, on_message=take, sandbox=sandbox, start=self.start)
         if outcome.result is None and outcome.error is None and outcome.phase == "warm":
             # It died while warming up: the compiler under test may crash there.
             again = replace(request, warm=False)

@@ -41,7 +41,7 @@ from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.execute.judge_repro import judge_repro, repro_common
 from torchrepro.judge.models import Phase
-from torchrepro.nouns.errors import SearchStopped
+from torchrepro.nouns.errors import SearchStopped, TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Repro
 from torchrepro.nouns.verdict import Kind
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
@@ -152,6 +152,7 @@ def fill_seed(payload: Mapping[str, Any], phase: Phase) -> bool:
 
 
 _REHEARSAL = 120.0
+_REHEARSAL_HERE = 30.0
 
 
 class Rehearsal:
@@ -187,6 +188,22 @@ class Rehearsal:
         except Exception as exc:  # the compiler under test may be flaky
             return f"a throwaway compilation failed ({type(exc).__name__})"
         return ""
+
+
+def require_forks(executor: Executor) -> None:
+    """Raise if a child that compiles does not answer: what a library has left in this process does not fork.
+
+    Whatever the compiler says to it, the child has lived.
+    """
+    task = Task("torchrepro.engine.jobs:judge", _throwaway(Compiler("inductor")), time_limit=_REHEARSAL_HERE)
+    executor.start(task)
+    _, outcome = executor.wait()
+    if outcome.result is None:
+        death = f"did not answer within {_REHEARSAL_HERE:g} s" if outcome.timed_out else outcome.death
+        raise TorchReproError(
+            f"forks of this process do not work: one that compiles {death}",
+            next_step="search in a fresh process",
+        )
 
 
 def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
@@ -252,6 +269,11 @@ def warming_up(request: SearchRequest, repro: Repro, stop: Stop) -> Iterator[int
     """
     cache, seed = RunDirectory(Path(request.directory)).cache, Path(request.seed)
     start_cache(cache, seed)
+    if request.rehearse and not why_not_forked(repro):
+        with Executor(1, waiting=stop.waiting) as executor:
+            require_forks(executor)
+        yield 1
+        return
     if not request.warm or why_not_forked(repro):
         yield 0
         return
