@@ -157,7 +157,7 @@ class _Interrupts:
                 os.kill(self._search, signal.SIGINT)
 
 
-Answer = TypeVar("Answer", Located, Minified)
+Answer = TypeVar("Answer", bound=Located | Minified)
 Start = Callable[[Mapping[str, str]], Child]
 """Makes the search process from its environment."""
 
@@ -193,8 +193,8 @@ class Search(Generic[Answer]):
             if former is not None:
                 return former
             told = self._run(identity, lock, on_message)
-        notes = [note for note in (self.elsewhere, started_over) if note]
-        return msgspec.convert({**told, "notes": [*notes, *told["notes"]]}, self.kind, strict=False)
+            notes = [note for note in (self.elsewhere, started_over) if note]
+            return msgspec.convert({**told, "notes": [*notes, *told["notes"]]}, self.kind, strict=False)
 
     def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed

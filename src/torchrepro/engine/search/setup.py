@@ -32,7 +32,7 @@ import torch
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_verified
-from torchrepro.engine.oracle import IsolatedOracle, Timeout
+from torchrepro.engine.oracle import JUDGE, IsolatedOracle, Timeout
 from torchrepro.engine.processes.child import leave
 from torchrepro.engine.processes.executor import Executor, Task, executor_for, why_not_forked
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
@@ -195,7 +195,8 @@ def require_forks(executor: Executor) -> None:
 
     Whatever the compiler says to it, the child has lived.
     """
-    task = Task("torchrepro.engine.jobs:judge", _throwaway(Compiler("inductor")), time_limit=_REHEARSAL_HERE)
+    limit = _REHEARSAL_HERE
+    task = Task(JUDGE, _throwaway(Compiler("inductor")), {"time_limit": limit}, time_limit=limit)
     executor.start(task)
     _, outcome = executor.wait()
     if outcome.result is None:
