@@ -60,7 +60,7 @@ class _Use:
         return low, high
 
     def flat(self) -> torch.Tensor:
-        return _bytes_of(self.storage, self.entry.start, self.entry.nbytes)
+        return bytes_of(self.storage, self.entry.start, self.entry.nbytes)
 
     def unknown_data(self, seed: int) -> Recipe:
         return unknown_data(self.dtypes[0] if len(set(self.dtypes)) == 1 else torch.uint8, seed)
@@ -133,6 +133,14 @@ class StorageTable:
                 storages[use.entry.name] = stored
         return dict(sorted(storages.items())), notes
 
+    def origins(self) -> dict[str, tuple[int, int]]:
+        """Return the address of each storage that is kept as it is, and where what is kept of it starts."""
+        return {
+            use.entry.name: (use.storage.data_ptr(), use.entry.start)
+            for use in self._uses.values()
+            if use.has_bytes and use.entry.recipe is None
+        }
+
 
 def _shorten(use: _Use, seed: int, size_cap: int) -> tuple[torch.Tensor | None, list[str]]:
     """Keep a storage in less room; return what is still to be stored, and notes on it."""
@@ -194,7 +202,7 @@ def digest_of_storage(tensor: torch.Tensor) -> str:
         return ""
 
     def digest() -> str:
-        flat = _bytes_of(storage, 0, storage.nbytes())
+        flat = bytes_of(storage, 0, storage.nbytes())
         return hashlib.sha256(memory_of(flat)).hexdigest()
 
     return digest() if storage.nbytes() <= _ALWAYS_READ else remembered(tensor, "digest", digest)
@@ -220,7 +228,7 @@ def remembered(tensor: torch.Tensor, question: Hashable, find_out: Callable[[], 
     return answer
 
 
-def _bytes_of(storage: torch.UntypedStorage, start: int, length: int) -> torch.Tensor:
+def bytes_of(storage: torch.UntypedStorage, start: int, length: int) -> torch.Tensor:
     """Return bytes of a storage as a uint8 tensor on the CPU; no copy if they are there already."""
     view = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return view.set_(storage, start, (length,), (1,)).cpu()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -87,6 +87,8 @@ class PackedValues:
     """What was not kept exactly, in words for a person."""
     missing: tuple[str, ...] = ()
     """What was not kept at all: loading these values fails."""
+    origins: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By name, the address of the memory that a storage was read from, and the offset in it."""
 
 
 def pack_values(
@@ -102,7 +104,8 @@ def pack_values(
         packer = Packer(StorageTable(), lambda value: code.get(id(value)))
         entries = {name: packer.pack(value, name) for name, value in values.items()}
         storages, notes = packer.storages.finish(size_cap)
-    return PackedValues(entries, storages, (*packer.all_notes(), *notes), tuple(packer.missing))
+        origins = packer.storages.origins()
+    return PackedValues(entries, storages, (*packer.all_notes(), *notes), tuple(packer.missing), origins)
 
 
 def describe_values(

@@ -157,7 +157,11 @@ class WatchedGraph:
         return outputs
 
     def call(self, compiled: Callable[..., Any], args: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
-        """Call at level 3 or 4: write the bundle before the call; at level 4 check the result after it."""
+        """Call at level 3 or 4: write the bundle before the call; at level 4 check the result after it.
+
+        At level 4 only before the first call, unless it is to be crash-safe: the copies of a check are enough
+        to save a call that raises or that gives wrong numbers.
+        """
         if is_checking() or not self.session.active or is_capturing():
             return compiled(*args)
         self._calls += 1
@@ -171,7 +175,10 @@ class WatchedGraph:
         held = tuple(inputs) if checked else ()
         copy = partial(clone_inputs, held)
         before = self.session.shielded("copy the inputs", copy) if checked else None
-        self._prepare(inputs, rng, "run")
+        if settings.level == 3 or settings.crash_safe or self._calls == 1:
+            self._prepare(inputs, rng, "run")
+        else:
+            self._pending.discard()
         spent = time.monotonic() - started
         record = CollectiveRecord()
         recorded = self._communicates and before is not None

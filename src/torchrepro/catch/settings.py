@@ -62,6 +62,8 @@ class WatchSettings:
     """Bundles that one process may write."""
     rank_timeout: float = 60.0
     """Seconds that a rank waits for the results of the others."""
+    crash_safe: bool = False
+    """At level 4: write the bundle before every call, not only before compiling and the first one."""
     minify: bool = False
     """Minify the first failure where it happens (`catch/search_here.py`)."""
     locate: bool = False
@@ -146,7 +148,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "out": Path,
     "size_cap": parse_size,
     "budget": parse_share,
-    **dict.fromkeys(("whole", "minify", "locate", "go_on"), parse_switch),
+    **dict.fromkeys(("whole", "crash_safe", "minify", "locate", "go_on"), parse_switch),
     "rank_timeout": float,
     "run_id": str,
 }

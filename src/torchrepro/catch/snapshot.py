@@ -23,6 +23,7 @@ from torchrepro.bundle.process_groups import communicates, current_groups, is_di
 from torchrepro.bundle.provenance import owners
 from torchrepro.bundle.read import TENSORS
 from torchrepro.bundle.storage_file import StorageRewriter
+from torchrepro.bundle.storages import bytes_of
 from torchrepro.bundle.values import PackedValues, pack_values
 from torchrepro.catch.caught import UNFINISHED, FlightRecord
 from torchrepro.catch.session import Session
@@ -39,7 +40,7 @@ from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.dynamo import is_one_graph
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
-from torchrepro.torch_api.tensors import expression, hint, is_zero_tensor
+from torchrepro.torch_api.tensors import expression, hint, is_zero_tensor, plain_torch, version_of
 from torchrepro.user_code.graph_source import without_code, write_with_source
 
 T = TypeVar("T")
@@ -320,42 +321,78 @@ class PendingBundle:
         self._in_place = _InPlace.of(path / TENSORS, [*inputs, *rng.values()], packed)
 
 
-@dataclass(frozen=True, eq=False)
-class _InPlace:
-    """Overwrites the inputs of the first call by those of a later one, if they have the same layout."""
+_ALWAYS_WRITTEN = 1 << 16
+"""Bytes of a tensor up to which it is written each time: a write through `.data` is not counted by torch."""
 
-    file: StorageRewriter
-    layout: tuple[Any, ...]
-    pieces: list[tuple[str, int, int, int]]
-    """(name of a storage in the file, index of its value, offset in that, bytes)."""
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A storage in the file, and where its bytes come from."""
+
+    name: str
+    index: int
+    """Which of the values has the storage."""
+    offset: int
+    length: int
+
+
+class _InPlace:
+    """Overwrites the inputs of the first call by those of a later one, if they have the same layout.
+
+    A large tensor that torch has not counted a write to since is in the file already.
+    """
+
+    def __init__(
+        self, path: Path, layout: tuple[Any, ...], pieces: list[_Piece], values: Sequence[Any]
+    ) -> None:
+        self.file = StorageRewriter(path)
+        self._layout = layout
+        self._pieces = pieces
+        self._states = [_state(values[piece.index]) for piece in pieces]
 
     @classmethod
     def of(cls, path: Path, values: Sequence[Any], packed: PackedValues) -> _InPlace | None:
-        """Return None unless all tensors are plain ones on the CPU whose bytes were written unchanged."""
+        """Return None unless all tensors are plain ones whose bytes were written unchanged."""
         layout = _layout(values)
         if layout is None:
             return None
+        holders = {
+            tensor.untyped_storage().data_ptr(): index
+            for index, tensor in enumerate(values)
+            if isinstance(tensor, torch.Tensor)
+        }
         pieces = []
-        for name, flat in packed.storages.items():
+        for name, stored in packed.storages.items():
             if name.startswith("constant."):
                 continue  # part of the graph: it does not change from call to call
-            for index, tensor in enumerate(values):
-                if isinstance(tensor, torch.Tensor):
-                    storage = tensor.untyped_storage()
-                    offset = flat.data_ptr() - storage.data_ptr()
-                    if offset >= 0 and offset + flat.numel() <= storage.nbytes():
-                        pieces.append((name, index, offset, flat.numel()))
-                        break
-            else:
+            address, offset = packed.origins.get(name, (0, 0))
+            if address not in holders:
                 return None
-        return cls(StorageRewriter(path), layout, pieces)
+            pieces.append(_Piece(name, holders[address], offset, stored.numel()))
+        return cls(path, layout, pieces, values)
 
     def write(self, values: Sequence[Any]) -> bool:
-        if _layout(values) != self.layout:
+        if _layout(values) != self._layout:
             return False
-        for name, index, offset, length in self.pieces:
-            self.file.write(name, values[index].untyped_storage().data_ptr() + offset, length)
+        for number, piece in enumerate(self._pieces):
+            tensor = values[piece.index]
+            state = _state(tensor)
+            if piece.length > _ALWAYS_WRITTEN and state == self._states[number]:
+                continue
+            storage = tensor.untyped_storage()
+            if storage.device.type == "cpu":
+                self.file.write(piece.name, storage.data_ptr() + piece.offset, piece.length)
+            else:
+                with plain_torch():
+                    flat = bytes_of(storage, piece.offset, piece.length)
+                self.file.write(piece.name, flat.data_ptr(), piece.length)
+            self._states[number] = state
         return True
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the address of a tensor's memory and the number of writes to it that torch has counted."""
+    return tensor.untyped_storage().data_ptr(), -1 if tensor.is_inference() else version_of(tensor)
 
 
 def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -366,7 +403,7 @@ def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
         if not isinstance(value, torch.Tensor):
             layout.append((type(value), value))
             continue
-        if type(value) not in _PLAIN or value.device.type != "cpu" or value.layout is not torch.strided:
+        if type(value) not in _PLAIN or value.layout is not torch.strided:
             return None
         if is_zero_tensor(value):
             return None  # it has no bytes to overwrite
@@ -376,6 +413,7 @@ def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
             (
                 type(value),
                 value.dtype,
+                value.device,
                 value.shape,
                 value.stride(),
                 value.storage_offset(),

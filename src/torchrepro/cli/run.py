@@ -63,6 +63,13 @@ def run(
     hang_after: Annotated[
         float, typer.Option(metavar="S", help="Levels 3, 4: a call that takes longer counts as a hang.")
     ] = 20.0,
+    crash_safe: Annotated[
+        bool,
+        typer.Option(
+            "--crash-safe",
+            help="Level 4: write the bundle before every call, as level 3 does, not only before the first.",
+        ),
+    ] = False,
     minify: Annotated[
         bool, typer.Option("--minify", help="Minify the first failure, where it happens if possible.")
     ] = False,
@@ -105,6 +112,7 @@ def run(
             size_cap=size_cap,
             limit=limit,
             rank_timeout=rank_timeout,
+            crash_safe=crash_safe or None,
             minify=minify or None,
             locate=locate or None,
             go_on=go_on or None,
