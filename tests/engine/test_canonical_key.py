@@ -286,13 +286,13 @@ def test_a_captured_graph_that_was_saved_and_loaded_is_the_same(tmp_path: Path) 
 
 def test_large_tensors_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    bytes_of = contents._bytes_of
+    bytes_of = contents.bytes_of
 
     def counting(storage: torch.UntypedStorage, start: int, length: int) -> torch.Tensor:
         read.append(length)
         return bytes_of(storage, start, length)
 
-    monkeypatch.setattr(contents, "_bytes_of", counting)
+    monkeypatch.setattr(contents, "bytes_of", counting)
     weight = torch.randn(1 << 16)
     repro = traced(lambda x: x + 1, weight)
     keys = {

@@ -10,7 +10,14 @@ import pytest
 import torch
 from script_cases import ERROR, captured, lowered, wrong
 
-from torchrepro.engine.verify_script import SCRIPT, UNVERIFIED, Verified, settle, verify_script
+from torchrepro.engine.verify_script import (
+    SCRIPT,
+    UNVERIFIED,
+    FreshProcesses,
+    Verified,
+    settle,
+    verify_script,
+)
 from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict
 from torchrepro.script.document import Script
 
@@ -20,7 +27,9 @@ _MISMATCH = Signature(Kind.MISMATCH)
 
 
 def _verified(text: str, expected: Signature, time_limit: float = 60.0) -> Verified:
-    return verify_script(Script(text, "of the bundle"), expected, time_limit=time_limit, environ={})
+    return verify_script(
+        Script(text, "of the bundle"), expected, time_limit=time_limit, processes=FreshProcesses({})
+    )
 
 
 def test_failures_are_told_apart() -> None:

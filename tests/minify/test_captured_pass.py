@@ -51,7 +51,7 @@ def test_a_call_of_which_no_graph_fails_stays_a_call() -> None:
     problem = problem_of_call(lambda repro: repro.place is Place.BEFORE_CAPTURE)
     search(problem, chosen_passes(only=["captured"]))
     assert problem.best is problem.original
-    assert problem.queries.asked == 2
+    assert problem.queries.statistics["captured"].queries == 2
 
 
 def test_any_graph_is_smaller_than_code_of_the_users() -> None:

@@ -16,6 +16,7 @@ from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Place, Repro
 from torchrepro.nouns.verdict import Difference, Kind, Raised, Stage, Verdict
 from torchrepro.script.candidates import first_script, input_names
+from torchrepro.script.document import with_facts
 
 _X = torch.ones(2, 3)
 
@@ -365,7 +366,7 @@ def test_what_cannot_be_written_by_hand_is_left_to_the_bundle() -> None:
 
 
 def test_the_docstring_says_what_goes_wrong_and_where_it_was_seen() -> None:
-    text = first_script(lowered(torch.relu, _X), ERROR, header=["Any size will do."]).text
+    text = with_facts(first_script(lowered(torch.relu, _X), ERROR), ["Any size will do."]).text
     lines = text.splitlines()
     assert lines[0] == '"""torch.compile raises NotImplementedError: no lowering for aten.foo.'
     assert lines[2].startswith(f"Seen with torch {torch.__version__} on ")

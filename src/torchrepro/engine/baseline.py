@@ -60,8 +60,8 @@ def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
 
 
 RUNS = 3
-_LONG = 10.0
-"""An original that takes more seconds than this is not repeated if it fails as recorded."""
+LONG = 10.0
+"""What takes more seconds than this is not repeated if it fails as recorded."""
 _MORE_RUNS = 12
 _WRONG_PASS = 0.01
 """How often a candidate that fails may be taken for one that passes."""
@@ -124,7 +124,7 @@ def establish(repro: Repro, oracle: Oracle, *, repeat_quick: bool = False) -> Or
     recorded = repro.expected if repro.expected is not None and repro.expected.kind.fails else None
     verdicts = _run(repro, oracle, 1)
     seen_before = recorded is None or recorded.matches(Signature.of(verdicts[0]))
-    if not (verdicts[0].fails and seen_before) or (repeat_quick and verdicts[0].seconds <= _LONG):
+    if not (verdicts[0].fails and seen_before) or (repeat_quick and verdicts[0].seconds <= LONG):
         verdicts += _run(repro, oracle, RUNS - 1)
     # A failure that needs what the bundle could not keep is not flaky: it is not there.
     lost = repro.ambient.left_out if not any(verdict.fails for verdict in verdicts) else ()

@@ -34,6 +34,7 @@ _RUN = """\
 import importlib, os, runpy, sys
 importlib.import_module({module!r})
 {then}
+print("ready", flush=True)
 path = sys.stdin.readline().strip()
 if path:
     os.chdir(os.path.dirname(path))
@@ -120,10 +121,15 @@ class _Waiting(Program):
         self._path = process.stdin
 
     def run(self, path: Path) -> None:
-        with suppress(BrokenPipeError):  # it died on import: its exit code shows that
-            self._path.write(os.fsencode(path) + b"\n")
-            self._path.flush()
-        self.started = time.monotonic()
+        """Let it run a script, once it has imported what the script needs: a time limit starts then."""
+        while not self.tail() and self.process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+        if self.process.poll() is None:  # else its exit code and its output say why
+            os.ftruncate(self._output.fileno(), 0)
+            self._output.seek(0)  # where the process writes next
+            with suppress(BrokenPipeError):
+                self._path.write(os.fsencode(path) + b"\n")
+                self._path.flush()
 
     def let_go(self) -> None:
         with suppress(BrokenPipeError):

@@ -15,7 +15,7 @@ from typing import TypeVar
 from torchrepro.cut.record_values import Recording
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.validity import why_invalid
-from torchrepro.engine.baseline import Original
+from torchrepro.engine.baseline import LONG, Original
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
 from torchrepro.minify.order import Size, size_of
@@ -167,7 +167,7 @@ class Problem:
 
     def is_flakier_than_thought(self) -> bool:
         """Run the best a few times; if it passes in some, repeat candidates more often from now on."""
-        if self.queries.repeats > 1:
+        if self.queries.repeats > 1 or self.best_verdict.seconds > LONG:
             return False
         with self.running("flakiness"):
             measured = self.queries.measured(self.best, self.best_verdict)
