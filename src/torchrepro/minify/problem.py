@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.cut.record_values import Recording
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.validity import why_invalid
@@ -126,6 +127,19 @@ class Problem:
         """Return a verdict for each set of inputs of one compilation (`cut/batches.py`): one query."""
         self._tell()
         return self.queries.rounds(repro)
+
+    def fail_together(self, candidates: Sequence[Repro]) -> list[bool] | None:
+        """Return which candidates fail where all are parts of one graph: one query.
+
+        None if one verdict cannot tell them apart. A candidate may fail there and not by itself, and the other
+        way round: what is adopted is queried alone.
+        """
+        compared = self.values_are_wrong and self.best_verdict.comparison is not None
+        if not compared or len(candidates) < 2 or not all(map(can_be_joined, candidates)):
+            return None
+        parts = joined(candidates)
+        verdicts = parts.verdicts(self.queries.run_once(parts.repro))
+        return None if verdicts is None else [self.failure.shown_by(verdict) for verdict in verdicts]
 
     def verdict_on(self, candidate: Repro) -> Verdict | None:
         """Return the verdict on a candidate that has been queried; None if it has not."""

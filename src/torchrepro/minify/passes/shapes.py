@@ -147,12 +147,30 @@ def _with_equals(problem: Problem, dimension: Dimension) -> bool:
 
 def _search(problem: Problem, resized: Callable[[int], Repro | None], high: int) -> None:
     """Find the smallest size that fails, between 1, which does not, and `high`, which does."""
+    low, high = _bracket(problem, resized, high)
     smallest_failing(
         high,
         lambda sizes: problem.accept_first([resized(size) for size in sizes]),
         lambda low, high: _spread(_likely(low, high), problem.workers),
-        low=1,
+        low=low,
     )
+
+
+def _bracket(problem: Problem, resized: Callable[[int], Repro | None], high: int) -> tuple[int, int]:
+    """Query all likely sizes in one compilation; return the largest below the first that fails, and that one.
+
+    Where the failure does not show in such company, the bracket stays as wide as it was.
+    """
+    powers = [1 << bit for bit in range(1, high.bit_length())]
+    near = sorted({size for power in powers for size in (power - 1, power, power + 1) if 1 < size < high})
+    built = [(size, candidate) for size in near if (candidate := resized(size)) is not None]
+    usual = [(size, candidate) for size, candidate in built if not why_invalid(candidate)]
+    fails = problem.fail_together([candidate for _, candidate in usual])
+    for number, (size, candidate) in enumerate(usual if fails else ()):
+        if fails and fails[number]:
+            below = usual[number - 1][0] if number else 1
+            return (below, size) if problem.accept(candidate) else (1, high)
+    return 1, high
 
 
 def _likely(low: int, high: int) -> list[int]:
