@@ -113,6 +113,8 @@ class WatchedGraph:
         self.snapshot = snapshot
         self._example = snapshot.concrete(example_inputs)
         self._calls = 0
+        self._seconds = 0.0
+        """What compiling it took."""
         self._number = session.graphs
         session.graphs += 1
         self._sampler = Sampler(session)
@@ -130,8 +132,10 @@ class WatchedGraph:
         self._prepare(self._example, rng, "compile")
         generated = seeing_code(self._generated.append) if self.snapshot.written.missing else nullcontext()
         try:
+            started = time.monotonic()
             with self._watching(self._example, rng, compiling=True), generated:
                 compiled = compile_fn()
+            self._seconds = time.monotonic() - started
         finally:
             # Real inputs are not kept alive. Those of AOT are fake, and the only record of inputs that a
             # boxed function frees.
@@ -215,6 +219,7 @@ class WatchedGraph:
         try:
             yield
         except Exception as exc:
+            self._seconds += time.monotonic() - started
             self._record(exc, tuple(inputs), rng, compiling=compiling)
             raise
         except KeyboardInterrupt:
@@ -241,7 +246,7 @@ class WatchedGraph:
         shielded = partial(self.session.shielded, from_interrupts=True)
         verdict = verdict_of(exc, compiling=True if compiling else None)
         doing = shielded("name what failed", lambda: working_on(innermost(exc)))
-        verdict = verdict.with_notes(doing) if doing else verdict
+        verdict = replace(verdict.with_notes(doing) if doing else verdict, seconds=self._seconds)
         with looking_away():
             fails_too = partial(self._eager_fails_too, inputs, rng, exc)
             if not compiling and shielded("run the graph eagerly", fails_too):
@@ -369,7 +374,8 @@ class WatchedGraph:
             repro = self.snapshot.repro(
                 before, rng=rng, earlier=self._earlier(before), collectives=record.collectives
             )
-            return self._checker.check(repro, outputs, after)
+            repro, verdict = self._checker.check(repro, outputs, after)
+            return repro, replace(verdict, seconds=self._seconds + verdict.seconds)
 
         with looking_away():
             found = session.shielded("check a call", check)

@@ -40,6 +40,14 @@ class Inquiry(Queries):
         super().__init__(repro, verdict, oracle, store=store, repeats=repeats, asked=asked)
         self.repro, self.oracle, self.on_step, self.notes = repro, oracle, on_step, list(notes)
 
+    def about(self, repro: Repro, verdict: Verdict) -> Inquiry:
+        """Return an inquiry about another failing repro, with the same verdicts, notes and counts."""
+        other = Inquiry(
+            repro, verdict, self.oracle, repeats=self.repeats, on_step=self.on_step, store=self.store
+        )
+        other.statistics, other.notes, other._asked_before = self.statistics, self.notes, self._asked_before
+        return other
+
     def passes(self, candidate: Repro) -> bool:
         """Return whether the failure is gone with this candidate."""
         return self.is_gone(self.verdict_on(candidate))

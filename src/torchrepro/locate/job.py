@@ -16,12 +16,14 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.engine.baseline import establish, read_original
+from torchrepro.bundle.read import read_manifest
+from torchrepro.engine.baseline import LONG, Original, establish, read_original, recorded_here
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory, write_json
 from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import Store, store_knowing
+from torchrepro.execute.backends import with_backend
 from torchrepro.locate.component import Found, find_part, proved
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.kernels import find_kernel
@@ -29,14 +31,14 @@ from torchrepro.locate.operators import check_operators, find_operator, rung_of
 from torchrepro.locate.ops import find_op, op_alone
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
-from torchrepro.locate.stages import Ladder, find_stage, graph_in_call, graph_of
+from torchrepro.locate.stages import Ladder, culprit_rung, find_stage, graph_in_call, graph_of
 from torchrepro.locate.users_code import find_users_code
 from torchrepro.locate.watched_graph import Watching
 from torchrepro.locate.workaround import find_workaround
 from torchrepro.locate.wrong_values import error_growth, find_birth
 from torchrepro.nouns.errors import DoesNotFail, SearchStopped
-from torchrepro.nouns.repro import Place
-from torchrepro.nouns.results import Confidence, Located, Rung, Way
+from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.results import Confidence, GuiltyOp, Located, Rung, Way
 from torchrepro.nouns.verdict import Kind, Stage
 
 
@@ -56,12 +58,13 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             try:
                 former = RunDirectory(Path(request.known)) if request.known else None
                 known = read_original(former.original) if former else None
+                known = known or (_recorded_and_long(request) if request.recorded else None)
                 original = known or establish(repro, oracle, repeat_quick=True)
             except DoesNotFail as healthy:
                 no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
                 return _kept(no_culprit, directory)
             reporter.phase("warm")
-        oracle = oracle.after(original.verdict)
+        oracle = oracle.after(original.verdict) if original.runs else oracle
         use_scratch(directory)
         stop.after(settings.time_limit)
         inquiry = Inquiry(
@@ -89,6 +92,12 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     return _kept(found, directory)
 
 
+def _recorded_and_long(request: SearchRequest) -> Original | None:
+    """Return the recorded failure as the baseline, if running it again would take long."""
+    recorded = recorded_here(read_manifest(Path(request.bundle)))
+    return recorded if recorded is not None and recorded.verdict.seconds > LONG else None
+
+
 @dataclass(eq=False)
 class Case:
     """What the steps share: the inquiry, and what one step found that only another one needs."""
@@ -99,10 +108,30 @@ class Case:
     part: Found | None = None
     fakes: Rung | None = None
     """What comparing fake with real results has shown."""
+    cheap: Inquiry | None = None
+    """About the first backend that fails, if that is a simpler one: it takes a fraction of the time."""
+
+    @property
+    def watching(self) -> Watching | None:
+        """The values inside the graph, compiled with the first backend that fails."""
+        found = self._watching
+        if found is None or self.cheap is None:
+            return found
+        return replace(found, inquiry=self.cheap)
 
     @cached_property
-    def watching(self) -> Watching | None:
+    def _watching(self) -> Watching | None:
         return Watching.of(self.inquiry)
+
+    def alone(self, op: GuiltyOp | None) -> Inquiry | None:
+        """Return an inquiry about an op that fails by itself; None if it does not."""
+        if op is None or op.way is not Way.WINDOW or self.watching is None:
+            return None
+        single = op_alone(self._watching or self.watching, op.node)
+        if single is None:
+            return None
+        verdict = self.inquiry.verdict_on(single)
+        return self.inquiry.about(single, verdict) if verdict.fails else None
 
 
 Answer = dict[str, Any]
@@ -128,6 +157,10 @@ def _operators(case: Case, found: Located) -> Answer:
 
 def _stage(case: Case, found: Located) -> Answer:
     ladder = find_stage(case.inquiry)
+    first = culprit_rung(ladder.rungs)
+    if first is not None and first.backend != case.inquiry.repro.compiler.name:
+        simpler = with_backend(case.inquiry.repro, first.backend)
+        case.cheap = case.inquiry.about(simpler, case.inquiry.verdict_on(simpler))
     return {**ladder._asdict(), "rungs": (*([case.fakes] if case.fakes else []), *ladder.rungs)}
 
 
@@ -143,31 +176,33 @@ def _graph(case: Case, found: Located) -> Answer:
     if culprit is None:
         return {}
     # The following steps use the culprit graph.
-    case.inquiry = Inquiry(
-        culprit.repro,
-        culprit.verdict,
-        inquiry.oracle,
-        repeats=inquiry.repeats,
-        on_step=inquiry.on_step,
-        asked=inquiry.asked,
-        notes=inquiry.notes,
-        store=inquiry.store,
-    )
+    case.inquiry = inquiry.about(culprit.repro, culprit.verdict)
+    if case.cheap is not None:
+        simpler = with_backend(culprit.repro, case.cheap.repro.compiler.name)
+        verdict = inquiry.verdict_on(simpler)
+        case.cheap = inquiry.about(simpler, verdict) if verdict.fails else None
     return {"graph": culprit.graph}
 
 
 def _part(case: Case, found: Located) -> Answer:
-    op, part = found.op, find_part(case.inquiry, found.stage, suspects=(found.op.op,) if found.op else ())
-    if part is not None:
-        single = op_alone(case.watching, op.node) if op is not None and case.watching is not None else None
-        part = proved(case.inquiry, part, op, single)
-    case.part = part
+    """Look in the op alone first, where that fails: each query there takes a fraction of the time."""
+    op, single = found.op, case.alone(found.op)
+    for inquiry in filter(None, (single, case.inquiry)):
+        part = find_part(inquiry, found.stage, suspects=(op.op,) if op else ())
+        if part is not None:
+            case.part = proved(case.inquiry, part, op, single.repro if single else _single(case, op))
+            break
     return {"part": case.part.part if case.part else None}
+
+
+def _single(case: Case, op: GuiltyOp | None) -> Repro | None:
+    return op_alone(case.watching, op.node) if op is not None and case.watching is not None else None
 
 
 def _workaround(case: Case, found: Located) -> Answer:
     backends = tuple(rung for rung in found.rungs if rung is not case.fakes)
-    return {"workaround": find_workaround(case.inquiry, Ladder(backends, found.stage), case.part)}
+    ladder = Ladder(backends, found.stage)
+    return {"workaround": find_workaround(case.inquiry, ladder, case.part, case.alone(found.op))}
 
 
 def _sensitivity(case: Case, found: Located) -> Answer:
@@ -175,8 +210,8 @@ def _sensitivity(case: Case, found: Located) -> Answer:
 
 
 def _kernel(case: Case, found: Located) -> Answer:
-    if found.stage is Stage.CAPTURE:
-        return {}
+    if found.stage is not Stage.BACKEND:
+        return {}  # the kernel computes what it was given
     return {"kernel": find_kernel(case.inquiry, found.op, case.directory.path)}
 
 
@@ -188,7 +223,9 @@ STEPS: Steps = {
     ),
     "which stage fails first": _stage,
     "which graph fails": _graph,
-    "which op is the first that is wrong": lambda case, _: {"op": find_op(case.inquiry, case.watching)},
+    "which op is the first that is wrong": lambda case, _: {
+        "op": find_op(case.cheap or case.inquiry, case.watching)
+    },
     "what inside the stage is the culprit": _part,
     "what makes it go away": _workaround,
     "how the error grows along the graph": lambda case, _: {"growth": error_growth(case.watching)},

@@ -6,7 +6,9 @@ without generated code; then a setting of torch; then a simpler backend, without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torchrepro.engine.subsets import narrow
@@ -44,16 +46,36 @@ _ALL_PASSES: Mapping[str, Any] = {
 _CALL_EVERY_OPERATOR: Mapping[str, Any] = {"fallback_by_default": True}
 
 
-def find_workaround(inquiry: Inquiry, ladder: Ladder, found: Found | None) -> Workaround | None:
-    """Return the first workaround with which the repro passes; None if there is none."""
+@dataclass(frozen=True)
+class _Trial:
+    """Tries changes on the culprit op alone, where that fails, and then on the whole repro."""
+
+    whole: Inquiry
+    small: Inquiry | None
+
+    def passes(self, change: Callable[[Repro], Repro]) -> bool:
+        return self.passes_alone(change) and self.whole.passes(change(self.whole.repro))
+
+    def passes_alone(self, change: Callable[[Repro], Repro]) -> bool:
+        return self.small is None or self.small.passes(change(self.small.repro))
+
+
+def find_workaround(
+    inquiry: Inquiry, ladder: Ladder, found: Found | None, small: Inquiry | None = None
+) -> Workaround | None:
+    """Return the first workaround with which the repro passes; None if there is none.
+
+    `small` is about the culprit op alone: what does not help there is not tried on the whole.
+    """
     if ladder.stage is Stage.NONE:
         return None
     inquiry.on_step("a workaround")
+    trial = _Trial(inquiry, small)
     if ladder.stage is Stage.BACKEND and inquiry.repro.compiler.name in (INDUCTOR, AOT_INDUCTOR):
         known = settings_of(INDUCTOR, inquiry.repro).keys()
         for options in _options_for(found):
-            if options.keys() <= known and inquiry.passes(_with_options(inquiry.repro, options)):
-                return _by_fewest(inquiry, options)
+            if options.keys() <= known and trial.passes(partial(_with_options, options=options)):
+                return _by_fewest(trial, options)
     for code, candidate in _lines_for(inquiry.repro, ladder, found):
         if candidate is None or inquiry.passes(candidate):
             return Workaround(code=code, verified=True)
@@ -85,12 +107,18 @@ def _with_options(repro: Repro, options: Mapping[str, Any], names: Iterable[str]
     return Off({INDUCTOR: chosen}).applied_to(repro)
 
 
-def _by_fewest(inquiry: Inquiry, options: Mapping[str, Any]) -> Workaround:
+def _by_fewest(trial: _Trial, options: Mapping[str, Any]) -> Workaround:
     """Return the workaround with only those options that are needed."""
-    repro, needed = inquiry.repro, list(options)
+
+    def change(some: Iterable[str]) -> Callable[[Repro], Repro]:
+        return partial(_with_options, options=options, names=list(some))
+
+    needed = list(options)
     if len(needed) > 1:
-        needed = narrow(needed, lambda some: inquiry.passes(_with_options(repro, options, some))) or needed
-    whole = _with_options(repro, options, needed)
+        tried = trial.passes_alone if trial.small is not None else trial.passes
+        fewer = narrow(needed, lambda some: tried(change(some))) or needed
+        needed = fewer if trial.passes(change(fewer)) else needed
+    whole = change(needed)(trial.whole.repro)
     return Workaround(options=dict(whole.compiler.options), code=code_for(whole), verified=True)
 
 

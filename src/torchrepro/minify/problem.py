@@ -131,7 +131,7 @@ class Problem:
     def fail_together(self, candidates: Sequence[Repro]) -> list[bool] | None:
         """Return which candidates fail where all are parts of one graph: one query.
 
-        None if one verdict cannot tell them apart. A candidate may fail there and not by itself, and the other
+        None if one verdict cannot tell them apart. A candidate may fail there and not by itself, or the other
         way round: what is adopted is queried alone.
         """
         compared = self.values_are_wrong and self.best_verdict.comparison is not None
