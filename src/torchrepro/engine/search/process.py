@@ -193,8 +193,8 @@ class Search(Generic[Answer]):
             if former is not None:
                 return former
             told = self._run(identity, lock, on_message)
-            notes = [note for note in (self.elsewhere, started_over) if note]
-            return msgspec.convert({**told, "notes": [*notes, *told["notes"]]}, self.kind, strict=False)
+        found = understood(told, self.kind, strict=False)
+        return replace(found, notes=(*filter(None, (self.elsewhere, started_over)), *found.notes))
 
     def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed
