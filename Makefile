@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-false-alarms house clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-light bench-false-alarms house clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,6 +71,10 @@ bench-locate: $(READY)  ## every failing program: the culprit found, against the
 # Half an hour: `make bench-frontend ARGS='--parts cost'` for a part, ARGS=--resume to go on.
 bench-frontend: $(READY)  ## the front end and Dynamo: cost of a call, transformers models, a corpus of functions
 	$(BIN)/python -m benchmarks.frontend --json .cache/bench-frontend/results.jsonl --markdown $(ARGS)
+
+# Half an hour: `make bench-light ARGS='--cases c01,c05'` for a few.
+bench-light: $(READY)  ## from a failure to its verified script, against torch's own minifier and one compile
+	$(BIN)/python -m benchmarks.light --json .cache/bench-light/results.jsonl $(ARGS)
 
 # An hour on 2 cores: `make bench-false-alarms ARGS='--programs gan --steps 50'` for less, ARGS='--device cuda' on a GPU.
 bench-false-alarms: $(READY)  ## alarms about healthy training programs, and planted errors that are found

@@ -109,6 +109,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         if not (final.reproduces or stopped) and _recaptured(problem):
             reporter.phase("search")
             stopped, final = attempt()
+        verified_after = time.monotonic() - began
         explanation = Explanation()
         if settings.explain and not (stopped or command):
             reporter.phase("explain")
@@ -142,6 +143,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         seconds=time.monotonic() - began,
         signature=str(problem.failure.signature),
         reproduces=final.reproduces,
+        verified_after=verified_after,
         stopped=stopped,
         passes=tuple(PassRow(name=name, **asdict(row)) for name, row in statistics if name),
         also_seen=tuple(

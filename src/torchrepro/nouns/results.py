@@ -385,6 +385,8 @@ class Minified:
     signature: str
     reproduces: bool
     """Whether the script fails in the same way in a fresh process."""
+    verified_after: float = 0.0
+    """Seconds after which the script had been run; explaining comes after that."""
     stopped: str = ""
     """Why the search ended before nothing could be made smaller; empty if it did not."""
     passes: tuple[PassRow, ...] = ()
@@ -417,4 +419,5 @@ class Minified:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         found: dict[str, Any] = as_data(asdict(self))
-        return {**found, "minimal": self.minimal, "seconds": round(self.seconds, 3)}
+        seconds = {"seconds": round(self.seconds, 3), "verified_after": round(self.verified_after, 3)}
+        return {**found, "minimal": self.minimal, **seconds}
