@@ -54,7 +54,16 @@ class Light:
 def measure(case: Case, scratch: Path, limit: float) -> Light:
     """Run the program watched and let it search; then time one healthy compile."""
     counted, out = scratch / "compiles", scratch / "out"
-    words = ["run", "--level", str(max(case.level, LEVEL)), "--minify", "--out", str(out), *case.program]
+    words = [
+        "run",
+        "--level",
+        str(max(case.level, LEVEL)),
+        "--minify",
+        "--no-explain",
+        "--out",
+        str(out),
+        *case.program,
+    ]
     environ = case.environment(scratch, counted)
     patience = limit + (HANG_PATIENCE if case.hangs else CATCH_LIMIT)
     command = [sys.executable, "-m", "torchrepro", *words]

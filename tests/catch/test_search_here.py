@@ -99,6 +99,6 @@ def test_a_fork_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatch)
     from torchrepro.engine.processes.executor import Executor
     from torchrepro.engine.search import setup
 
-    monkeypatch.setattr(setup, "_REHEARSAL_HERE", 0.2)
-    with Executor(1) as executor, pytest.raises(TorchReproError, match=r"did not answer within 0\.2 s"):
+    monkeypatch.setattr(setup, "_REHEARSAL_HERE", 0.0)
+    with Executor(1) as executor, pytest.raises(TorchReproError, match=r"did not answer within 0 s"):
         setup.require_forks(executor)

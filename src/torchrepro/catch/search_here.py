@@ -20,21 +20,25 @@ from torchrepro.engine.processes.child import Child
 from torchrepro.engine.processes.fork_here import start_fork, why_not_here
 from torchrepro.engine.search.process import Search, Start
 from torchrepro.locate.settings import locate_search
-from torchrepro.minify.run_directory import minify_search
+from torchrepro.minify.run_directory import MinifySettings, minify_search
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError, in_a_line, say
 from torchrepro.nouns.results import Located, Minified
 from torchrepro.state.ambient import reset_configs
-
-_SEARCHES: Mapping[str, Callable[..., Search[Any]]] = {"minify": minify_search, "locate": locate_search}
 
 
 class SearchHere:
     """The searches about one bundle, in a thread of this process, which forks them off."""
 
-    def __init__(self, bundle: Path, verbs: tuple[str, ...], in_child: Callable[[], None]) -> None:
+    def __init__(
+        self, bundle: Path, verbs: tuple[str, ...], in_child: Callable[[], None], *, explain: bool = True
+    ) -> None:
         self.bundle = bundle
         self.found: list[Minified | Located] = []
         self._in_child = in_child
+        self._searches: Mapping[str, Callable[..., Search[Any]]] = {
+            "minify": partial(minify_search, bundle, MinifySettings(explain=explain)),
+            "locate": partial(locate_search, bundle),
+        }
         self._search: int | None = None
         self._thread = threading.Thread(
             target=self._run, args=(verbs,), name="torchrepro-search", daemon=True
@@ -77,7 +81,7 @@ class SearchHere:
         return self._found(verb, None)
 
     def _found(self, verb: str, start: Start | None) -> Minified | Located:
-        found: Minified | Located = _SEARCHES[verb](self.bundle, start=start).answer()
+        found: Minified | Located = self._searches[verb](start=start).answer()
         return found
 
     def _fork(self, environ: Mapping[str, str]) -> Child:

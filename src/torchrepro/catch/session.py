@@ -192,7 +192,7 @@ class Session:
             return
         from torchrepro.catch.search_here import SearchHere
 
-        self.searched = SearchHere(bundle, verbs, in_child=_stop_watching)
+        self.searched = SearchHere(bundle, verbs, _stop_watching, explain=self.settings.explain)
         if not self.settings.go_on:
             self.searched.wait()
 

@@ -66,6 +66,8 @@ class WatchSettings:
     """At level 4: write the bundle before every call, not only before compiling and the first one."""
     minify: bool = False
     """Minify the first failure where it happens (`catch/search_here.py`)."""
+    explain: bool = True
+    """After minifying, find out what of the result matters."""
     locate: bool = False
     """Locate the first failure where it happens."""
     go_on: bool = False
@@ -148,7 +150,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "out": Path,
     "size_cap": parse_size,
     "budget": parse_share,
-    **dict.fromkeys(("whole", "crash_safe", "minify", "locate", "go_on"), parse_switch),
+    **dict.fromkeys(("whole", "crash_safe", "minify", "explain", "locate", "go_on"), parse_switch),
     "rank_timeout": float,
     "run_id": str,
 }

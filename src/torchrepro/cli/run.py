@@ -6,11 +6,14 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchrepro.cli.options import Traceback, failures_as_lines
+
+if TYPE_CHECKING:
+    from torchrepro.catch.settings import WatchSettings
 
 CONTEXT = {"allow_interspersed_args": False}
 """What comes after the script belongs to the program."""
@@ -73,6 +76,10 @@ def run(
     minify: Annotated[
         bool, typer.Option("--minify", help="Minify the first failure, where it happens if possible.")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain/--no-explain", help="With --minify: find out what of the result matters."),
+    ] = True,
     locate: Annotated[
         bool, typer.Option("--locate", help="Locate the first failure, where it happens if possible.")
     ] = False,
@@ -114,6 +121,7 @@ def run(
             rank_timeout=rank_timeout,
             crash_safe=crash_safe or None,
             minify=minify or None,
+            explain=None if explain else False,
             locate=locate or None,
             go_on=go_on or None,
             run_id=new_run_id(),
@@ -125,11 +133,11 @@ def run(
             print(line, file=sys.stderr)
         complete = [caught.path for caught in ended.caught if not caught.missing]
         for bundle in complete[:1]:
-            _search(bundle, minify=settings.minify, locate=settings.locate, show_traceback=traceback)
+            _search(bundle, settings, show_traceback=traceback)
     leave_like(ended.exit_code)
 
 
-def _search(bundle: Path, *, minify: bool, locate: bool, show_traceback: bool) -> None:
+def _search(bundle: Path, settings: WatchSettings, *, show_traceback: bool) -> None:
     """Print the answers about a bundle of this run: those that the program left, else from a fresh process.
 
     Whatever they are, the exit code is the program's own.
@@ -138,13 +146,15 @@ def _search(bundle: Path, *, minify: bool, locate: bool, show_traceback: bool) -
     from torchrepro.cli.locate import print_located
     from torchrepro.cli.minify import print_minified
     from torchrepro.cli.progress import progress
+    from torchrepro.minify.run_directory import MinifySettings
 
     with suppress(typer.Exit), failures_as_lines(as_json=False, show_traceback=show_traceback):
-        if minify:
+        if settings.minify:
+            chosen = MinifySettings(explain=settings.explain)
             with progress(quiet=False) as shown:
-                minified = pipeline.minify_bundle(bundle, on_message=shown.show)
+                minified = pipeline.minify_bundle(bundle, chosen, on_message=shown.show)
             print_minified(minified, file=sys.stderr)
-        if locate:
+        if settings.locate:
             with progress(quiet=False) as shown:
                 located = pipeline.locate_bundle(bundle, on_message=shown.show)
             print_located(located, file=sys.stderr)

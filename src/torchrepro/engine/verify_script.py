@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
 from torchrepro.script.candidates import each_script
 from torchrepro.script.document import Script
-from torchrepro.torch_api.names import COMPILE_FX
 
 SCRIPT = "repro.py"
 UNVERIFIED = "repro_unverified.py"
@@ -32,7 +31,11 @@ _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
 _RUN = """\
 import importlib, os, runpy, sys
-importlib.import_module({module!r})
+for module in {modules!r}:
+    try:
+        importlib.import_module(module)
+    except Exception:  # it is of the process that searches: a kernel, say
+        continue
 {then}
 print("ready", flush=True)
 path = sys.stdin.readline().strip()
@@ -74,6 +77,10 @@ class Settled:
         return self.tried[-1][1].reproduces
 
 
+def _nothing() -> None:
+    return
+
+
 class FreshProcesses:
     """Fresh processes for scripts. Those that were started ahead have imported torch when a script comes."""
 
@@ -111,9 +118,11 @@ class _Waiting(Program):
     """A process that imports torch, and waits for the path of a script."""
 
     def __init__(self, compiles: bool, environ: Mapping[str, str], *, cold: bool = False) -> None:
-        module, then = (COMPILE_FX, "") if compiles else ("torch", _WITHOUT_COMPILER)
-        module = "runpy" if cold and compiles else module
-        command = [sys.executable, "-c", _RUN.format(module=module, then=then)]
+        modules = _loaded() if compiles else ["torch"]
+        source = _RUN.format(
+            modules=[] if cold and compiles else modules, then="" if compiles else _WITHOUT_COMPILER
+        )
+        command = [sys.executable, "-c", source]
         output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
         process = popen(command, output, stdin=subprocess.PIPE, env={**os.environ, **environ})
         super().__init__(process, output)
@@ -137,6 +146,11 @@ class _Waiting(Program):
         super().let_go()
 
 
+def _loaded() -> list[str]:
+    """Return the modules of torch, and of what it computes sizes with, that this process has imported."""
+    return ["torch", *(name for name in sys.modules if name.startswith(("torch.", "sympy.")))]
+
+
 def _ended(program: Program, deadline: float) -> tuple[int | None, str]:
     """Return the exit code of a program, None if it is killed at the deadline; and what it has printed."""
     while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
@@ -151,6 +165,7 @@ def verify_script(
     *,
     time_limit: float,
     processes: FreshProcesses | None = None,
+    meanwhile: Callable[[], None] = _nothing,
 ) -> Verified:
     """Run a script in a fresh process; for a hang, `time_limit` is how long to wait.
 
@@ -166,6 +181,7 @@ def verify_script(
             for compiles in ((True, False) if compared else (True,))
         ]
         deadline = time.monotonic() + time_limit
+        meanwhile()
         (exit_code, output), *uncompiled = [_ended(program, deadline) for program in programs]
     reproduces, how = _read(exit_code, output, expected, time_limit)
     for code, printed in uncompiled:
@@ -183,8 +199,11 @@ def settle(
     time_limit: float = 120.0,
     processes: FreshProcesses | None = None,
     repeats: int = 1,
+    meanwhile: Callable[[], None] = _nothing,
 ) -> Settled:
     """Write the first script that fails as the repro does to `directory/repro.py`.
+
+    `meanwhile` is called once, while the first script runs.
 
     Each is run `repeats` times before it counts as passing: more than once where the failure is flaky.
     If none does, `repro.py` is the last script tried, the first one is next to it as
@@ -195,7 +214,10 @@ def settle(
     tried: list[tuple[Script, Verified]] = []
     for script in each_script(repro, verdict):
         for _ in range(max(1, repeats)):
-            verified = verify_script(script, expected, time_limit=time_limit, processes=processes)
+            verified = verify_script(
+                script, expected, time_limit=time_limit, processes=processes, meanwhile=meanwhile
+            )
+            meanwhile = _nothing
             if verified.reproduces:
                 break
         tried.append((script, verified))

@@ -188,11 +188,16 @@ def _attempt(
     reporter: Reporter,
     processes: FreshProcesses,
 ) -> tuple[str, FinalScript]:
-    """Search once; return why the search stopped, and the script for its best."""
+    """Search, once more if the failure turns out to be flaky; return why it stopped, and the script."""
     processes.start_ahead(problem.failure.signature.kind)
-    stopped = search(problem, passes)
-    reporter.phase("script")
-    final = _final_script(problem, oracle, directory.minimal, processes)
+    while True:
+        repeats = problem.queries.repeats
+        stopped = search(problem, passes)
+        reporter.phase("script")
+        final = _final_script(problem, oracle, directory.minimal, processes, measure=not stopped)
+        if stopped or problem.queries.repeats == repeats:
+            break
+        reporter.phase("search")
     if final.reproduces:
         reporter.send(script=str(final.path))
     return stopped, final
@@ -272,16 +277,24 @@ class FinalScript:
             self.path.write_text(with_facts(self.script, facts).text, encoding="utf-8")
 
 
-def _final_script(problem: Problem, oracle: Oracle, target: Path, processes: FreshProcesses) -> FinalScript:
+def _final_script(
+    problem: Problem, oracle: Oracle, target: Path, processes: FreshProcesses, *, measure: bool
+) -> FinalScript:
     """Write the best as a bundle with a script, in place of a former one, and check that it still fails.
 
     The script is run in a fresh process, up to `repeats` times where the failure is flaky. If a command is
     the oracle, it is run on the final bundle.
     """
     best, verdict = problem.best, problem.best_verdict
-    fresh = target.with_name(f".{target.name}.{new_run_id()}")
-    put_in_place(save_bundle(best, fresh, verdict=verdict), target)
+
+    def save() -> None:
+        fresh = target.with_name(f".{target.name}.{new_run_id()}")
+        put_in_place(save_bundle(best, fresh, verdict=verdict), target)
+        if measure:
+            problem.measure_flakiness()
+
     if isinstance(oracle, CommandOracle):
+        save()
         last = oracle.verdict_on(target)
         reproduces = problem.failure.shown_by(last)
         return FinalScript(target / SCRIPT, reproduces, () if reproduces else (f"the last time: {last}",))
@@ -292,6 +305,7 @@ def _final_script(problem: Problem, oracle: Oracle, target: Path, processes: Fre
         time_limit=_HANG_SECONDS if verdict.kind is Kind.HANG else 120.0 + 4 * verdict.seconds,
         processes=processes,
         repeats=problem.queries.repeats,
+        meanwhile=save,
     )
     notes = [settled.script.remark]
     if not settled.reproduces:

@@ -179,15 +179,14 @@ class Problem:
         with self.running("original"):
             self._expect(establish())
 
-    def is_flakier_than_thought(self) -> bool:
+    def measure_flakiness(self) -> None:
         """Run the best a few times; if it passes in some, repeat candidates more often from now on."""
         if self.queries.repeats > 1 or self.best_verdict.seconds > LONG:
-            return False
+            return
         with self.running("flakiness"):
             measured = self.queries.measured(self.best, self.best_verdict)
         if measured.repeats > 1:
             self._expect(measured)
-        return measured.repeats > 1
 
     def _expect(self, baseline: Original) -> None:
         self.queries.expect(baseline)

@@ -131,17 +131,14 @@ def search(problem: Problem, passes: Sequence[Pass]) -> str:
 
     Return why the search stopped before that; empty if it did not.
     """
-    repeated = [row for row in passes if not row.once]
     try:
-        while True:
-            _run(problem, passes)
-            # Smaller inputs can make an op superfluous and the other way round. Known verdicts cost nothing.
-            before = None
-            while problem.best is not before:
-                before = problem.best
-                _run(problem, repeated)
-            if not problem.is_flakier_than_thought():
-                break
+        _run(problem, passes)
+        # Smaller inputs can make an op superfluous and the other way round. Known verdicts cost nothing.
+        repeated = [row for row in passes if not row.once]
+        before = None
+        while problem.best is not before:
+            before = problem.best
+            _run(problem, repeated)
     except SearchStopped as stop:
         return str(stop)  # the best so far is kept
     return ""

@@ -18,16 +18,17 @@ from torchrepro.nouns.repro import Place, Repro
 
 
 def guess_simplest(problem: Problem) -> None:
-    """Try everything plain, else one element with its values, else all elements, but plain, else two.
+    """Try everything plain, else with the settings, else one element with its values, else all, else two.
 
-    The first two differ in whether values, dtypes and settings matter. The last is for failures that need
+    The first three differ in whether settings, values and dtypes matter. The last is for failures that need
     more than one element and their values: a sum, a normalisation.
     """
     best = problem.best
     table = problem.dimensions()
     one, two = smallest_that_runs(table, 1), smallest_that_runs(table, 2)
     plain, bare = _plain(_bare(problem, one or best)), _with_plain_values(_bare(problem, best))
-    problem.accept_first([plain, one, bare, two if one is not None else None])
+    as_set = _plain(one or best) if best.ambient.configs else None
+    problem.accept_first([plain, as_set, one, bare, two if one is not None else None])
 
 
 def _plain(repro: Repro) -> Repro:
