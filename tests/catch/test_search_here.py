@@ -102,3 +102,29 @@ def test_a_fork_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(setup, "_REHEARSAL_HERE", 0.0)
     with Executor(1) as executor, pytest.raises(TorchReproError, match=r"did not answer within 0 s"):
         setup.require_forks(executor)
+
+
+_SAVES = """
+import torch, torchrepro
+import torch._inductor.config as inductor
+
+def replace_cos(graph):
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.cos.default:
+            node.target = torch.ops.aten.sin.default
+
+inductor.post_grad_custom_post_pass = replace_cos
+model = torch.compile(lambda x: x.relu().cos().sum())
+x = torch.linspace(0, 1, 64)
+if abs(model(x) - x.cos().sum()) > 0.1:
+    print(torchrepro.save_repro(model, (x,), minify=True))
+"""
+
+
+def test_a_call_can_be_saved_and_minified_at_once(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_SAVES)
+    command = [sys.executable, "program.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    bundle = Path(ended.stdout.strip())
+    found = json.loads((bundle.parent / f"{bundle.name}.minified" / "result.json").read_text())
+    assert (found["ops"], found["reproduces"]) == (1, True), found["notes"]

@@ -26,6 +26,7 @@ from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
 from torchrepro.bundle.user_calls import repro_of_call
 from torchrepro.catch.compiled_target import CompiledTarget, target_of
+from torchrepro.catch.search_here import SearchHere
 from torchrepro.catch.session import current_session, looking_away
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.engine.processes.fork_safety import fork
@@ -62,13 +63,15 @@ def save_repro(
     dynamic: bool | None = None,
     fullgraph: bool = False,
     whole: bool = False,
+    minify: bool = False,
 ) -> Path:
     """Save the call `model(*args, **kwargs)` as a bundle, and return the bundle's path.
 
     `model` is a module or function, compiled or not, or a `torch.export.ExportedProgram`. For a compiled one
     its own compiler and options are used; for others pass them here as for `torch.compile`. Of several graphs
     the one that fails is saved, in an `except` block the one that fails with that exception. If none fails
-    alone, or with `whole`, the whole call is saved, with its source code.
+    alone, or with `whole`, the whole call is saved, with its source code. `minify`: minify it too, in forks
+    of this process if possible; the result is in `BUNDLE.minified`.
 
     Neither the model nor its inputs, gradients, generators or compiled code are changed.
     """
@@ -76,21 +79,30 @@ def save_repro(
         raise BundleError(f"{path} exists already", next_step="choose another name")
     _require_arguments(model, args, kwargs)
     failure = _failure_in_flight()
-    kept = None if failure is None or whole else _already_kept(failure)
-    if kept is not None:
-        return kept if path is None else _copied(kept, Path(path))
-    target = target_of(model)
-    if target is None:
-        named, notes = compiler_of(backend or "inductor")
-        asked = replace(named, mode=mode, options=dict(options or {}), dynamic=dynamic, fullgraph=fullgraph)
-        if not callable(backend):
-            require_known(asked)
-        target = CompiledTarget(model, asked, notes)
-    with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
-        call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
-        exported = isinstance(model, torch.export.ExportedProgram)
-        graph = None if whole or exported else call.failing_graph()
-        return call.saved(graph or call.judged(call.whole()), path)
+    bundle = None if failure is None or whole else _already_kept(failure)
+    if bundle is not None:
+        bundle = bundle if path is None else _copied(bundle, Path(path))
+    else:
+        compiler = {"mode": mode, "options": dict(options or {}), "dynamic": dynamic, "fullgraph": fullgraph}
+        target = target_of(model) or _target_with(model, backend or "inductor", compiler)
+        with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
+            call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
+            exported = isinstance(model, torch.export.ExportedProgram)
+            graph = None if whole or exported else call.failing_graph()
+            bundle = call.saved(graph or call.judged(call.whole()), path)
+    if minify:
+        SearchHere(bundle, ("minify",)).wait()
+    return bundle
+
+
+def _target_with(
+    model: Any, backend: str | Callable[..., Any], compiler: Mapping[str, Any]
+) -> CompiledTarget:
+    named, notes = compiler_of(backend)
+    asked = replace(named, **compiler)
+    if not callable(backend):
+        require_known(asked)
+    return CompiledTarget(model, asked, notes)
 
 
 _Judged = tuple[Repro, Verdict]

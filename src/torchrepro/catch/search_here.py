@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.read import read_manifest
+from torchrepro.catch.session import stop_watching
 from torchrepro.engine.processes.child import Child
 from torchrepro.engine.processes.fork_here import start_fork, why_not_here
 from torchrepro.engine.search.process import Search, Start
@@ -29,12 +30,9 @@ from torchrepro.state.ambient import reset_configs
 class SearchHere:
     """The searches about one bundle, in a thread of this process, which forks them off."""
 
-    def __init__(
-        self, bundle: Path, verbs: tuple[str, ...], in_child: Callable[[], None], *, explain: bool = True
-    ) -> None:
+    def __init__(self, bundle: Path, verbs: tuple[str, ...], *, explain: bool = True) -> None:
         self.bundle = bundle
         self.found: list[Minified | Located] = []
-        self._in_child = in_child
         self._searches: Mapping[str, Callable[..., Search[Any]]] = {
             "minify": partial(minify_search, bundle, MinifySettings(explain=explain)),
             "locate": partial(locate_search, bundle),
@@ -86,10 +84,12 @@ class SearchHere:
 
     def _fork(self, environ: Mapping[str, str]) -> Child:
         keep = read_manifest(self.bundle).ambient.left_out
-        child = start_fork(environ, partial(self._begin_in_child, keep))
+        child = start_fork(environ, partial(_begin, keep))
         self._search = child.process.pid
         return child
 
-    def _begin_in_child(self, keep: tuple[str, ...]) -> None:
-        self._in_child()
-        reset_configs(keep)
+
+def _begin(keep: tuple[str, ...]) -> None:
+    """Begin in the child: watch nothing, with the settings of a fresh process but for those to keep."""
+    stop_watching()
+    reset_configs(keep)

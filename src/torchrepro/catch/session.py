@@ -91,7 +91,7 @@ def disable(session: Session | None = None) -> None:
         session.end()
 
 
-def _stop_watching() -> None:
+def stop_watching() -> None:
     """Watch nothing in this process, which was forked for a search."""
     for session in _at_exit:
         session.active = False
@@ -192,7 +192,7 @@ class Session:
             return
         from torchrepro.catch.search_here import SearchHere
 
-        self.searched = SearchHere(bundle, verbs, _stop_watching, explain=self.settings.explain)
+        self.searched = SearchHere(bundle, verbs, explain=self.settings.explain)
         if not self.settings.go_on:
             self.searched.wait()
 
