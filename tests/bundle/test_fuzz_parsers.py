@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fuzz_parsers import Parse, mutated, parsers
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import BundleError, TorchReproError
 
 NAMES = (
     *("manifest", "description", "graph text", "picture", "storages", "archive", "provenance"),
@@ -43,7 +43,11 @@ def test_every_parser_is_fuzzed() -> None:
 def test_the_seeds_are_read(name: str, scratch: Path) -> None:
     parse, seeds = _all()[name]
     for seed in seeds:
-        parse(seed, scratch)
+        if b"mylib:function" in seed:
+            with pytest.raises(BundleError, match="--trust mylib"):
+                parse(seed, scratch)
+        else:
+            parse(seed, scratch)
 
 
 @pytest.mark.filterwarnings("ignore")
