@@ -116,6 +116,38 @@ def test_a_healthy_program_leaves_none(tmp_path: Path) -> None:
     assert "the end" in output
 
 
+_OUT_OF_BOUNDS = """
+import torch
+
+@torch.compile
+def f(x, places):
+    return x[places].sin() * 2
+
+f(torch.randn(8, device="cuda"), torch.tensor([1, 900_000_000], device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+def test_an_index_out_of_bounds_in_the_users_own_code_is_not_the_compilers_fault(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_OUT_OF_BOUNDS)
+    command = [
+        sys.executable,
+        "-m",
+        "torchrepro",
+        "run",
+        "--level",
+        "3",
+        "--out",
+        str(tmp_path / "out"),
+        program,
+    ]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert finished.returncode != 0
+    assert "the device fails without the compiler, too" in finished.stderr
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["bundles"] == []
+
+
 def test_the_state_of_the_device_is_kept(tmp_path: Path) -> None:
     def failing(graph: Any, example_inputs: Any) -> Any:
         raise NotImplementedError("no kernel")

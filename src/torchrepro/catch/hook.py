@@ -26,6 +26,7 @@ from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
 from torchrepro.catch.snapshot import PendingBundle, Snapshot
 from torchrepro.cut.hints import working_on
+from torchrepro.engine.check_bundle import eager_fails
 from torchrepro.execute.collectives import CollectiveRecord, recorded_collectives, without_other_ranks
 from torchrepro.execute.judge_repro import Prepared, synchronise
 from torchrepro.judge.clone import clone_inputs
@@ -252,11 +253,22 @@ class WatchedGraph:
             if not compiling and shielded("run the graph eagerly", fails_too):
                 return
             path = shielded("write a bundle", lambda: self._keep(verdict, inputs, rng))
+            if path is not None and is_device_fault(innermost(exc)):
+                path = shielded("run the graph eagerly elsewhere", partial(self._unless_eager_fails, path))
+            shielded("search", lambda: self.session.search(path))
             step = self._event("compiled" if compiling else "called")
             shielded("tell the other ranks", lambda: self.session.tell_ranks(verdict, path, step))
         for link in links[:2]:
             with suppress(AttributeError):  # it has slots: at worst the same failure gets a second bundle
                 setattr(link, _CAUGHT, True)
+
+    def _unless_eager_fails(self, bundle: Path) -> Path | None:
+        """Remove the bundle of a device's fault if a fresh process shows the fault without the compiler."""
+        if not eager_fails(bundle):
+            return bundle
+        say("the device fails without the compiler, too: no bundle is kept")
+        self.session.drop(bundle)
+        return None
 
     def _event(self, step: str) -> str:
         """Return the name of a step that all ranks reach in the same order; empty for other steps.
@@ -384,6 +396,7 @@ class WatchedGraph:
             path = session.shielded("write a bundle", lambda: session.keep(*found, self.snapshot.key))
             if path is not None:
                 say(f"{found[1]}\n  bundle  {path}")
+            session.shielded("search", lambda: session.search(path))
         if session.settings.on_mismatch is OnMismatch.RAISE:
             session.tell_ranks(found[1], session.kept[-1] if session.kept else None)
             raise AccuracyError(str(found[1]), found[1])

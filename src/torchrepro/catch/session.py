@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -182,13 +183,19 @@ class Session:
             # The bundle does not need it, and `torchrepro run` writes it again at the end.
             with suppress(OSError):
                 write_summary(self.directory, self.run_id)
-        self.shielded("search", lambda: self.search(path))
-        return path
+            return path
 
-    def search(self, bundle: Path) -> None:
+    def drop(self, bundle: Path) -> None:
+        """Remove a bundle that was kept: the failure is not the compiler's."""
+        with self._lock:
+            self.kept.remove(bundle)
+            shutil.rmtree(bundle, ignore_errors=True)
+            write_summary(self.directory, self.run_id)
+
+    def search(self, bundle: Path | None) -> None:
         """Minify or locate a failure as the settings say, unless another one is being searched already."""
         verbs = tuple(verb for verb in ("minify", "locate") if getattr(self.settings, verb))
-        if not verbs or self.searched is not None or read_manifest(bundle).missing:
+        if not verbs or bundle is None or self.searched is not None or read_manifest(bundle).missing:
             return
         from torchrepro.catch.search_here import SearchHere
 

@@ -159,6 +159,7 @@ class WholeCalls:
                     self._told.add(signature)
                     path = shielded("write a bundle of a whole call", lambda: self._keep(call, verdict))
                     say(f"{verdict}\n  bundle  {path}" if path else f"{verdict} ({self._target.name})")
+                    shielded("search", lambda: self.session.search(path))
                 return verdict
         finally:
             self._recent.append(call.arguments)

@@ -101,6 +101,23 @@ def check_bundle(
     return Checked(verdict, Signature.of(verdict), manifest.expected, sandbox="".join(told[:1]))
 
 
+class _EagerPasses(Exception):
+    """Ends a check once eager has run."""
+
+
+def eager_fails(bundle: Path) -> bool:
+    """Return whether a bundle fails without any compiler as well; run no more of it, in a fresh process."""
+
+    def end_after_eager(phase: str) -> None:
+        if phase in ("reference", "compile"):
+            raise _EagerPasses
+
+    try:
+        return check_bundle(bundle, on_phase=end_after_eager).verdict.kind is Kind.INVALID
+    except _EagerPasses:
+        return False
+
+
 def first_failing(
     judged: Iterable[tuple[Item, Verdict]], kind: Kind | None, expected: Signature | None = None
 ) -> tuple[Item, Verdict] | None:
