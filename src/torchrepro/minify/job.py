@@ -22,7 +22,7 @@ from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import SCRIPT, read_manifest
 from torchrepro.engine.baseline import Original, establish, read_original, recorded_here
 from torchrepro.engine.jobs import fails_before_code
-from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, IsolatedOracle, Oracle
+from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, Oracle
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.process import SearchRequest
@@ -71,7 +71,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         # With a command as the oracle nothing is compiled here, and its time tells nothing about a run.
         with nullcontext() if command else warming_up(request, repro, stop):
             reporter.phase("establish")
-            original = _established(repro, command or isolated, directory, request)
+            original = _known(request, directory) or _established(repro, command or isolated, directory)
             observer = isolated if command or not original.runs else isolated.after(original.verdict)
             oracle: Oracle = command or observer
             reporter.phase("warm")
@@ -119,12 +119,8 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     original = queries.baseline or original
     if problem.best is not repro and not directory.original.exists():
         # For a later `locate`: what fails in the result fails in the original.
-        write_json(
-            directory.original,
-            msgspec.to_builtins(
-                replace(original, runs=max(1, original.runs), failing=max(1, original.failing))
-            ),
-        )
+        seen = replace(original, runs=max(1, original.runs), failing=max(1, original.failing))
+        write_json(directory.original, msgspec.to_builtins(seen))
     notes = (*original.notes, *repro.notes, *store.notes, *final.notes)
     statistics = queries.statistics.items()
     result = Minified(
@@ -163,20 +159,20 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     return result.to_dict()
 
 
-def _established(
-    repro: Repro, oracle: Oracle, directory: RunDirectory, request: SearchRequest | None = None
-) -> Original:
-    """Return how the original fails: from an interrupted run or its record, else established now."""
-    original = read_original(directory.original)
-    if original is None and request is not None and request.recorded and isinstance(oracle, IsolatedOracle):
-        original = recorded_here(read_manifest(Path(request.bundle)))
-        if original is not None:
-            return original
-    if original is None:
-        # The recorded failure is the compiler's; a command of the user defines its own.
-        asked = replace(repro, expected=None) if isinstance(oracle, CommandOracle) else repro
-        original = establish(asked, oracle)
-        write_json(directory.original, msgspec.to_builtins(original))
+def _known(request: SearchRequest, directory: RunDirectory) -> Original | None:
+    """Return how the original fails, from an interrupted run or from its record; None if it has to be run."""
+    found = read_original(directory.original)
+    if found is None and request.recorded:
+        found = recorded_here(read_manifest(Path(request.bundle)))
+    return found
+
+
+def _established(repro: Repro, oracle: Oracle, directory: RunDirectory) -> Original:
+    """Run the original, and keep how it fails for a search that continues this one."""
+    # The recorded failure is the compiler's; a command of the user defines its own.
+    asked = replace(repro, expected=None) if isinstance(oracle, CommandOracle) else repro
+    original = establish(asked, oracle)
+    write_json(directory.original, msgspec.to_builtins(original))
     return original
 
 
