@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -106,17 +106,26 @@ def read_original(path: Path) -> Original | None:
         return None
 
 
-def recorded_here(manifest: Manifest) -> Original | None:
+_RECORDED_SECONDS = 75.0
+"""Assumed seconds of a run at least: the program may have found compiled code in a cache."""
+
+
+def recorded_here(manifest: Manifest, *, took: float = 0.0) -> Original | None:
     """Return the recorded failure as the baseline, if torch and the machine are those it was recorded with.
 
-    None if code of the user is part of the failure that the bundle could not keep.
+    None if it took less than some seconds, or if code of the user is part of it that could not be kept.
     """
     if manifest.verdict is None or manifest.ambient.left_out:
         return None
     if not manifest.environment.computes_as(Environment.capture()):
         return None
     verdict = Verdict.from_dict(manifest.verdict)
-    return Original(verdict, 0, 0) if verdict.fails else None
+    if not verdict.fails or verdict.seconds < took:
+        return None
+    hangs = verdict.kind is Kind.HANG
+    return Original(
+        verdict if hangs else replace(verdict, seconds=max(verdict.seconds, _RECORDED_SECONDS)), 0, 0
+    )
 
 
 def establish(repro: Repro, oracle: Oracle, *, repeat_quick: bool = False) -> Original:

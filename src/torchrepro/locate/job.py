@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.baseline import LONG, Original, establish, read_original, recorded_here
+from torchrepro.engine.baseline import LONG, establish, read_original, recorded_here
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory, write_json
@@ -58,13 +58,14 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             try:
                 former = RunDirectory(Path(request.known)) if request.known else None
                 known = read_original(former.original) if former else None
-                known = known or (_recorded_and_long(request) if request.recorded else None)
+                if known is None and request.recorded:
+                    known = recorded_here(read_manifest(Path(request.bundle)), took=LONG)
                 original = known or establish(repro, oracle, repeat_quick=True)
             except DoesNotFail as healthy:
                 no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
                 return _kept(no_culprit, directory)
             reporter.phase("warm")
-        oracle = oracle.after(original.verdict) if original.runs else oracle
+        oracle = oracle.after(original.verdict)
         use_scratch(directory)
         stop.after(settings.time_limit)
         inquiry = Inquiry(
@@ -90,12 +91,6 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         notes=tuple(dict.fromkeys((*repro.notes, *case.inquiry.notes))),
     )
     return _kept(found, directory)
-
-
-def _recorded_and_long(request: SearchRequest) -> Original | None:
-    """Return the recorded failure as the baseline, if running it again would take long."""
-    recorded = recorded_here(read_manifest(Path(request.bundle)))
-    return recorded if recorded is not None and recorded.verdict.seconds > LONG else None
 
 
 @dataclass(eq=False)

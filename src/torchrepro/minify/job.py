@@ -72,7 +72,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         with nullcontext() if command else warming_up(request, repro, stop):
             reporter.phase("establish")
             original = _known(request, directory) or _established(repro, command or isolated, directory)
-            observer = isolated if command or not original.runs else isolated.after(original.verdict)
+            observer = isolated if command else isolated.after(original.verdict)
             oracle: Oracle = command or observer
             reporter.phase("warm")
 
@@ -119,8 +119,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     original = queries.baseline or original
     if problem.best is not repro and not directory.original.exists():
         # For a later `locate`: what fails in the result fails in the original.
-        seen = replace(original, runs=max(1, original.runs), failing=max(1, original.failing))
-        write_json(directory.original, msgspec.to_builtins(seen))
+        write_json(directory.original, msgspec.to_builtins(original))
     notes = (*original.notes, *repro.notes, *store.notes, *final.notes)
     statistics = queries.statistics.items()
     result = Minified(

@@ -186,7 +186,7 @@ class Problem:
         with self.running("flakiness"):
             measured = self.queries.measured(self.best, self.best_verdict)
         if measured.repeats > 1:
-            self._expect(measured)
+            self._expect(replace(measured, verdict=self.queries.verdict))
 
     def _expect(self, baseline: Original) -> None:
         self.queries.expect(baseline)
