@@ -48,6 +48,6 @@ def test_what_fails_in_every_run_is_repeated_no_further() -> None:
         def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
             return ((index, FAILS) for index in range(len(candidates)))
 
-    problem = Problem(Queries(traced(torch.sin, torch.ones(3)), FAILS, Always()))
+    problem = Problem(Queries(traced(lambda x: torch.sin(x), torch.ones(3)), FAILS, Always()))
     problem.measure_flakiness()
     assert problem.queries.repeats == 1
