@@ -21,6 +21,13 @@ def test_constructs_that_were_lost_are_kept_and_fail_again(tmp_path: Path) -> No
     assert {row.name: row.verdict for row in rows} == dict.fromkeys(names, "same"), rows
 
 
+@pytest.mark.timeout(300)
+def test_wrong_results_of_views_and_of_nested_tensors_fail_again(tmp_path: Path) -> None:
+    names = ["alias_inputs", "nested_jagged", "nested_jagged_grad"]
+    rows = list(measure(names, tmp_path, level=4, kind="accuracy"))
+    assert {row.name: row.verdict for row in rows} == dict.fromkeys(names, "same"), rows
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_no_construct_loses_its_failure(tmp_path: Path) -> None:

@@ -75,6 +75,15 @@ def test_a_write_through_one_clone_is_seen_through_the_other(dtype: torch.dtype 
 
 
 @both
+def test_views_stay_views_of_one_tensor_for_autograd(dtype: torch.dtype | None) -> None:
+    base = torch.randn(2, 4)
+    x, y, whole = clone_inputs((base[0], base[:, 2], base), dtype=dtype)
+    assert x._base is whole and y._base is whole and whole.shape == (2, 4)
+    x.add_(torch.ones(4, dtype=x.dtype, requires_grad=True))
+    assert y.requires_grad and not base.requires_grad
+
+
+@both
 def test_a_complex_tensor_and_its_imaginary_part_stay_one_storage(dtype: torch.dtype | None) -> None:
     number = torch.tensor([1 + 2j, 3 - 4j])
     whole, part = clone_inputs((number, number.imag), dtype=dtype)

@@ -71,6 +71,8 @@ class StridedEntry(TensorTraits, tag="tensor", frozen=True, kw_only=True):
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int = 0
+    view: bool = False
+    """Whether it is a view to autograd, without gradients, of a tensor that is not among the values."""
     conj: bool = False
     neg: bool = False
     quantizer: PerTensorQuantizer | PerChannelQuantizer | None = None

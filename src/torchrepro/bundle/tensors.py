@@ -30,6 +30,7 @@ from torchrepro.bundle.subclasses import (
     build_subclass,
     pack_subclass,
 )
+from torchrepro.judge.clone import window
 from torchrepro.judge.tensors import is_sparse, quantizer_of, sparse_parts
 from torchrepro.nouns.errors import BundleError
 from torchrepro.torch_api.tensors import (
@@ -103,6 +104,7 @@ def _pack_known_kind(tensor: torch.Tensor, number: int, where: str, packing: Pac
             size=size,
             stride=stride,
             offset=offset,
+            view=packing.is_view(tensor) and available > 0,
             conj=tensor.is_conj(),
             neg=tensor.is_neg(),
             quantizer=_pack_quantizer(tensor, part) if tensor.is_quantized else None,
@@ -169,6 +171,7 @@ class StorageLoader:
         self._load = load
         self._device_map = device_map
         self._loaded: dict[str, tuple[StorageEntry, torch.UntypedStorage]] = {}
+        self._bases: dict[tuple[str, torch.dtype, bool], torch.Tensor] = {}
 
     def device(self, name: str) -> torch.device:
         return self._device_map(parse_device(name))
@@ -220,6 +223,11 @@ class StorageLoader:
                 next_step=DAMAGED,
             )
         storage = self.storage(kept)
+        if entry.view and not quantizer and not freed:
+            key = kept.name, dtype, entry.inference
+            base = self._bases.setdefault(key, window(storage, dtype))
+            with torch.enable_grad():  # a view made without grad mode could not be written to in place
+                return base.as_strided(entry.size, entry.stride, offset)
         tensor = empty_quantized(dtype, self.device(kept.device), **quantizer)
         return tensor.set_(storage, offset, entry.size, entry.stride)
 

@@ -56,7 +56,13 @@ from torchrepro.bundle.tensors import (
     type_name,
 )
 from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, in_a_line
-from torchrepro.torch_api.tensors import expression, has_gradient_hooks, hint, plain_torch
+from torchrepro.torch_api.tensors import (
+    base_without_grad,
+    expression,
+    has_gradient_hooks,
+    hint,
+    plain_torch,
+)
 
 DEFAULT_SIZE_CAP = 1 << 30
 FindCode = Callable[[str, Mapping[str, Any]], Any]
@@ -101,7 +107,7 @@ def pack_values(
     identity, as the bundle's source or an import finds them.
     """
     with plain_torch():
-        packer = Packer(StorageTable(), lambda value: code.get(id(value)))
+        packer = Packer(values, StorageTable(), lambda value: code.get(id(value)))
         entries = {name: packer.pack(value, name) for name, value in values.items()}
         storages, notes = packer.storages.finish(size_cap)
         origins = packer.storages.origins()
@@ -117,7 +123,7 @@ def describe_values(
     For callers outside all modes of torch: leaving the modes takes half the time of a description.
     """
     with torch.no_grad():
-        packer = Packer(storages, name_of_code)
+        packer = Packer(values, storages, name_of_code)
         return {name: packer.pack(value, name) for name, value in values.items()}
 
 
@@ -159,9 +165,12 @@ def device_notes(entries: Mapping[str, ValueEntry]) -> tuple[str, ...]:
 class Packer:
     """One walk over all values: remembers the objects it has seen, so that identity survives."""
 
-    def __init__(self, storages: StorageTable, code: Callable[[Any], str | None]) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], storages: StorageTable, code: Callable[[Any], str | None]
+    ) -> None:
         self.storages = storages
         self._code = code
+        self._values = {id(value) for value in values.values()}
         self.notes: list[str] = []
         self.missing: list[str] = []
         self._left_out: dict[str, list[str]] = {}
@@ -196,6 +205,11 @@ class Packer:
             return OpaqueEntry(type_name(value), reason)
         finally:
             self._depth -= 1
+
+    def is_view(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is a view without gradients of one that is not among the values."""
+        base = base_without_grad(tensor)
+        return base is not None and id(base) not in self._values
 
     def path_of_code(self, value: Any) -> str | None:
         """Return the path of a class or object of the user, None where it has none."""

@@ -285,18 +285,33 @@ class WatchedGraph:
             self.session.keep_step(event)
 
     def _keep(self, verdict: Verdict, inputs: tuple[Any, ...], rng: Rng) -> Path | None:
-        """Save a bundle, with the inputs from before the call if they were kept, else as they are now.
+        """Save a bundle, with the inputs from before the call if they were kept, else as they are now."""
 
-        If it would be incomplete, save the whole call of the compiled function instead, if that is complete.
-        """
+        def members() -> Members:
+            if self._pending.path is None:
+                return self._members(verdict, inputs, rng)
+            return finished(self._pending.path, verdict, earlier=len(self._earlier(())))
+
+        return self._keep_complete(members, verdict, backward=False)
+
+    def _keep_judged(self, repro: Repro, verdict: Verdict) -> Path | None:
+        """Save a bundle of a call that was checked."""
+
+        def members() -> Members:
+            written, plain = write_what_can_be(repro)
+            return self.session.members(plain, verdict, written)
+
+        return self._keep_complete(members, verdict, backward=repro.backward)
+
+    def _keep_complete(
+        self, make: Callable[[], Members], verdict: Verdict, *, backward: bool | None
+    ) -> Path | None:
+        """Save a bundle; if it would be incomplete, the whole call instead, if that is complete."""
 
         def save(path: Path) -> Path:
-            if self._pending.path is None:
-                members = self._members(verdict, inputs, rng)
-            else:
-                members = finished(self._pending.path, verdict, earlier=len(self._earlier(())))
+            members = make()
             if members.manifest.missing:
-                whole_call = partial(self._whole_call, verdict, members.manifest.missing[0])
+                whole_call = partial(self._whole_call, verdict, members.manifest.missing[0], backward)
                 members = self.session.shielded("save the whole call", whole_call) or members
                 generated = {GENERATED: "\n\n".join(self._generated).encode()} if self._generated else {}
                 members = replace(members, optional={**members.optional, **generated})
@@ -304,13 +319,13 @@ class WatchedGraph:
 
         return self.session.keep_as(save, verdict, self.snapshot.key)
 
-    def _whole_call(self, verdict: Verdict, missing: str) -> Members | None:
+    def _whole_call(self, verdict: Verdict, missing: str, backward: bool | None) -> Members | None:
         """Return the bundle of a compiled call in which the graph failed; None if all are incomplete, too."""
         reason = f"the graph that failed could not be kept, it lacks {missing}; this is the call around it"
         for call in enclosing_calls():
             repro = call.repro(self.snapshot.ambient)
             notes = (*repro.notes, reason, "its arguments are as the failed call left them")
-            repro = replace(repro, backward=False, origin=self.snapshot.origin, notes=notes)
+            repro = replace(repro, backward=backward, origin=self.snapshot.origin, notes=notes)
             written, plain = write_what_can_be(repro)
             members = self.session.members(plain, verdict, written)
             if not members.manifest.missing:
@@ -393,7 +408,7 @@ class WatchedGraph:
             found = session.shielded("check a call", check)
             if found is None or not found[1].fails:
                 return
-            path = session.shielded("write a bundle", lambda: session.keep(*found, self.snapshot.key))
+            path = session.shielded("write a bundle", lambda: self._keep_judged(*found))
             if path is not None:
                 say(f"{found[1]}\n  bundle  {path}")
             session.shielded("search", lambda: session.search(path))

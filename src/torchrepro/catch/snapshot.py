@@ -40,7 +40,14 @@ from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.dynamo import is_one_graph
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
-from torchrepro.torch_api.tensors import expression, hint, is_zero_tensor, plain_torch, version_of
+from torchrepro.torch_api.tensors import (
+    base_without_grad,
+    expression,
+    hint,
+    is_zero_tensor,
+    plain_torch,
+    version_of,
+)
 from torchrepro.user_code.graph_source import without_code, write_with_source
 
 T = TypeVar("T")
@@ -420,6 +427,7 @@ def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
                 value.requires_grad,
                 value.is_leaf,
                 value.is_conj() or value.is_neg() or value.is_inference(),
+                base_without_grad(value) is not None,
                 alias,
                 storage.nbytes(),
             )

@@ -26,6 +26,7 @@ from torchrepro.torch_api.modes import (
     is_traceable_wrapper_subclass,
 )
 from torchrepro.torch_api.tensors import (
+    base_without_grad,
     copy_parameter_mark,
     is_functorch_wrapped,
     is_zero_tensor,
@@ -314,9 +315,15 @@ class TensorCloner:
     def _window(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a window on the cloned storage, which is widened, or copied byte for byte.
 
-        It is not a view for autograd: a tracked view made without grad mode could not be written to in
-        place later.
+        Where the original is a view to autograd, without gradients, so is the clone: a compiler that is given
+        several views of a tensor, and writes to one, goes by that.
         """
+        base, place = base_without_grad(tensor), (tensor.size(), tensor.stride(), tensor.storage_offset())
+        if base is not None and is_plain(base) and tensor.untyped_storage().nbytes():
+            with torch.enable_grad():  # a view made without grad mode could not be written to in place later
+                made = self.clone(base).as_strided(*place)
+            set_lazy_bits(made, conj=tensor.is_conj(), neg=tensor.is_neg())
+            return made
         dtype = self._precision.widened(tensor.dtype)
         storage = tensor.untyped_storage()
         key = _storage_key(tensor) if dtype is not tensor.dtype else (storage_number(storage), torch.uint8)

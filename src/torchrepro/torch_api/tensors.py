@@ -70,6 +70,17 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+def base_without_grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor of the same dtype of which this is a view to autograd; None if one needs gradients.
+
+    `_base`: Checked on torch 2.11 to 2.15.
+    """
+    base = tensor._base
+    if base is None or base.dtype is not tensor.dtype or tensor.requires_grad or base.requires_grad:
+        return None
+    return base
+
+
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of autograd's zeros without memory (`_is_zerotensor`)."""
     return bool(tensor._is_zerotensor())
