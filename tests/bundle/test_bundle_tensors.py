@@ -350,6 +350,8 @@ def test_views_stay_views_of_one_tensor_for_autograd() -> None:
     base, other = torch.arange(8.0), torch.arange(8.0)
     loaded = through_a_file({"x": base[:4], "y": base[2:6], "part": other[1:], "whole": other})
     x, y = loaded["x"], loaded["y"]
-    assert x._base is y._base and x._base.shape == (8,) and y.tolist() == [2, 3, 4, 5]
+    assert x._base is y._base
+    assert x._base.shape == (8,)
+    assert y.tolist() == [2, 3, 4, 5]
     # Torch refuses views of a tensor other than the one that it is given.
-    assert loaded["part"]._base is None and loaded["whole"]._base is None
+    assert [loaded[name]._base for name in ("part", "whole")] == [None, None]

@@ -16,7 +16,7 @@ NOT_CHECKABLE: dict[str, str] = {}
 
 @pytest.mark.timeout(300)
 def test_constructs_that_were_lost_are_kept_and_fail_again(tmp_path: Path) -> None:
-    names = ["unbacked", "nested_jagged", "dtensor", "subclass_user", "scan"]
+    names = ["unbacked", "nested_jagged", "dtensor", "subclass_user", "scan", "export_aoti"]
     rows = list(measure(names, tmp_path))
     assert {row.name: row.verdict for row in rows} == dict.fromkeys(names, "same"), rows
 

@@ -25,6 +25,7 @@ from torchrepro.catch.settings import After, WatchSettings
 from torchrepro.catch.snapshot import Snapshot
 from torchrepro.execute.backends import compiler_of, watches_itself
 from torchrepro.nouns.repro import Compiler, Place
+from torchrepro.torch_api.fake import with_flat_values
 from torchrepro.torch_api.names import BACKENDS_COMMON, COMPILE_FX, CONTEXT_CLASS, EVAL_FRAME, OUTPUT_GRAPH
 
 _here = threading.local()
@@ -175,7 +176,9 @@ def _watched_after_aot(
     def take(graph: torch.fx.GraphModule, kwargs: Mapping[str, Any]) -> Snapshot:
         of_backward = backward or bool(kwargs.get("is_backward"))
         place, origins = Place.AFTER_AOT, session.origins
-        return Snapshot.take(graph, place, compiler, backward=of_backward, origins=origins)
+        # AOTInductor describes arguments and results of the whole program with the graph.
+        flat = with_flat_values(graph)
+        return Snapshot.take(flat, place, compiler, backward=of_backward, origins=origins)
 
     watched = watch_compiler(compiler_fn, session, take)
     if session.settings.after is After.AOT:

@@ -90,6 +90,15 @@ def takes_nested_values(graph: Any) -> bool:
     return isinstance(graph._codegen, PyTreeCodeGen)
 
 
+def with_flat_values(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return the module with a graph that is called with its placeholders and returns a flat tuple."""
+    if not takes_nested_values(module.graph):
+        return module
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return torch.fx.GraphModule(module, graph)
+
+
 def set_calling_convention(graph: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
     """Describe arguments and results of a flat graph for AOTInductor (`_in_spec`, `_out_spec`)."""
     graph._in_spec = pytree.tree_structure((inputs, {}))
