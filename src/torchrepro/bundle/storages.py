@@ -66,8 +66,12 @@ class _Use:
         return unknown_data(self.dtypes[0] if len(set(self.dtypes)) == 1 else torch.uint8, seed)
 
     def who(self) -> str:
-        shown = ", ".join(self.users[:3])
-        return shown if len(self.users) <= 3 else f"{shown} and {len(self.users) - 3} more"
+        return _named(self.users)
+
+
+def _named(users: list[str]) -> str:
+    shown = ", ".join(users[:3])
+    return shown if len(users) <= 3 else f"{shown} and {len(users) - 3} more"
 
 
 class StorageTable:
@@ -110,7 +114,8 @@ class StorageTable:
                 )
             if use.fake:
                 use.entry.recipe = use.unknown_data(seed)
-                notes.append(f"{use.who()}: no data existed (fake tensor); values are generated on loading")
+        if fakes := [user for use in self._uses.values() if use.fake for user in use.users]:
+            notes.append(f"{_named(fakes)}: no data existed (fake tensors); values are generated on loading")
         real = [use for use in self._uses.values() if use.has_bytes]
         total = sum(use.entry.nbytes for use in real)
         storages: dict[str, torch.Tensor] = {}
