@@ -205,14 +205,19 @@ def _mutation(call: Call) -> Iterator[Violation]:
     }
     for (name, old), (_, new) in zip(_named_tensors(call, before), _named_tensors(call, after), strict=True):
         subject = f"argument {name}"
-        remedy = f"declare it: mutates_args={{{name!r}}}, or Tensor(a!) in the schema; or do not write to it"
+        who = "its schema" if not isinstance(call.op, HigherOrderOperator) else "torch's analysis of the kernel"
+        remedy = (
+            f"declare it: mutates_args={{{name!r}}}, or Tensor(a!) in the schema; or do not write to it"
+            if who == "its schema"
+            else f"launch it in an operator (torch.library.triton_op) with mutates_args={{{name!r}}}"
+        )
         if (old.shape, old.stride()) != (new.shape, new.stride()):
             was, now = (f"shape {tuple(one.shape)}, stride {one.stride()}" for one in (old, new))
-            seen = (f"its schema does not say that it changes (it is {was})", f"it is {now} afterwards")
+            seen = (f"{who} does not say that it changes (it is {was})", f"it is {now} afterwards")
             yield _violation(call, Contract.MUTATION, subject, seen, remedy, "kernel")
         elif storage_identity(new) not in written and (found := unequal(old, new, bits=True)).count:
             seen = (
-                "its schema does not say that it is written to",
+                f"{who} does not say that it is written to",
                 f"{found.count:,} of its {old.numel():,} elements change",
             )
             yield _violation(call, Contract.MUTATION, subject, seen, remedy, "kernel")
@@ -372,7 +377,8 @@ def _argument(call: Call, name: str) -> Any:
 
 def _may_be_written(call: Call, name: str) -> bool:
     if isinstance(call.op, HigherOrderOperator):
-        return True  # what a kernel writes to is torch's analysis, not the user's word
+        # Below AOT the call says which tensors torch's analysis of the kernel found to be written to.
+        return name in call.kwargs.get("tensors_to_clone", (name,))
     alias = _argument(call, name).alias_info
     return alias is not None and bool(alias.is_write)
 
