@@ -111,6 +111,18 @@ _define("alias", "(Tensor x) -> Tensor", lambda x: x.view(-1), lambda x: x.new_e
 _define("alias_healthy", "(Tensor(a) x) -> Tensor(a)", lambda x: x.view(-1), lambda x: x.view(-1))
 
 
+def rows(x: Tensor) -> list[Tensor]:
+    return list(x.unbind())
+
+
+def new_rows(x: Tensor) -> list[Tensor]:
+    return [x.new_empty(row.shape) for row in x]
+
+
+_define("list", "(Tensor x) -> Tensor[]", rows, new_rows)
+_define("list_healthy", "(Tensor(a -> *) x) -> Tensor(a)[]", rows, rows)
+
+
 def twins(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2
     return y, y[:]

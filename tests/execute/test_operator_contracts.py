@@ -60,6 +60,7 @@ def line_at(place: str) -> str:
         ("fake", Contract.FAKE, "fake kernel", ops.fake_that_raises),
         ("mutation", Contract.MUTATION, "argument x", None),
         ("alias", Contract.ALIAS, "result", None),
+        ("list", Contract.ALIAS, "result", None),
         ("two_results", Contract.ALIAS, "result[1]", None),
         ("determinism", Contract.DETERMINISM, "result", ops.counts_its_calls),
         ("backward", Contract.BACKWARD, "gradient of x", ops.wrong_backward),

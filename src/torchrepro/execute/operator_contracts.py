@@ -205,7 +205,9 @@ def _mutation(call: Call) -> Iterator[Violation]:
     }
     for (name, old), (_, new) in zip(_named_tensors(call, before), _named_tensors(call, after), strict=True):
         subject = f"argument {name}"
-        who = "its schema" if not isinstance(call.op, HigherOrderOperator) else "torch's analysis of the kernel"
+        who = (
+            "its schema" if not isinstance(call.op, HigherOrderOperator) else "torch's analysis of the kernel"
+        )
         remedy = (
             f"declare it: mutates_args={{{name!r}}}, or Tensor(a!) in the schema; or do not write to it"
             if who == "its schema"
@@ -240,7 +242,7 @@ def _aliasing(call: Call) -> Iterator[Violation]:
         subject = "result" if len(returns) == 1 else f"result[{place}]"
         for _, tensor in tensors_in(value):
             for owner, other, told in owners:
-                if _shares(tensor, other) and not labels & told:
+                if _shares(tensor, other) and not _may_share(labels, told):
                     said = ("its schema says that it is new memory", f"it shares memory with {owner}")
                     remedy = (
                         f"return a copy (clone()), or say so in the schema (Tensor(a) for {owner} and it)"
@@ -383,9 +385,18 @@ def _may_be_written(call: Call, name: str) -> bool:
     return alias is not None and bool(alias.is_write)
 
 
+_ANY = "*"
+"""Any memory, in a schema."""
+
+
 def _labels(item: Any) -> frozenset[str]:
+    """Return the names of the memory that an argument or result may have; those in a list are not known."""
     alias = item.alias_info
-    return frozenset() if alias is None else frozenset({*alias.before_set, *alias.after_set})
+    return frozenset() if alias is None else frozenset({*alias.before_set, *alias.after_set} or {_ANY})
+
+
+def _may_share(one: frozenset[str], other: frozenset[str]) -> bool:
+    return bool(one & other) or (bool(one and other) and _ANY in one | other)
 
 
 def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
