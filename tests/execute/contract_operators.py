@@ -122,6 +122,8 @@ def new_rows(x: Tensor) -> list[Tensor]:
 _define("list", "(Tensor x) -> Tensor[]", rows, new_rows)
 _define("list_healthy", "(Tensor(a -> *) x) -> Tensor(a)[]", rows, rows)
 
+_define("sparse", "(Tensor x) -> Tensor", lambda x: x.to_sparse(), lambda x: x.to_sparse())
+
 
 def twins(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2

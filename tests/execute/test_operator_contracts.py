@@ -90,6 +90,13 @@ def test_what_is_declared_and_does_not_happen_is_no_violation(tmp_path: Path) ->
     assert called("declared_healthy", tmp_path).violations == ()
 
 
+def test_an_operator_with_a_sparse_result_is_checked(tmp_path: Path) -> None:
+    found = called("sparse", tmp_path)
+    assert found.violations == ()
+    said = "contracts::sparse: determinism not checked: it returns a tensor of another layout or class"
+    assert said in found.skipped
+
+
 def test_a_gradient_that_differs_by_a_factor_says_the_factor(tmp_path: Path) -> None:
     (violation,) = called("backward", tmp_path).violations
     assert violation.remedy.endswith("which is 2 times what it returns")

@@ -198,6 +198,7 @@ def _mutation(call: Call) -> Iterator[Violation]:
     before = call.fresh()
     arguments = call.fresh()
     _, after = _run(call, arguments)
+    changes_shape = torch.Tag.inplace_view in getattr(call.op, "tags", ())
     written = {
         storage_identity(tensor)
         for name, tensor in _named_tensors(call, after)
@@ -213,7 +214,7 @@ def _mutation(call: Call) -> Iterator[Violation]:
             if who == "its schema"
             else f"launch it in an operator (torch.library.triton_op) with mutates_args={{{name!r}}}"
         )
-        if (old.shape, old.stride()) != (new.shape, new.stride()):
+        if (old.shape, old.stride()) != (new.shape, new.stride()) and not changes_shape:
             was, now = (f"shape {tuple(one.shape)}, stride {one.stride()}" for one in (old, new))
             seen = (f"{who} does not say that it changes (it is {was})", f"it is {now} afterwards")
             yield _violation(call, Contract.MUTATION, subject, seen, remedy, "kernel")
@@ -261,6 +262,8 @@ def _determinism(call: Call) -> Iterator[Violation]:
     if len(first) != len(second):
         raise NotChecked("two runs return another number of tensors")
     for place, (one, other) in enumerate(zip(first, second, strict=True)):
+        if not (is_plain(one) and is_plain(other)):
+            raise NotChecked("it returns a tensor of another layout or class")
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             seen = f"shape {tuple(one.shape)} in one run and {tuple(other.shape)} in another"
         else:
@@ -400,7 +403,9 @@ def _may_share(one: frozenset[str], other: frozenset[str]) -> bool:
 
 
 def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(one.numel() and other.numel()) and storage_identity(one) == storage_identity(other)
+    if not (is_plain(one) and is_plain(other) and one.numel() and other.numel()):
+        return False
+    return storage_identity(one) == storage_identity(other)
 
 
 def _described(value: Any) -> str:
