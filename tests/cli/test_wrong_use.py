@@ -82,6 +82,11 @@ def test_a_model_that_fails_in_eager_cannot_be_tested(model: Path) -> None:
     assert_one_clear_line(torchrepro("compare", f"{model}:broken_in_eager"), "eager itself fails")
 
 
+def test_an_unknown_mode_is_no_failure_of_the_model(model: Path) -> None:
+    finished = torchrepro("compare", f"{model}:build", "--mode", "fastest")
+    assert_one_clear_line(finished, "no mode 'fastest'", "max-autotune")
+
+
 def test_an_unknown_backend_names_the_nearest(model: Path) -> None:
     finished = torchrepro("compare", f"{model}:build", "--backend", "inducto")
     assert_one_clear_line(finished, "inducto", "did you mean 'inductor'?")

@@ -104,7 +104,7 @@ def known_compilers() -> list[str]:
 
 
 def require_known(compiler: Compiler) -> None:
-    """Raise early, and with the nearest name, for a compiler that does not exist."""
+    """Raise early, and with the nearest name, for a compiler or a mode that does not exist."""
     if compiler.function is not None:
         return
     if ":" in compiler.name:
@@ -118,6 +118,13 @@ def require_known(compiler: Compiler) -> None:
             f"no backend is called {compiler.name!r}",
             next_step=f"{hint} (a function of yours is written package.module:function)",
         )
+    if compiler.name == "inductor" and compiler.mode is not None:
+        from torchrepro.torch_api.inductor import list_mode_options
+
+        modes = list(list_mode_options())
+        if compiler.mode not in modes:
+            known_here = f"known here: {', '.join(modes)}"
+            raise UnknownCompilerError(f"inductor has no mode {compiler.mode!r}", next_step=known_here)
 
 
 def backend_function(compiler: Compiler) -> CompilerFn:
