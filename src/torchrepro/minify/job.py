@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -104,9 +104,10 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             former = store.best()
             if former is not None:
                 problem.resume_from(*former)
-        attempt = partial(_attempt, problem, passes, oracle, directory, reporter, processes)
+        attempt = partial(_attempt, problem, passes, oracle, directory, reporter, stop, processes)
         stopped, final = attempt()
         if not (final.reproduces or stopped) and _recaptured(problem):
+            stop.listen()
             reporter.phase("search")
             stopped, final = attempt()
         verified_after = time.monotonic() - began
@@ -181,6 +182,7 @@ def _attempt(
     oracle: Oracle,
     directory: RunDirectory,
     reporter: Reporter,
+    stop: Stop,
     processes: FreshProcesses,
 ) -> tuple[str, FinalScript]:
     """Search, once more if the failure turns out to be flaky; return why it stopped, and the script."""
@@ -188,10 +190,13 @@ def _attempt(
     while True:
         repeats = problem.queries.repeats
         stopped = search(problem, passes)
+        if stopped or isinstance(oracle, CommandOracle):
+            stop.ignore_interrupts()  # what is left is to verify the result
         reporter.phase("script")
         final = _final_script(problem, oracle, directory.minimal, processes, measure=not stopped)
         if stopped or problem.queries.repeats == repeats:
             break
+        stop.listen()
         reporter.phase("search")
     if final.reproduces:
         reporter.send(script=str(final.path))
@@ -286,7 +291,8 @@ def _final_script(
         fresh = target.with_name(f".{target.name}.{new_run_id()}")
         put_in_place(save_bundle(best, fresh, verdict=verdict), target)
         if measure:
-            problem.measure_flakiness()
+            with suppress(SearchStopped):  # the script is verified all the same
+                problem.measure_flakiness()
 
     if isinstance(oracle, CommandOracle):
         save()
