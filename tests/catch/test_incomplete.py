@@ -18,8 +18,9 @@ from torchrepro.bundle.read import CAPTURED, PROVENANCE, VALUES, read_graph_text
 from torchrepro.catch.backend import save_graph_repro
 from torchrepro.catch.caught import caught_in, closing_lines
 from torchrepro.engine.check_bundle import check_bundle
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import BundleError
-from torchrepro.nouns.repro import Environment, Place
+from torchrepro.nouns.repro import Place
 from torchrepro.script import save_bundle, standalone
 from torchrepro.torch_api.fake import FakeTensorMode
 

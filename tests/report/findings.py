@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from torchrepro import Repro, save_bundle
-from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.results import (
     Adoption,
     Confidence,

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.results import (
     Adoption,
     Birth,

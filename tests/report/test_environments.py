@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from findings import failing_bundle
 
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Environment
 from torchrepro.report.collect import collect
 from torchrepro.report.environments import Surrounding, differences, other_place
 from torchrepro.report.formats import as_json

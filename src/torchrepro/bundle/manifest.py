@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from torchrepro.bundle.storage_entries import Entry, StorageEntry
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.repro import (
     Ambient,
     Compiler,
     CustomOpEntry,
-    Environment,
     Origin,
     Place,
     ProcessGroups,

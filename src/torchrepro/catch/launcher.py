@@ -26,7 +26,7 @@ from torchrepro.catch.autoload import GROUP
 from torchrepro.catch.caught import Caught, Death, HangWatch, caught_in, finish_unfinished, write_summary
 from torchrepro.catch.places import GO_ELSEWHERE, elsewhere, errno_of
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
-from torchrepro.engine.processes.child import die_with, handling
+from torchrepro.engine.processes.signals import die_with, handling
 from torchrepro.engine.search.run_directory import make_directory
 from torchrepro.nouns.errors import TorchReproError, advice_on, in_a_line, say
 

@@ -18,8 +18,9 @@ import msgspec
 
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.engine.oracle import Oracle
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
-from torchrepro.nouns.repro import Environment, Repro
+from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, Signature, Verdict
 
 _GRADIENT = "grad"

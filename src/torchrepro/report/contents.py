@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.results import Adoption, Located
 from torchrepro.nouns.verdict import Verdict
 

@@ -14,8 +14,9 @@ import msgspec
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.engine.processes.fresh_process import result_in_isolation
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import Compiler, Environment
+from torchrepro.nouns.repro import Compiler
 from torchrepro.nouns.verdict import as_data
 from torchrepro.report.contents import Difference
 from torchrepro.report.privacy import shareable_environ

@@ -22,7 +22,7 @@ from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.judge.clone import is_plain
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Phase
-from torchrepro.nouns.repro import Environment
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.verdict import Comparison, LeafComparison, as_data
 from torchrepro.report.contents import ErrorMap
 

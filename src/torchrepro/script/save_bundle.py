@@ -44,8 +44,9 @@ from torchrepro.bundle.storage_file import open_storages, write_storages
 from torchrepro.bundle.values import DEFAULT_SIZE_CAP, PackedValues, pack_values, unpack_values
 from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.judge.compare import tensors_in
+from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import TorchReproError, in_a_line
-from torchrepro.nouns.repro import Environment, Repro
+from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Signature, Verdict, as_data
 from torchrepro.torch_api.tensors import hint, is_fake
 from torchrepro.user_code.graph_source import SOURCE_PREFIX, without_code, write_with_source

@@ -8,25 +8,20 @@ pid (`undisturbed`), so no process is left running.
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import json
 import os
-import resource
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any, NoReturn, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 import msgspec
 
@@ -34,7 +29,6 @@ from torchrepro.nouns.errors import HarnessError, TorchReproError, refused_by_sy
 
 OnMessage = Callable[[Mapping[str, Any]], None]
 """Called with every message that a process reports."""
-SignalHandler = Callable[[int, FrameType | None], None]
 
 _TAIL_BYTES = 8000
 _LONGEST_LINE = 256 << 20
@@ -44,8 +38,6 @@ _POLL_SECONDS = 0.1
 _POLL_DYING_SECONDS = 0.005
 _TERM_SECONDS = 0.3
 _GRACE_SECONDS = 10.0
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,75 +437,3 @@ def _wait(leader: Process, seconds: float, *, whole_group: bool) -> bool:
             return False
         time.sleep(0.001)
     return True
-
-
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Let the kernel send this process a signal when its parent dies, however that happens (Linux)."""
-    if sys.platform == "linux" and _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os._exit(1)  # the parent died before the call
-
-
-@contextmanager
-def handling(handlers: Mapping[int, SignalHandler]) -> Iterator[None]:
-    """Handle signals in the body. Signals that a shell ignores for background processes stay ignored.
-
-    Python handles signals in the main thread only; a caller in another thread keeps its own handlers.
-    """
-    former: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number, handler in handlers.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                former[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM: raise SystemExit, so that child processes are killed; ignore a second SIGTERM."""
-    signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + number)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Block Ctrl-C and SIGTERM until the end of the body."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def start_afresh() -> None:
-    """Reset the signal mask and handlers that a new process has inherited; let it leave no core dump."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        if callable(handler) and not isinstance(handler, signal.Handlers):
-            signal.signal(number, signal.SIG_DFL)
-    # A shell ignores SIGINT for background processes; a candidate that raises it must die of it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # A core dump of a process with gigabytes would take seconds.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
-def redirect(output: int) -> None:
-    """Redirect stdin to /dev/null and output to the file, with new streams: a test runner may own the old."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    os.close(nothing)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for the life of the process)
-    # Line-buffered, so that the last lines before a crash are written.
-    stdout, stderr = (
-        os.fdopen(target, "w", 1, errors="backslashreplace", closefd=False) for target in (1, 2)
-    )
-    sys.stdout, sys.stderr = stdout, stderr
-    if faulthandler.is_enabled():
-        faulthandler.enable()  # to the new stream

@@ -30,12 +30,8 @@ from torchrepro.engine.processes.child import (
     Outcome,
     Reporter,
     describe_error,
-    die_with,
     listen,
-    redirect,
     reports_and_output,
-    start_afresh,
-    undisturbed,
 )
 from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.fresh_process import job_named, start_interpreter
@@ -47,6 +43,7 @@ from torchrepro.engine.processes.limits import (
     usable_cores,
     use_scratch,
 )
+from torchrepro.engine.processes.signals import die_with, redirect, start_afresh, undisturbed
 from torchrepro.engine.sandbox.seccomp import give_up_signals
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import HarnessError

@@ -13,16 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from torchrepro.engine.processes.child import (
-    Child,
-    ForkedProcess,
-    Reporter,
-    redirect,
-    reports_and_output,
-    start_afresh,
-)
+from torchrepro.engine.processes.child import Child, ForkedProcess, Reporter, reports_and_output
 from torchrepro.engine.processes.fork_safety import device_in_use, fork
 from torchrepro.engine.processes.fresh_process import serve
+from torchrepro.engine.processes.signals import redirect, start_afresh
 from torchrepro.state.ambient import has_registered_code
 from torchrepro.torch_api.dynamo import renew_locks
 from torchrepro.torch_api.inductor import compile_in_this_thread

@@ -30,9 +30,8 @@ from torchrepro.engine.processes.child import (
     listen,
     popen,
     reports_and_output,
-    start_afresh,
-    undisturbed,
 )
+from torchrepro.engine.processes.signals import start_afresh, undisturbed
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
 

@@ -25,15 +25,7 @@ import msgspec
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import read_manifest, require_complete
-from torchrepro.engine.processes.child import (
-    Child,
-    OnMessage,
-    Outcome,
-    Reporter,
-    die_with,
-    handling,
-    leave,
-)
+from torchrepro.engine.processes.child import Child, OnMessage, Outcome, Reporter
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
@@ -43,6 +35,7 @@ from torchrepro.engine.processes.fresh_process import (
     understood,
 )
 from torchrepro.engine.processes.limits import MARK, end_leftovers
+from torchrepro.engine.processes.signals import die_with, handling, leave
 from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
 from torchrepro.engine.sandbox.transfer import remove
 from torchrepro.engine.search.confined import answer_outside, copy_known, copy_out, working_copy

@@ -40,8 +40,9 @@ from torchrepro.bundle.provenance import is_mark, mark_of
 from torchrepro.bundle.read import LOCATED, file_digest, read_small_file
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns import __version__
+from torchrepro.nouns.environment import cpu_name, cxx_version
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import cpu_name, cxx_version, telling_environment
+from torchrepro.nouns.repro import telling_environment
 from torchrepro.ranks.process import answers
 
 _IN_WORDS = {

@@ -33,10 +33,10 @@ import torch
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_verified
 from torchrepro.engine.oracle import JUDGE, IsolatedOracle, Timeout
-from torchrepro.engine.processes.child import leave
 from torchrepro.engine.processes.executor import Executor, Task, executor_for, why_not_forked
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.signals import leave
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.execute.judge_repro import judge_repro, repro_common
