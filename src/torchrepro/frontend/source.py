@@ -132,6 +132,16 @@ class KeyOf(Source):
         return f"key {self.index} of {self.of}"
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryOf(Source):
+    """The tensor in the memory of an array of NumPy's."""
+
+    of: Source
+
+    def __str__(self) -> str:
+        return str(self.of)
+
+
 def instance_value(of: Source, name: str) -> Item:
     """Return the source of an attribute stored in the instance's `__dict__`."""
     return Item.at(Attribute(of, "__dict__"), name)

@@ -5,10 +5,13 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+
+from torchrepro.torch_api.names import MUTATION_GUARD, WRAPPER_MARKS
 
 
 class OwnState(NamedTuple):
@@ -68,3 +71,26 @@ def before_load_state_dict(module: torch.nn.Module, hook: Callable[..., None]) -
 def mark_wrapper(function: Any) -> None:
     """Mark a function as the wrapper of a compiled one, for Dynamo (`_torchdynamo_wrapper_id`)."""
     function._torchdynamo_wrapper_id = id(function)
+
+
+def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
+    """Return what `torch.compile` or `torch.jit.script` wraps, which is traced; None for other functions.
+
+    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
+    `__original_fn`).
+    """
+    if isinstance(function, torch.nn.Module):
+        return compiled_module(function) if type(function).__name__ == "OptimizedModule" else None
+    if getattr(function, "__module__", None) == MUTATION_GUARD:
+        # Dynamo, once used, wraps methods of modules to track new modules; trace the wrapped method.
+        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+        return next((inner for inner in cells if isinstance(inner, types.FunctionType)), None)
+    if getattr(function, "_torchdynamo_disable", False) is True:
+        return None
+    if isinstance(function, torch.jit.ScriptFunction):
+        found = getattr(function, "_torchdynamo_inline", None)
+    else:
+        # By the code: `functools.wraps` copies the attributes to a decorator's own function.
+        home = getattr(function, "__globals__", {}).get("__name__")
+        found = getattr(function, WRAPPER_MARKS[home], None) if home in WRAPPER_MARKS else None
+    return found if callable(found) else None

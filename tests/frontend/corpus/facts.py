@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
-OPAQUE = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum, types.ModuleType)
+OPAQUE: tuple[type, ...] = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+OPAQUE += (types.ModuleType, np.dtype, np.generic)
 
 Facts = dict[str, str]
 
@@ -71,6 +73,8 @@ class _Walk:
             self._alive.append(value)
         if isinstance(value, torch.Tensor):
             yield from self._tensor(path, value)
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            yield from self._array(path, value)
         else:
             yield from self._object(path, value)
 
@@ -87,13 +91,30 @@ class _Walk:
         plain = value.detach().resolve_conj().resolve_neg()
         yield f"{path}.values", f"{plain.tolist()!r}"
         if plain.numel():
-            memory = value.untyped_storage().data_ptr()
-            if memory in self._memory:
-                yield f"{path}.memory", f"shared with {self._memory[memory]}"
-            else:
-                self._memory[memory] = path
+            yield from self._place(path, value.untyped_storage().data_ptr())
         if value.is_leaf and value.grad is not None:
             yield from self.facts(f"{path}.grad", value.grad)
+
+    def _array(self, path: str, value: np.ndarray) -> Iterator[tuple[str, str]]:
+        flags = "writeable" if value.flags.writeable else "read-only"
+        both = zip(value.shape, value.strides, strict=True)
+        steps = [stride for size, stride in both if size > 1 and value.size]  # others are never taken
+        yield path, f"{type(value).__name__} {value.dtype} {value.shape} {steps} {flags}"
+        yield f"{path}.values", f"{value.tolist()!r}"
+        if value.size:
+            base = value
+            while isinstance(base.base, np.ndarray):
+                base = base.base
+            inside = isinstance(base.base, torch.Tensor)
+            start = base.__array_interface__["data"][0]
+            yield from self._place(path, base.base.untyped_storage().data_ptr() if inside else start)
+
+    def _place(self, path: str, memory: int) -> Iterator[tuple[str, str]]:
+        """Whether the same memory was met before; of an array, that of the array it is a view of."""
+        if memory in self._memory:
+            yield f"{path}.memory", f"shared with {self._memory[memory]}"
+        else:
+            self._memory[memory] = path
 
     def _object(self, path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, type(value).__qualname__

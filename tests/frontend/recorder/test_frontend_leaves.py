@@ -15,9 +15,9 @@ from torchrepro.frontend.trace.torch_rules import (
     is_constant_fold,
     is_leaf,
     needs_guard,
-    original_of,
     why_break,
 )
+from torchrepro.torch_api.modules import original_of
 
 TENSOR = torch.ones(2)
 

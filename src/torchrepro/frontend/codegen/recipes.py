@@ -29,6 +29,8 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from torchrepro.frontend.codegen.objects import (
     CannotRebuild,
     attributes,
@@ -41,6 +43,9 @@ from torchrepro.frontend.codegen.objects import (
 )
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.trace.arrays import ArrayMethod, TracedArray
+from torchrepro.torch_api.numpy_arrays import fake_of, is_scalar, is_writeable
+from torchrepro.torch_api.numpy_emulation import array_of
 
 if TYPE_CHECKING:
     from torchrepro.frontend.codegen.rebuild import Rebuilder
@@ -293,6 +298,11 @@ def _called(parts: Callable[[Any], Iterable[Any]]) -> Callable[[Rebuilder, Any],
     return lambda r, value: Recipe(lambda: f"{r.held(type(value))}({r.sequence(parts(value))})")
 
 
+def _array(r: Rebuilder, value: TracedArray) -> Recipe:
+    form = f"{is_scalar(value)}, {is_writeable(value)}"
+    return Recipe(lambda: f"{r.held(array_of)}({r.expression(fake_of(value))}, {form})")
+
+
 def _getter(r: Rebuilder, value: Any) -> Recipe:
     """Return the recipe of an `operator.itemgetter` and the like, by `__reduce__`."""
     maker, arguments = value.__reduce__()
@@ -352,7 +362,7 @@ def _dict_iterator(start: Any, method: str) -> Callable[[Rebuilder, Any], Recipe
 
 ITERABLES: tuple[Any, ...] = ([], (), "", "é", b"", bytearray(), range(0), range(2**70), set(), OrderedDict())
 PLAIN: tuple[type, ...] = (
-    *(type(iter(value)) for value in (*ITERABLES, deque())),
+    *(type(iter(value)) for value in (*ITERABLES, deque(), np.arange(1))),
     *(type(reversed([])), type(reversed(deque())), type(iter(int, 1)), reversed, enumerate, zip, map, filter),
     *(itertools.accumulate, itertools.chain, itertools.combinations, itertools.combinations_with_replacement),
     *(itertools.compress, itertools.count, itertools.cycle, itertools.dropwhile, itertools.filterfalse),
@@ -364,6 +374,8 @@ _METHODS = ("keys", "values", "items")
 
 RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     tuple: lambda r, value: Recipe(lambda: tuple_text(r, value)),
+    TracedArray: _array,
+    ArrayMethod: lambda r, value: Recipe(lambda: f"{r.expression(value.array)}.{value.name}"),
     **{
         type(getattr(base(), method)()): _view(base, method)
         for base in (dict, OrderedDict)

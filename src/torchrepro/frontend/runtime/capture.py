@@ -146,6 +146,10 @@ class Capture:
                     self.log = SpeculationLog(exact=True)
                     return None
                 captured = tracer.recorder.finish(tracer.values.outputs)
+                if captured.hidden_sharing:
+                    told = "the function writes to memory that another of its inputs shares"
+                    self._give_up(BreakReason(BreakKind.UNSUPPORTED, told))
+                    return None
             except (CannotRebuild, Break) as error:  # a break: a tensor that is not in the graph
                 self._break_earlier(BreakReason(BreakKind.REBUILD, str(error)), outcome)
                 return None

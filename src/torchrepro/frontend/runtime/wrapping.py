@@ -21,10 +21,10 @@ from torchrepro.frontend.source import FrameState
 from torchrepro.frontend.trace.calls import ORIGINAL
 from torchrepro.frontend.trace.classes import is_python_class, static_lookup
 from torchrepro.frontend.trace.recorder import Recorder
-from torchrepro.frontend.trace.torch_rules import has_hooks, original_of
+from torchrepro.frontend.trace.torch_rules import has_hooks
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.modes import current_function_modes
-from torchrepro.torch_api.modules import before_load_state_dict
+from torchrepro.torch_api.modules import before_load_state_dict, original_of
 from torchrepro.torch_api.tensors import module_call_impl
 
 MOST_NESTED = 32

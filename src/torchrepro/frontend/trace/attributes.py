@@ -18,6 +18,7 @@ from torchrepro.frontend.guards.kinds import HasKey, Is, LacksAttribute, has_ins
 from torchrepro.frontend.interpreter.operations import Attributes
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, instance_value
+from torchrepro.frontend.trace.arrays import TracedArray
 from torchrepro.frontend.trace.classes import (
     DATA_IN_C,
     IN_C,
@@ -303,8 +304,8 @@ class TracedAttributes(Attributes):
     # Writing
 
     def store(self, value: Any, name: str, new: Any) -> None:
-        if is_a(value, torch.Tensor):
-            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor")
+        if is_a(value, torch.Tensor | TracedArray):
+            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor or array")
         if is_a(value, type | types.ModuleType):
             if not self.values.is_fresh(value):
                 raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
@@ -335,7 +336,7 @@ class TracedAttributes(Attributes):
             self.store_in_instance(value, name, new)
 
     def delete(self, value: Any, name: str) -> None:
-        if is_a(value, torch.Tensor | type | types.ModuleType):
+        if is_a(value, torch.Tensor | TracedArray | type | types.ModuleType):
             raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
         remover = self.lookup(type(value), "__delattr__")
         if _is_plain(remover, "__delattr__"):

@@ -25,6 +25,7 @@ from torchrepro.frontend.interpreter.operations import CALL, Calls, call_from, s
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.frontend.trace import foreign, rules, torch_rules
+from torchrepro.frontend.trace.arrays import emulation_of
 from torchrepro.frontend.trace.classes import (
     IN_C,
     MISSING,
@@ -38,6 +39,7 @@ from torchrepro.frontend.trace.foreign import SteppedCallable, SteppedIterator, 
 from torchrepro.frontend.trace.handlers import GETTERS, HANDLERS, call_getter
 from torchrepro.frontend.trace.rules import Action
 from torchrepro.frontend.trace.values import Pending
+from torchrepro.torch_api.modules import original_of
 from torchrepro.torch_api.tensors import module_call_impl
 
 if TYPE_CHECKING:
@@ -70,6 +72,10 @@ class TracedCalls(Calls):
 
     def call(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         kind: Any = type(function)
+        emulated = emulation_of(function)
+        if emulated is not None:
+            self.values.guard_numpy()
+            return emulated(*args, **kwargs)
         if kind is types.FunctionType:
             return self._call_python(function, args, kwargs)
         if kind is types.MethodType:
@@ -89,7 +95,7 @@ class TracedCalls(Calls):
             return self.call(inner, args, kwargs)
         if is_python_class(kind) and not is_trusted_class(kind) and not is_a(function, torch.nn.Module):
             return self._call_object(function, args, kwargs)  # before any `getattr` on it
-        original = torch_rules.original_of(function) or getattr(function, ORIGINAL, None)
+        original = original_of(function) or getattr(function, ORIGINAL, None)
         a_module = is_a(function, torch.nn.Module)
         if original is not None and not (a_module and torch_rules.has_hooks(function)):
             self.values.pin(function)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from torchrepro.frontend.guards.kinds import Answers, HasKey, Is, LacksAttribute, Length, TypeIs
@@ -96,7 +97,7 @@ def is_trusted_class(kind: Any) -> bool:
 _BY_IDENTITY = (
     *(type, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, re.Pattern),
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
-    *(OpOverload, OpOverloadPacket),
+    *(OpOverload, OpOverloadPacket, np.ufunc, np.dtype, type(np.sum)),
 )
 """Objects of these types exist once, for as long as the program runs."""
 

@@ -26,6 +26,7 @@ from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, build_class
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace import python_builtins
+from torchrepro.frontend.trace.arrays import TracedArray
 from torchrepro.frontend.trace.classes import MISSING, is_trusted_class
 from torchrepro.frontend.trace.fakes import unseen
 from torchrepro.frontend.trace.foreign import has_objects, no_foreign_code
@@ -34,6 +35,7 @@ from torchrepro.frontend.trace.operators import checked_length
 from torchrepro.frontend.trace.rules import is_native_iterator
 from torchrepro.torch_api.fake import FakeTensor
 from torchrepro.torch_api.modes import DeviceContext, current_function_modes, no_torch_function
+from torchrepro.torch_api.numpy_arrays import fake_of, is_scalar, is_writeable, tensor_in
 
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
@@ -102,6 +104,8 @@ def _object_new(tracer: Tracer, kind: Any, *args: Any, **kwargs: Any) -> Any:
 def _type(tracer: Tracer, value: Any) -> Any:
     if is_a(value, torch.Tensor):
         return tracer.recorder.real_type_of(value)
+    if is_a(value, TracedArray):
+        return value.__class__
     return types.GeneratorType if type(value) is SteppedGenerator else type(value)
 
 
@@ -301,9 +305,36 @@ def _storage_offset(tracer: Tracer, value: Any) -> Any:
     return NotImplemented
 
 
+def _numpy(tracer: Tracer, value: Any, *, force: Any = False) -> Any:
+    return tracer.values.array_in(value.detach() if force else value, of_tensor=True)
+
+
+def _from_numpy(tracer: Tracer, array: Any) -> Any:
+    if not is_a(array, TracedArray):
+        return NotImplemented
+    if is_scalar(array) or not is_writeable(array):
+        raise Break(
+            BreakKind.RAISES, "torch.from_numpy of a number, or of an array that cannot be written to"
+        )
+    return tensor_in(array)
+
+
+def _as_tensor(tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    if not is_a(data, TracedArray):
+        return NotImplemented
+    if _has_default_device() or (not is_scalar(data) and not is_writeable(data)):
+        raise Break(BreakKind.UNSUPPORTED, "torch.as_tensor of an array for another device or to read only")
+    return tensor_in(data).to(dtype=dtype, device=device)
+
+
+def _has_default_device() -> bool:
+    return any(is_a(mode, DeviceContext) for mode in current_function_modes())
+
+
 def _tensor(tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Copy a tensor, as `torch.tensor` does."""
-    if not is_a(data, torch.Tensor) or any(is_a(mode, DeviceContext) for mode in current_function_modes()):
+    data = fake_of(data) if is_a(data, TracedArray) else data
+    if not is_a(data, torch.Tensor) or _has_default_device():
         return NotImplemented
     return data.detach().to(dtype=dtype, device=data.device if device is None else device, copy=True)
 
@@ -358,6 +389,9 @@ _TABLE: Mapping[Any, Callable[..., Any]] = {
     list.sort: _sort,
     reversed: _reversed,
     torch.tensor: _tensor,
+    torch.as_tensor: _as_tensor,
+    torch.from_numpy: _from_numpy,
+    torch.Tensor.numpy: _numpy,
     torch.Tensor.storage_offset: _storage_offset,
     torch.overrides.has_torch_function: lambda tracer, values: _overrides_torch(tracer, *values),
     torch.overrides.has_torch_function_unary: _overrides_torch,

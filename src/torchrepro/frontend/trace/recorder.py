@@ -18,11 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torchrepro.frontend.graph_breaks import Break, BreakKind, Where
 from torchrepro.frontend.source import Source
 from torchrepro.frontend.trace import fakes, nodes
-from torchrepro.frontend.trace.ambient import Modes, restored, write_modes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
+from torchrepro.torch_api import graph_nodes
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.graph_code import bind_functions
+from torchrepro.torch_api.graph_modes import Modes, restored, write_modes
 from torchrepro.torch_api.modes import no_mode_left
+from torchrepro.torch_api.tensor_facts import storage_places
 
 ModuleStack = Mapping[str, tuple[str, Any]]
 """As torch's `nn_module_stack`: a key, and the path (`L['self'].encoder`) with the class; innermost last."""
@@ -43,6 +45,8 @@ class Captured:
     end_state: Modes | None
     """The modes that the user's code left behind, to be applied after the graph; None if as at the start."""
     start_state: Modes
+    hidden_sharing: bool
+    """Whether it writes, and inputs in different storages share memory (`torch.from_numpy` twice)."""
     effects: bool
     """Whether running the graph leaves anything behind: in memory, in a generator, or unknown."""
 
@@ -105,7 +109,7 @@ class Recorder(TorchFunctionMode):
         """Return the fake of a real tensor, the same each time. Placeholders are in order of first calls."""
         if id(real) not in self._inputs:
             with fakes.unseen(), self._watcher.expecting():
-                why = nodes.why_not_in_graph(real)
+                why = graph_nodes.why_not_in_graph(real)
                 if why is not None:
                     raise Break(BreakKind.UNSUPPORTED, f"{source} is {why}")
                 fake = fakes.fake_of(self.fake_mode, real)
@@ -173,7 +177,7 @@ class Recorder(TorchFunctionMode):
             if args[0].dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.__torch_function__(torch.unbind, types, (args[0], 0)))
-        name = nodes.name_of(func)
+        name = graph_nodes.name_of(func)
         for tensor in fakes.tensors_in((args, dict(kwargs))):
             self._node_of(tensor)
         nodes.check_operation(func, name, args, kwargs)
@@ -228,14 +232,17 @@ class Recorder(TorchFunctionMode):
         self._graph.lint()
         left = set(self._graph.nodes)
         inputs = [found for found in self._inputs.values() if found.node in left]
+        memory = [fakes.storage_key(found.fake) for found in inputs]
+        places, _ = storage_places([found.real for found in inputs])
         return Captured(
             graph_module=bind_functions(GraphModule(torch.nn.Module(), self._graph)),
             inputs=tuple((found.source, found.real) for found in inputs),
             outputs=tuple(outputs),
             op_count=sum(node.op.startswith("call") for node in left),
             mutated_inputs=tuple(
-                found.source for found in inputs if fakes.storage_key(found.fake) in self._written
+                found.source for found, key in zip(inputs, memory, strict=True) if key in self._written
             ),
+            hidden_sharing=len(set(places)) < len(set(memory)) and not self._written.isdisjoint(memory),
             end_state=None if end == self._start else end,
             start_state=self._start,
             effects=not left.isdisjoint(self._effects),
@@ -267,7 +274,7 @@ class Recorder(TorchFunctionMode):
             raise Break(BreakKind.UNSUPPORTED, "torch.inference_mode inside of a graph", "use torch.no_grad")
         for tensor in fresh:
             nodes.check_result(tensor, name)
-        op, target, given = nodes.form_of(func, args, kwargs)
+        op, target, given = graph_nodes.form_of(func, args, kwargs)
         given, named = (nodes.as_argument(each, self._node_of, name) for each in (given, dict(kwargs)))
         node = self._graph.create_node(op, target, given, named)
         if effect:

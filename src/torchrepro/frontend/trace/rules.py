@@ -21,6 +21,7 @@ import typing
 from enum import Enum, auto
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
@@ -29,6 +30,7 @@ from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace import torch_rules
 from torchrepro.frontend.trace.classes import OWN_MODULES, is_trusted_file
 from torchrepro.frontend.trace.fakes import is_fake
+from torchrepro.torch_api.modules import original_of
 
 
 def _words(text: str) -> frozenset[str]:
@@ -62,7 +64,7 @@ def decide(function: Any) -> tuple[Action, Any]:
     reason = why_break(function)
     if reason is not None:
         return Action.BREAK, reason
-    original = torch_rules.original_of(function)
+    original = original_of(function)
     if original is not None:
         return Action.UNWRAP, original
     if torch_rules.is_constant_fold(function):
@@ -189,7 +191,7 @@ _ITERABLE: Any = (*_REVERSIBLE, set(), "", b"", range(0), range(1 << 70), collec
 _SOME_ITERATORS: tuple[Any, ...] = (
     *map(iter, _ITERABLE),
     *(reversed(each) for each in _REVERSIBLE),
-    *(iter(int, 0), zip(), enumerate(()), map(str, ()), filter(None, ())),
+    *(iter(int, 0), zip(), enumerate(()), map(str, ()), filter(None, ()), iter(np.arange(1))),
 )
 _ITERATORS = tuple(map(type, _SOME_ITERATORS)) + _ITERTOOLS
 

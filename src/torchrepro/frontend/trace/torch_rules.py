@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -16,15 +16,8 @@ import torch
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.guards.kinds import HOOKS
 from torchrepro.torch_api import function_names
-from torchrepro.torch_api.modules import compiled_module
-from torchrepro.torch_api.names import (
-    C_MODULE,
-    FUNCTION_HOMES,
-    MUTATION_GUARD,
-    SWAPPED_HOMES,
-    TENSOR,
-    WRAPPER_MARKS,
-)
+from torchrepro.torch_api.modules import original_of
+from torchrepro.torch_api.names import C_MODULE, FUNCTION_HOMES, SWAPPED_HOMES, TENSOR
 from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _C_KINDS = (
@@ -109,29 +102,6 @@ def why_break(function: Any) -> BreakReason | None:
     if in_c and function.__name__.startswith(("_set_", "set_")) and function.__name__ not in _SETTERS_SEEN:
         return BreakReason(BreakKind.UNSUPPORTED, f"{name}: no graph shows what it sets")
     return None
-
-
-def original_of(function: Any) -> Callable[..., Any] | torch.nn.Module | None:
-    """Return what `torch.compile` or `torch.jit.script` wraps, which is traced; None for other functions.
-
-    Checked on torch 2.11 to 2.15 (`_torchdynamo_orig_callable`, `_torchdynamo_inline`, `_orig_mod`,
-    `__original_fn`).
-    """
-    if isinstance(function, torch.nn.Module):
-        return compiled_module(function) if type(function).__name__ == "OptimizedModule" else None
-    if getattr(function, "__module__", None) == MUTATION_GUARD:
-        # Dynamo, once used, wraps methods of modules to track new modules; trace the wrapped method.
-        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-        return next((inner for inner in cells if isinstance(inner, types.FunctionType)), None)
-    if getattr(function, "_torchdynamo_disable", False) is True:
-        return None
-    if isinstance(function, torch.jit.ScriptFunction):
-        found = getattr(function, "_torchdynamo_inline", None)
-    else:
-        # By the code: `functools.wraps` copies the attributes to a decorator's own function.
-        home = getattr(function, "__globals__", {}).get("__name__")
-        found = getattr(function, WRAPPER_MARKS[home], None) if home in WRAPPER_MARKS else None
-    return found if callable(found) else None
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

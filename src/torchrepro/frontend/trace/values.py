@@ -17,12 +17,14 @@ from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_copy, e
 from torchrepro.frontend.codegen.writer import Kept
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant
-from torchrepro.frontend.guards.kinds import Contains, Guards, HasKey, Is, Length
+from torchrepro.frontend.guards.kinds import Answers, Contains, Guards, HasKey, Is, Length
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Held, KeyOf, Source
+from torchrepro.frontend.trace.arrays import TracedArray, array_in
 from torchrepro.frontend.trace.classes import MISSING, is_single
 from torchrepro.frontend.trace.fakes import tensors_in
 from torchrepro.frontend.trace.recorder import Recorder
+from torchrepro.torch_api.numpy_emulation import errors_are_silent
 
 TABLES = ("_parameters", "_buffers", "_modules")
 """Where an `nn.Module` keeps what `__getattr__` finds."""
@@ -140,6 +142,17 @@ class Values:
         """Register an object that is passed on as it is, and not used."""
         self.opaque.add(id(value))
         return self.register(value, value, source)
+
+    def guard_numpy(self) -> None:
+        """Guard that NumPy only warns about the values that it computes: graphs do not."""
+        if not errors_are_silent():
+            raise Break(BreakKind.OUTSIDE, "NumPy raises or reports errors here (np.seterr)")
+        self.guards.add(Answers(self.kept.hold(errors_are_silent), (), True))
+
+    def array_in(self, fake: torch.Tensor, **facts: bool) -> TracedArray:
+        """Return the array in the memory of a tensor."""
+        self.guard_numpy()
+        return array_in(fake, **facts)
 
     def register(self, original: Any, stand_in: Any, source: Source) -> Any:
         self.alive.append((original, stand_in))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_copy, is_full, slots
@@ -21,9 +22,11 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards import kinds
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.raw_access import bare, is_a
-from torchrepro.frontend.source import Attribute, Item, KeyOf, Source, instance_value
+from torchrepro.frontend.source import Attribute, Item, KeyOf, MemoryOf, Source, instance_value
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_single
+from torchrepro.frontend.trace.fakes import outside_of_trace
 from torchrepro.frontend.trace.values import Dicts, Values, clear_tables
+from torchrepro.torch_api.numpy_emulation import tensor_of
 
 _MANY = 256
 """The order of a set with more elements than this is not guarded."""
@@ -105,6 +108,8 @@ class World:
         if kind is types.CellType:
             return self.values.register(value, value, source)
         self.values.objects.append((value, source))
+        if kind is np.ndarray or issubclass(kind, np.generic):
+            return self._adopt_array(value, source)
         if is_python_class(kind):
             if is_a(value, int | float | str | bytes):
                 self.values.guards.add(kinds.Is(source, value))
@@ -121,6 +126,21 @@ class World:
             fake = self.values.register_opaque(value, source)
         self.values.tensors.append(source)
         return self.values.register(value, fake, source)
+
+    def _adopt_array(self, value: Any, source: Source) -> Any:
+        place = MemoryOf(source)
+        with outside_of_trace():
+            tensor = tensor_of(value)
+        if tensor is None:
+            return self.values.register_opaque(value, source)
+        fake = self.values.recorder.input(tensor, place, str(source))
+        try:
+            array = self.values.array_in(fake, scalar=type(value) is not np.ndarray)
+        except Break:
+            return self.values.register_opaque(value, source)
+        self.values.guards.add(kinds.TensorLike(place, kinds.TensorFacts.of(tensor)))
+        self.values.register(tensor, fake, place)
+        return self.values.register(value, array, source)
 
     def _adopt_items(self, value: Any, source: Source, base: Any) -> Iterator[Any]:
         place = bare(source, value)
