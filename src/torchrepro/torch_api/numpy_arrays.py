@@ -2,7 +2,7 @@
 
 NumPy computes on the samples, torch's emulation of NumPy on copies of them and on the fakes. So type, dtype,
 layout and sharing of each result are NumPy's own; where the emulation gives another, or other values,
-`NotEmulated` is raised. Each name was checked on torch 2.11 to 2.15.
+`NotEmulated` is raised. Each name was checked on torch 2.13 with NumPy 2.4.
 """
 
 from __future__ import annotations

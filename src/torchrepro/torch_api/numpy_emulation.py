@@ -1,12 +1,11 @@
 """NumPy's functions as torch emulates them on tensors, and a check that torch computes what NumPy does.
 
-Each name was checked on torch 2.11 to 2.15 (`torch._numpy`).
+Each name was checked on torch 2.13 (`torch._numpy`) with NumPy 2.4.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,7 +64,13 @@ SUPPORTED = int(np.__version__.partition(".")[0]) >= 2
 
 @functools.cache
 def _by_id() -> dict[int, str]:
-    return {id(operator.attrgetter(name)(np)): name for name in _FUNCTIONS.split()}
+    found = {name: _part_of(np, name) for name in _FUNCTIONS.split()}
+    return {id(function): name for name, function in found.items() if function is not None}
+
+
+def _part_of(module: Any, name: str) -> Any:
+    """Return what a module has under a dotted name; None where this version has nothing."""
+    return functools.reduce(lambda owner, part: getattr(owner, part, None), name.split("."), module)
 
 
 def emulated_name(function: Any) -> str | None:
@@ -73,8 +78,9 @@ def emulated_name(function: Any) -> str | None:
     return _by_id().get(id(function)) if SUPPORTED else None
 
 
-def emulation_of(name: str) -> Callable[..., Any]:
-    return operator.attrgetter(name)(dynamo.torch_numpy)  # type: ignore[no-any-return]
+def emulation_of(name: str) -> Callable[..., Any] | None:
+    """Return what emulates a function; None where this torch has nothing."""
+    return _part_of(dynamo.torch_numpy, name)  # type: ignore[no-any-return]
 
 
 def wrap(tensor: torch.Tensor) -> Any:

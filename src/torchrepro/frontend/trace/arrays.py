@@ -102,7 +102,10 @@ def _call_method(method: ArrayMethod, *args: Any, **kwargs: Any) -> Any:
 def _call_function(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     if name in emulation.CONVERSIONS and args and issubclass(type(args[0]), torch.Tensor):
         args = (array_in(args[0], of_tensor=True), *args[1:])
-    return _compute(name, function, args, kwargs, emulation.emulation_of(name))
+    emulated = emulation.emulation_of(name)
+    if emulated is None:
+        raise Break(BreakKind.UNSUPPORTED, f"numpy.{name} is not emulated by this torch")
+    return _compute(name, function, args, kwargs, emulated)
 
 
 def _compute(name: str, real: Any, args: Any, kwargs: Any = None, emulated: Any = None) -> Any:
