@@ -133,7 +133,7 @@ class KeyOf(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryOf(Source):
+class Memory(Source):
     """The tensor in the memory of an array of NumPy's."""
 
     of: Source

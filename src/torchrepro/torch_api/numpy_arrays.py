@@ -43,6 +43,10 @@ class Memory:
     """Whether a tensor of the program has it too: a write by NumPy would not count as one of the tensor."""
 
 
+Make = Callable[[torch.Tensor, Any, Memory], Any]
+"""The class of arrays that the caller uses, or what chooses it."""
+
+
 class Array:
     """An array or a number of NumPy's."""
 
@@ -71,10 +75,14 @@ def tensor_in(array: Array) -> torch.Tensor:
     if is_scalar(array):
         return array._fake.clone()
     array._memory.of_tensor = True
-    return array._fake.detach()
+    fake = array._fake.detach()
+    wanted = tuple(stride // array._like.itemsize for stride in array._like.strides)
+    with DisableTorchFunction():
+        same = fake.stride() == wanted  # NumPy's are others where a size is 1
+    return fake if same else fake.as_strided(fake.shape, wanted)
 
 
-def array_in(kind: type[Array], fake: torch.Tensor, *, scalar: bool = False, of_tensor: bool = False) -> Any:
+def array_in(kind: Make, fake: torch.Tensor, *, scalar: bool = False, of_tensor: bool = False) -> Any:
     """Return the array in the memory of a tensor."""
     with DisableTorchFunction():
         form = tuple(fake.shape), fake.stride(), fake.dtype
@@ -89,7 +97,12 @@ def array_in(kind: type[Array], fake: torch.Tensor, *, scalar: bool = False, of_
 
 
 def compute(
-    kind: type[Array], name: str, real: Any, emulated: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    kind: Make,
+    name: str,
+    real: Any,
+    emulated: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> Any:
     """Return what a function of NumPy's gives, having called what emulates it on the fakes."""
     given = [*args, *kwargs.values()]
@@ -216,14 +229,14 @@ def _is_part(array: Array, key: Any, value: Any) -> bool:
     return all(places[0][fact] == places[1][fact] for fact in ("data", "shape", "strides", "typestr"))
 
 
-def _of_constants(kind: type[Array], name: str, value: Any) -> Any:
+def _of_constants(kind: Make, name: str, value: Any) -> Any:
     """Return what NumPy gave for constants alone: an array becomes part of the graph."""
     if type(value) is not np.ndarray:
         return value
     return _result(kind, name, value, emulation.wrap(_literal(value)), [])
 
 
-def _result(kind: type[Array], name: str, like: Any, found: Any, arrays: list[Array]) -> Any:
+def _result(kind: Make, name: str, like: Any, found: Any, arrays: list[Array]) -> Any:
     """Return a result in memory of its own, or in that of an operand, as NumPy's is."""
     fake = emulation.unwrap(found)
     if fake is None:

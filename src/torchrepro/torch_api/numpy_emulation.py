@@ -78,9 +78,13 @@ def emulated_name(function: Any) -> str | None:
     return _by_id().get(id(function)) if SUPPORTED else None
 
 
-def emulation_of(name: str) -> Callable[..., Any] | None:
-    """Return what emulates a function; None where this torch has nothing."""
-    return _part_of(dynamo.torch_numpy, name)  # type: ignore[no-any-return]
+def emulation_of(name: str) -> Callable[..., Any]:
+    """Return what emulates a function; where this torch has nothing, a function that raises."""
+    return _part_of(dynamo.torch_numpy, name) or _missing
+
+
+def _missing(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("this version of torch does not emulate it")
 
 
 def wrap(tensor: torch.Tensor) -> Any:

@@ -55,7 +55,7 @@ def _short(fact: str) -> str:
 class _Walk:
     def __init__(self) -> None:
         self._objects: dict[int, str] = {}
-        self._memory: dict[int, str] = {}
+        self._memory: dict[tuple[int, int], str] = {}
         self._alive: list[Any] = []
 
     def facts(self, path: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -91,7 +91,7 @@ class _Walk:
         plain = value.detach().resolve_conj().resolve_neg()
         yield f"{path}.values", f"{plain.tolist()!r}"
         if plain.numel():
-            yield from self._place(path, value.untyped_storage().data_ptr())
+            yield from self._place(path, value.untyped_storage())
         if value.is_leaf and value.grad is not None:
             yield from self.facts(f"{path}.grad", value.grad)
 
@@ -105,16 +105,20 @@ class _Walk:
             base = value
             while isinstance(base.base, np.ndarray):
                 base = base.base
-            inside = isinstance(base.base, torch.Tensor)
-            start = base.__array_interface__["data"][0]
-            yield from self._place(path, base.base.untyped_storage().data_ptr() if inside else start)
+            inside = base.base if isinstance(base.base, torch.Tensor) else None
+            yield from self._place(path, base if inside is None else inside.untyped_storage())
 
-    def _place(self, path: str, memory: int) -> Iterator[tuple[str, str]]:
+    def _place(self, path: str, memory: Any) -> Iterator[tuple[str, str]]:
         """Whether the same memory was met before; of an array, that of the array it is a view of."""
-        if memory in self._memory:
-            yield f"{path}.memory", f"shared with {self._memory[memory]}"
+        if isinstance(memory, np.ndarray):
+            start, end = np.lib.array_utils.byte_bounds(memory)
         else:
-            self._memory[memory] = path
+            start, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+        for (other, last), known in self._memory.items():
+            if start < last and other < end:
+                yield f"{path}.memory", f"shared with {known}"
+                return
+        self._memory[start, end] = path
 
     def _object(self, path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, type(value).__qualname__

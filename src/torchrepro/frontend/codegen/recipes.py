@@ -43,7 +43,7 @@ from torchrepro.frontend.codegen.objects import (
 )
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.raw_access import is_a
-from torchrepro.frontend.trace.arrays import ArrayMethod, TracedArray
+from torchrepro.frontend.trace.arrays import ArrayMethod, TracedArray, TracedNumber
 from torchrepro.torch_api.numpy_arrays import fake_of, is_scalar, is_writeable
 from torchrepro.torch_api.numpy_emulation import array_of
 
@@ -374,7 +374,7 @@ _METHODS = ("keys", "values", "items")
 
 RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     tuple: lambda r, value: Recipe(lambda: tuple_text(r, value)),
-    TracedArray: _array,
+    **dict.fromkeys((TracedArray, TracedNumber), _array),
     ArrayMethod: lambda r, value: Recipe(lambda: f"{r.expression(value.array)}.{value.name}"),
     **{
         type(getattr(base(), method)()): _view(base, method)

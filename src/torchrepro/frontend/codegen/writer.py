@@ -14,19 +14,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchrepro.frontend import source as sources
 from torchrepro.frontend.raw_access import BareView
-from torchrepro.frontend.source import (
-    Attribute,
-    Bare,
-    Cell,
-    Held,
-    Item,
-    KeyOf,
-    Local,
-    MemoryOf,
-    Source,
-    StackSlot,
-)
+from torchrepro.frontend.source import Attribute, Bare, Cell, Held, Item, KeyOf, Local, Source, StackSlot
 from torchrepro.torch_api.numpy_emulation import tensor_of
 
 
@@ -128,7 +118,7 @@ class Writer:
                 return f"{self.held(BareView, 'bare')}({self.read(of)}, {self.held(kind, kind.__name__)})"
             case KeyOf(of, index):
                 return f"{self.held(list, 'list')}({self.read(of)})[{index}]"
-            case MemoryOf(of):
+            case sources.Memory(of):
                 return f"{self.held(tensor_of, 'tensor_of')}({self.read(of)})"
         raise NotImplementedError(f"no text for {source!r}")
 

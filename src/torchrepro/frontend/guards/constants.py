@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.frontend.source import Attribute, Cell, Local, MemoryOf, Source
+from torchrepro.frontend.source import Attribute, Cell, Local, Memory, Source
 
 ONE_OF_A_KIND = frozenset(
     {
@@ -130,6 +130,6 @@ def shown_source(source: Source) -> str:
             return f"closure variable {name}"
         case Local(name):
             return f"argument {name}"
-        case Attribute(of, "__dict__") | MemoryOf(of):
+        case Attribute(of, "__dict__") | Memory(of):
             return shown_source(of)
     return str(source)

@@ -71,6 +71,19 @@ class TracedArray(numpy_arrays.Array):
         raise Break(BreakKind.UNSUPPORTED, f"{name} of an array", "make a tensor of it by torch.from_numpy")
 
 
+class TracedNumber(TracedArray):
+    """An array without dimensions, or a number: nothing to iterate over."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        raise Break(BreakKind.RAISES, "iteration over a number of NumPy's")
+
+
+def _made(fake: torch.Tensor, like: Any, memory: numpy_arrays.Memory) -> TracedArray:
+    return (TracedArray if like.ndim else TracedNumber)(fake, like, memory)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayMethod:
     """A method of an array, bound to it."""
@@ -81,7 +94,7 @@ class ArrayMethod:
 
 def array_in(fake: torch.Tensor, **facts: bool) -> TracedArray:
     """Return the array in the memory of a tensor."""
-    return _or_break(partial(numpy_arrays.array_in, TracedArray, fake, **facts))  # type: ignore[no-any-return]
+    return _or_break(partial(numpy_arrays.array_in, _made, fake, **facts))  # type: ignore[no-any-return]
 
 
 def emulation_of(function: Any) -> Callable[..., Any] | None:
@@ -102,15 +115,12 @@ def _call_method(method: ArrayMethod, *args: Any, **kwargs: Any) -> Any:
 def _call_function(function: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     if name in emulation.CONVERSIONS and args and issubclass(type(args[0]), torch.Tensor):
         args = (array_in(args[0], of_tensor=True), *args[1:])
-    emulated = emulation.emulation_of(name)
-    if emulated is None:
-        raise Break(BreakKind.UNSUPPORTED, f"numpy.{name} is not emulated by this torch")
-    return _compute(name, function, args, kwargs, emulated)
+    return _compute(name, function, args, kwargs, emulation.emulation_of(name))
 
 
 def _compute(name: str, real: Any, args: Any, kwargs: Any = None, emulated: Any = None) -> Any:
     compute = numpy_arrays.compute
-    return _or_break(partial(compute, TracedArray, name, real, emulated or real, args, kwargs or {}))
+    return _or_break(partial(compute, _made, name, real, emulated or real, args, kwargs or {}))
 
 
 def _or_break(call: Callable[[], Any]) -> Any:

@@ -35,7 +35,6 @@ from torchrepro.frontend.trace.values import TABLES
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
 
-
 _UNGUARDED = frozenset({"is_leaf", "retains_grad", "output_nr"})
 """Facts of a tensor that the guard on every input does not cover."""
 

@@ -23,7 +23,6 @@ from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
 
-
 _HEAP_TYPE = 1 << 9
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + "/"
 OWN_MODULES = ("torchrepro.frontend.", "torchrepro.second_opinion.")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
-
 _READ_MODULE = frozenset({"collections", "enum", "typing", "typing_extensions"})
 """Libraries that look at the frame of their caller for the name of its module, and for nothing else."""
 _HARMLESS = frozenset({id, compile, exec, eval, globals, locals, sys.getrecursionlimit})

@@ -22,7 +22,6 @@ from torchrepro.frontend.trace.rules import is_native_iterator
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
 
-
 _ITERATE = torch.Tensor.__iter__
 
 

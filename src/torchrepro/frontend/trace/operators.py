@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.interpreter.operations import BINARY, BINARY_METHODS, COMPARE, UNARY, Operators
 from torchrepro.frontend.raw_access import is_a
+from torchrepro.frontend.trace.arrays import TracedArray
 from torchrepro.frontend.trace.classes import MISSING, is_python_class
 from torchrepro.frontend.trace.foreign import natively
 
@@ -120,6 +122,8 @@ class TracedOperators(Operators):
     def compare(self, name: str, left: Any, right: Any) -> Any:
         self.values.require_known(left, right)
         self.dicts.complete_all((left, right))
+        if is_a(right, TracedArray) and is_a(left, np.dtype):  # it would take the array for its dtype
+            return self.compare(_COMPARISONS[name][1].upper(), right, left)
         if not (is_python_class(type(left)) or is_python_class(type(right))):
             return natively("a comparison", COMPARE[name], left, right)
         method, reflected, symbol = _COMPARISONS[name]

@@ -22,7 +22,7 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards import kinds
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.raw_access import bare, is_a
-from torchrepro.frontend.source import Attribute, Item, KeyOf, MemoryOf, Source, instance_value
+from torchrepro.frontend.source import Attribute, Item, KeyOf, Memory, Source, instance_value
 from torchrepro.frontend.trace.classes import MISSING, is_python_class, is_single
 from torchrepro.frontend.trace.fakes import outside_of_trace
 from torchrepro.frontend.trace.values import Dicts, Values, clear_tables
@@ -128,7 +128,7 @@ class World:
         return self.values.register(value, fake, source)
 
     def _adopt_array(self, value: Any, source: Source) -> Any:
-        place = MemoryOf(source)
+        place = Memory(source)
         with outside_of_trace():
             tensor = tensor_of(value)
         if tensor is None:

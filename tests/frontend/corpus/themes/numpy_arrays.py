@@ -338,6 +338,15 @@ def divisions_of_integers(a, b):
     )
 
 
+@case(make=arrays, breaks=None)
+def numbers_are_no_sequences(a, b):
+    try:
+        found = [row for row in np.argmax(a)]
+    except TypeError as error:
+        found = str(error)
+    return found, a.dtype == b, torch.as_tensor(a[:, None]), np.asarray(a.sum())[()]
+
+
 @case(make=integers, breaks=None)
 def indices_that_occur_twice(a, b):
     a[b] = np.arange(4 * len(b)).reshape(-1, 4)
