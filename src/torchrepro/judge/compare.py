@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchrepro.judge.batch import SmallLeaf, accepted
 from torchrepro.judge.rule import Rule
-from torchrepro.judge.tensors import compare_number, compare_tensors, differing
+from torchrepro.judge.tensors import Leaf, compare_number, compare_tensors, differing, judge_alone
 from torchrepro.nouns.verdict import Comparison, Difference, LeafComparison
 
 _NOT_SEQUENCES = (str, bytes, bytearray, memoryview, range)
@@ -64,7 +65,8 @@ def same(
             # A graph returns a tuple where the function compiled from it returns a list.
             res = type(ref)(res)
         comparing.compare(ref, res, fp64_ref, path)
-    return Comparison(tuple(comparing.leaves), tuple(dict.fromkeys(comparing.notes)))
+        leaves = comparing.judged()
+    return Comparison(tuple(leaves), tuple(dict.fromkeys(comparing.notes)))
 
 
 class _Comparing:
@@ -72,7 +74,7 @@ class _Comparing:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.leaves: list[LeafComparison] = []
+        self.leaves: list[Leaf] = []
         self.notes: list[str] = []
         self._open: set[tuple[int, int]] = set()
 
@@ -84,9 +86,27 @@ class _Comparing:
         try:
             self._dispatch(ref, res, truth, path)
         except Exception as error:  # an odd value becomes a difference, never a crash
-            self._found(path, Difference.VALUE, f"cannot be compared: {type(error).__name__}: {error}")
+            self._found(path, Difference.VALUE, _cannot(error))
         finally:
             self._open.discard(both)
+
+    def judged(self) -> list[LeafComparison]:
+        """Return all leaves: the small ones judged in batches, and by themselves where that is not enough."""
+        small = [leaf for leaf in self.leaves if isinstance(leaf, SmallLeaf)]
+        try:
+            found = iter(accepted(small, self.rule))
+        except RuntimeError:  # each is judged alone, and the odd one among them has its own message
+            found = iter([None] * len(small))
+        return [
+            (next(found) or self._alone(leaf)) if isinstance(leaf, SmallLeaf) else leaf
+            for leaf in self.leaves
+        ]
+
+    def _alone(self, leaf: SmallLeaf) -> LeafComparison:
+        try:
+            return judge_alone(leaf, self.rule)
+        except Exception as error:  # an odd value becomes a difference, never a crash
+            return differing(leaf.path, Difference.VALUE, _cannot(error))
 
     def _dispatch(self, ref: Any, res: Any, truth: Any, path: str) -> None:
         if isinstance(ref, torch.Tensor) and isinstance(res, torch.Tensor):
@@ -202,6 +222,10 @@ class _Comparing:
 
     def _found(self, path: str, difference: Difference, detail: str, ref: str = "", res: str = "") -> None:
         self.leaves.append(differing(path, difference, detail, ref, res))
+
+
+def _cannot(error: Exception) -> str:
+    return f"cannot be compared: {type(error).__name__}: {error}"
 
 
 def _same_kind(ref: Any, res: Any) -> bool:

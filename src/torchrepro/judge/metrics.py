@@ -26,8 +26,8 @@ Block = tuple[slice, ...]
 
 _SMALL = 1 << 20
 """Elements up to which all is measured at once."""
-_SAMPLE = 1 << 14
-_EXPONENT_BITS = 0x7FF0000000000000
+SAMPLE = 1 << 14
+EXPONENT_BITS = 0x7FF0000000000000
 _FAR = 2.0**512
 
 
@@ -85,10 +85,10 @@ def sample_positions(count: int, wanted: int) -> torch.Tensor:
     Deterministic and independent of torch's random state, which a comparison must not change.
     """
     if count <= wanted:
-        return torch.arange(count)
+        return torch.arange(count, device="cpu")
     step = count / wanted
-    jitter = (torch.arange(wanted, dtype=torch.float64) * 0.6180339887498949) % 1.0
-    return (torch.arange(wanted, dtype=torch.float64) * step + jitter * (step - 1)).long()
+    numbers = torch.arange(wanted, dtype=torch.float64, device="cpu")
+    return (numbers * step + (numbers * 0.6180339887498949) % 1.0 * (step - 1)).long()
 
 
 def _take(tensor: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _take(tensor: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         picked = tensor.reshape(-1)[positions.to(tensor.device)]
     else:
         picked = tensor[torch.unravel_index(positions.to(tensor.device), tensor.shape)]
-    chosen = torch.empty(picked.shape, dtype=wide)
+    chosen = torch.empty(picked.shape, dtype=wide, device="cpu")
     chosen.copy_(picked)
     return torch.view_as_real(chosen).reshape(-1) if tensor.is_complex() else chosen
 
@@ -194,7 +194,7 @@ class Stream:
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return eager's errors (zero without a truth) and the truth's magnitudes, at spread-out elements."""
-        positions = sample_positions(self.elements, _SAMPLE)
+        positions = sample_positions(self.elements, SAMPLE)
         ref = _take(self._sources[0], positions)
         truth = ref if self._truth is None else _take(self._sources[2], positions)
         known = ref.isfinite() & truth.isfinite() & (truth.abs() <= self._precision.largest)
@@ -327,7 +327,7 @@ class Stream:
         smallest = max(self._precision.normal * self._scale, sys.float_info.min)
         torch.div(change, torch.abs(ref, out=work).clamp_(min=smallest), out=work)
         torch.amax(work, 0, out=cells.max_rel)
-        torch.bitwise_and(ref.view(torch.int64), _EXPONENT_BITS, out=work.view(torch.int64))
+        torch.bitwise_and(ref.view(torch.int64), EXPONENT_BITS, out=work.view(torch.int64))
         torch.div(change, work.clamp_(min=smallest), out=work)
         torch.amax(work, 0, out=cells.max_ulp)
         cells.max_ulp.div_(self._precision.eps)

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
@@ -36,9 +37,11 @@ use of the device (seen with float4_e2m1fn_x2 on torch 2.11), where a CPU raises
 # once in 400, at n = 12 it hardly exceeds 4 (quantiles of the F distribution).
 _FEW = 12
 _SINGLE = 2.0**-23
-_STRATUM = 64
+STRATUM = 64
 # Absolute noise of a small element: this many element floors at the magnitude of the smaller elements.
-_CANCELLATION = 8.0
+CANCELLATION = 8.0
+# The non-zero magnitudes that stand for the smaller elements, and for all where there is no truth.
+QUANTILE, BLIND_QUANTILE = 0.125, 0.5
 
 
 Visit = Callable[[str, torch.Tensor, torch.Tensor, torch.Tensor | None], None]
@@ -108,6 +111,7 @@ _NARROW = (1.0, 1.5, 2.0, 1.0, 2.0, 4.0)
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
+@lru_cache(maxsize=256)
 def precision_of(dtype: torch.dtype) -> DtypeLimits:
     """Return the limits of a floating or complex dtype."""
     dtype = _REAL.get(dtype, dtype)
@@ -129,6 +133,7 @@ def precision_of(dtype: torch.dtype) -> DtypeLimits:
     )
 
 
+@lru_cache(maxsize=256)
 def coarser(first: torch.dtype, second: torch.dtype) -> torch.dtype:
     """Return the dtype with fewer digits of the two."""
     eps = {dtype: torch.finfo(_REAL.get(dtype, dtype)).eps for dtype in (first, second)}
@@ -150,7 +155,7 @@ class Envelope:
     @classmethod
     def blind(cls, magnitude: torch.Tensor, precision: DtypeLimits) -> Envelope:
         """Return an envelope without a truth: a tolerance by dtype, at the scale of the middle elements."""
-        scale = _order_statistic(magnitude, 0.5)
+        scale = _order_statistic(magnitude, BLIND_QUANTILE)
         return cls(precision.blind_element * scale + precision.smallest, precision.blind_element)
 
     @classmethod
@@ -158,8 +163,8 @@ class Envelope:
         cls, error: torch.Tensor, magnitude: torch.Tensor, precision: DtypeLimits, count: int
     ) -> Envelope:
         """Return an envelope from a sample of eager's errors and the magnitudes of the truth there."""
-        typical = _order_statistic(magnitude, 0.125)
-        floor = _CANCELLATION * precision.element_floor * typical + precision.smallest
+        typical = _order_statistic(magnitude, QUANTILE)
+        floor = CANCELLATION * precision.element_floor * typical + precision.smallest
         if not error.numel():
             return cls(floor, precision.element_floor)
         strata = _strata(magnitude)
@@ -400,10 +405,10 @@ def _strata(magnitude: torch.Tensor) -> torch.Tensor:
     count = magnitude.numel()
     # Two at least: from one alone, noise that does not depend on the magnitude cannot be told from noise that
     # does, and a healthy small gradient next to large ones looks wrong (seen under autocast).
-    rows = max(1 if count < 4 else 2, min(_STRATUM, count // _STRATUM))
+    rows = max(1 if count < 4 else 2, min(STRATUM, count // STRATUM))
     width = -(-count // rows)
-    starts = torch.linspace(0, count - width, rows).long()
-    return magnitude.argsort()[starts[:, None] + torch.arange(width)]
+    starts = torch.linspace(0, count - width, rows, device="cpu").long()
+    return magnitude.argsort()[starts[:, None] + torch.arange(width, device="cpu")]
 
 
 def _rms(rows: torch.Tensor) -> list[float]:
@@ -416,7 +421,7 @@ def _rms(rows: torch.Tensor) -> list[float]:
 def _order_statistic(magnitude: torch.Tensor, fraction: float) -> float:
     """Return a quantile of the non-zero magnitudes; the largest where there are too few to have quantiles."""
     nonzero = magnitude[magnitude > 0]
-    if nonzero.numel() <= _STRATUM:
+    if nonzero.numel() <= STRATUM:
         return float(nonzero.max()) if nonzero.numel() else 0.0
-    rank = max(_STRATUM, int(nonzero.numel() * fraction))
+    rank = max(STRATUM, int(nonzero.numel() * fraction))
     return float(nonzero.kthvalue(rank).values)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchrepro.judge.batch import EXACT, FLOATING, MOST, SmallLeaf
 from torchrepro.judge.metrics import Walk
 from torchrepro.judge.rule import (
     PACKED_DTYPES,
@@ -98,13 +99,20 @@ def _magnitude(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     return (new.to(wide) - old.to(wide)).abs().nan_to_num_(nan=float("inf"))
 
 
-_Found = tuple[list[LeafComparison], list[str]]
+Leaf = LeafComparison | SmallLeaf
+_Found = tuple[list[Leaf], list[str]]
 
 
 def compare_tensors(
     ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
 ) -> _Found:
-    """Return a leaf for a plain tensor, or one per part of an exotic one; and notes on what was left out."""
+    """Return a leaf for a plain tensor, or one per part of an exotic one; and notes on what was left out.
+
+    A leaf that is small is not judged yet: it waits for a batch, or for `judge_alone`.
+    """
+    if _are_ordinary(ref, res, rule):
+        target = None if truth is None else _bare(truth)
+        return [_plain(ref.detach(), res.detach(), target, path, rule)], []
     metadata = _metadata(ref, res, rule)
     if metadata is not None:
         kind, eager, compiled = metadata
@@ -121,7 +129,7 @@ def compare_tensors(
     return [_plain(_bare(ref), _bare(res), None if truth is None else _bare(truth), path, rule)], []
 
 
-def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule) -> LeafComparison:
+def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule) -> Leaf:
     """Compare Python floats or complex numbers as tensors of one element, with the slack of float32.
 
     Such a number usually comes out of a float32 tensor (`item()`), and carries that tensor's rounding.
@@ -129,10 +137,10 @@ def compare_number(ref: complex, res: complex, truth: Any, path: str, rule: Rule
     wide, narrow = (
         (torch.complex128, torch.complex64) if isinstance(ref, complex) else (torch.float64, torch.float32)
     )
-    left, right = torch.tensor(ref, dtype=wide), torch.tensor(res, dtype=wide)
+    left, right = (torch.tensor(value, dtype=wide, device="cpu") for value in (ref, res))
     target = None
     if isinstance(truth, (float, complex)) and isinstance(truth, complex) == isinstance(ref, complex):
-        target = torch.tensor(truth, dtype=wide)
+        target = torch.tensor(truth, dtype=wide, device="cpu")
     elif (
         isinstance(truth, torch.Tensor)
         and truth.dim() == 0
@@ -170,7 +178,7 @@ def _metadata(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> tuple[Differe
 def _parts(
     ref: dict[str, Any], res: dict[str, Any], truth: dict[str, Any] | None, path: str, rule: Rule
 ) -> _Found:
-    leaves: list[LeafComparison] = []
+    leaves: list[Leaf] = []
     notes: list[str] = []
     if list(ref) != list(res):
         text = f"{len(ref)} parts in eager, {len(res)} compiled"
@@ -192,14 +200,29 @@ def _parts(
     return leaves, notes
 
 
-def _plain(
-    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule
-) -> LeafComparison:
+def _are_ordinary(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> bool:
+    """Return whether two tensors are alike in all that `_metadata` compares and have no parts, quickly."""
+    kind = type(ref)
+    return (
+        (kind is torch.Tensor or kind is torch.nn.Parameter)
+        and (type(res) is torch.Tensor or type(res) is torch.nn.Parameter)
+        and ref.dtype is res.dtype
+        and (ref.dtype in FLOATING or ref.dtype in EXACT)
+        and ref.layout is res.layout is torch.strided
+        and not (ref.is_nested or res.is_nested or rule.check_stride)
+        and ref.shape == res.shape
+        and ref.device == res.device
+        and not (ref.is_meta or is_zero_tensor(ref) or is_zero_tensor(res))
+    )
+
+
+def _plain(ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule) -> Leaf:
     if rule.visit is not None:
         rule.visit(path, ref, res, truth)
-    if not is_floating(ref.dtype):
-        return _excused_by_rounding(_exact(ref, res, path, rule), ref, res, truth, rule)
-    return _values(ref, res, _usable(truth, ref), path, rule, coarser(ref.dtype, res.dtype))
+    if is_floating(ref.dtype):
+        return _values(ref, res, _usable(truth, ref), path, rule, coarser(ref.dtype, res.dtype))
+    leaf = SmallLeaf(path, ref, res, truth, None)
+    return leaf if _fits(ref, res, EXACT) and not rule.ignore_non_fp else judge_alone(leaf, rule)
 
 
 def _values(
@@ -209,12 +232,28 @@ def _values(
     path: str,
     rule: Rule,
     dtype: torch.dtype,
-) -> LeafComparison:
-    if rule.strict and ref.dtype == res.dtype:
-        return _exact(ref, res, path, rule)
-    if ref.numel() == 0:
+) -> Leaf:
+    bits = rule.strict and ref.dtype is res.dtype
+    if ref.numel() == 0 and not bits:
         return LeafComparison(path=path)
-    return judge_floating(path, ref, res, truth, rule, _precision(dtype, rule, blind=truth is None))
+    limits = None if bits else _precision(dtype, rule, blind=truth is None)
+    leaf = SmallLeaf(path, ref, res, truth, limits)
+    return leaf if _fits(ref, res, FLOATING) and not rule.cos_similarity else judge_alone(leaf, rule)
+
+
+def _fits(ref: torch.Tensor, res: torch.Tensor, dtypes: frozenset[torch.dtype]) -> bool:
+    """Return whether two tensors can be in a batch."""
+    return (
+        0 < ref.numel() <= MOST and ref.dtype in dtypes and res.dtype in dtypes and ref.device == res.device
+    )
+
+
+def judge_alone(leaf: SmallLeaf, rule: Rule) -> LeafComparison:
+    """Compare a leaf by itself, by the complete rule."""
+    path, ref, res, truth, limits = leaf
+    if limits is not None:
+        return judge_floating(path, ref, res, truth, rule, limits)
+    return _excused_by_rounding(_exact(ref, res, path, rule), ref, res, truth, rule)
 
 
 def _precision(dtype: torch.dtype, rule: Rule, *, blind: bool) -> DtypeLimits:
@@ -275,7 +314,7 @@ def _usable(truth: torch.Tensor | None, ref: torch.Tensor) -> torch.Tensor | Non
     """Return the truth where it can serve as one: the same shape and kind of number, and real data."""
     if truth is None or truth.shape != ref.shape or truth.layout is not torch.strided:
         return None
-    if truth.is_meta or is_fake(truth) or truth.dtype not in (torch.float64, torch.complex128):
+    if truth.dtype not in (torch.float64, torch.complex128) or truth.is_meta or is_fake(truth):
         return None
     return truth if truth.is_complex() == ref.is_complex() else None
 

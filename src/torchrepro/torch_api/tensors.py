@@ -33,6 +33,8 @@ def plain_torch() -> Iterator[None]:
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a `FakeTensor`, which has no data. Checked on torch 2.11 to 2.15."""
+    if type(tensor) is torch.Tensor:
+        return False
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
